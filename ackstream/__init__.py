@@ -1,0 +1,3 @@
+"""ackstream: durable acknowledgements for commands over Kafka."""
+
+__version__ = "0.1.0"
