@@ -1,0 +1,132 @@
+"""The correlate query: one Kafka source, the shard operator, one Kafka sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.correlation.rules import Rules
+    from ackstream.settings import Settings
+
+KEPT_BYTES = 65_536
+"""Of a value over the limit only so much goes on: enough for its dead letter."""
+
+
+def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
+    """Start the query; it runs until it is stopped."""
+    correlate = settings.correlate
+    source = (
+        spark.readStream.format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
+        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+        .option("subscribe", ",".join((rules.signals, rules.acks, settings.kafka.topic("clock"))))
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", correlate.max_offsets_per_trigger)
+        # the default of 500 ms is waited out by every almost empty batch
+        .option("kafka.fetch.max.wait.ms", "5")
+        .load()
+    )
+    return (
+        sink_columns(operate(records(source, settings, rules), rules))
+        .writeStream.format("kafka")
+        .queryName("correlate")
+        .outputMode("append")
+        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
+        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+        .option("kafka.max.request.size", str(64 * 1024 * 1024))
+        .option("kafka.linger.ms", "5")
+        .option("checkpointLocation", settings.lake.checkpoint("correlate"))
+        .trigger(processingTime=correlate.trigger)
+        .start()
+    )
+
+
+def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
+    """Project Kafka rows to the operator's input; ticks move the watermark and end here.
+
+    The watermark column is not the record time but ``clock``, which only ticks carry: a quiet stream still gets its
+    timeouts, and no row is ever late for Spark (late rows would be dropped).
+    """
+    is_tick = F.col("topic") == settings.kafka.topic("clock")
+    text = F.col("value").cast("string")
+    tick = F.when(F.length("value") > 0, F.timestamp_millis(text.try_cast("long"))).otherwise(F.col("timestamp"))
+    # few expressions: a batch plans them anew, at about 2 ms each
+    correlation_id = F.coalesce(
+        _header("correlation-id").cast("string"),
+        F.get_json_object(text, "$.headers.correlation-id"),
+        F.get_json_object(text, "$.headers.Correlation-Id"),
+        _spring_correlation(),
+    )
+    coordinates = F.concat_ws("-", "topic", "partition", "offset")
+    signal = F.col("topic") == rules.signals
+    return (
+        source.withColumn("clock", F.when(is_tick, tick))
+        .withColumn("correlation_id", correlation_id)
+        .withWatermark("clock", "0 seconds")
+        # it names the watermark column, so that Spark cannot push it below the watermark
+        .where(F.col("clock").isNull() & ~is_tick)
+        .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
+        .select(
+            F.pmod("hash", F.lit(settings.correlate.shards)).cast("int").alias("shard"),
+            F.when(signal, 0).otherwise(1).alias("source"),
+            "partition",
+            "offset",
+            F.unix_millis("timestamp").alias("timestamp"),
+            "hash",
+            F.when(signal, F.coalesce("correlation_id", coordinates))
+            .otherwise(F.col("correlation_id"))
+            .alias("correlation_id"),
+            "key",
+            F.when(F.length("value") > rules.max_value_bytes, F.substring("value", 1, KEPT_BYTES))
+            .otherwise(F.col("value"))
+            .alias("value"),
+            F.coalesce(F.length("value"), F.lit(0)).alias("size"),
+            F.to_json(F.when(F.size("headers") > 0, F.col("headers"))).alias("headers"),
+            # always null here, but the operator's input must have the watermark column
+            "clock",
+        )
+    )
+
+
+def operate(frame: DataFrame, rules: Rules) -> DataFrame:
+    """Apply the shard operator."""
+    return frame.groupBy("shard").applyInPandasWithState(
+        shard_function(rules), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
+    )
+
+
+def sink_columns(emissions: DataFrame) -> DataFrame:
+    """Lay out emissions as the Kafka sink wants them; fields that are not set give no record header."""
+    named = {
+        "correlation-id": F.col("correlation_id").cast("binary"),
+        "reply-id": F.col("reply_id").cast("binary"),
+        "status": F.col("status").cast("binary"),
+        "completed-by": F.col("completed_by").cast("binary"),
+        "content-type": F.col("content_type").cast("binary"),
+        "kafka_correlationId": F.col("spring_correlation"),
+        "reason": F.col("reason").cast("binary"),
+    }
+    headers = [
+        F.when(value.isNotNull(), F.struct(F.lit(name).alias("key"), value.alias("value")))
+        for name, value in named.items()
+    ]
+    return emissions.select("topic", "key", "value", F.array_compact(F.array(*headers)).alias("headers"))
+
+
+def _header(name: str) -> Column:
+    return F.try_element_at(F.filter("headers", lambda header: header["key"] == name), F.lit(-1))["value"]
+
+
+def _spring_correlation() -> Column:
+    """Read Spring's header as text where it is text, else in hexadecimal: its default is the 16 bytes of a UUID."""
+    value = _header("kafka_correlationId")
+    text = value.cast("string")
+    return F.when(F.is_valid_utf8(text), text).otherwise(F.hex(value))

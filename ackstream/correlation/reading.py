@@ -1,0 +1,175 @@
+"""From a Kafka record to its meaning: a request to open, or acknowledgements to apply."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ackstream.correlation import ledger
+from ackstream.correlation.pending import Pending, Received, Record
+from ackstream.correlation.rules import Rules
+from ackstream.protocol import errors
+from ackstream.protocol.acknowledgements import Acknowledgement, read_ack, read_acks
+from ackstream.protocol.envelopes import Envelope, decode
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.requests import Request, read_request
+from ackstream.protocol.topics import TopicPath
+
+REPLY_TO = "reply-to"
+SPRING_REPLY_TOPIC = "kafka_replytopic"
+SPRING_CORRELATION = "kafka_correlationid"
+
+
+class SignalReading(msgspec.Struct, frozen=True):
+    """A command or message: its ledger row, and what to keep while it is open (``None``: nothing is awaited)."""
+
+    signal_id: str
+    row: ledger.SignalRow
+    pending: Pending | None
+
+
+class Refusal(Exception):  # noqa: N818 - a verdict on somebody's record, not a fault of ours
+    """A request that cannot be taken: what the requester is told, and its topic where that could be read."""
+
+    def __init__(self, error: DittoError, topic: TopicPath | None) -> None:
+        """Pair the error with the request's topic."""
+        super().__init__(error.message)
+        self.error = error
+        self.topic = topic
+
+
+class AckReading(msgspec.Struct, frozen=True):
+    """What subscribers and the twin answer.
+
+    ``acks`` holds the entries of a single or aggregated acknowledgement; a command response or an error has none yet,
+    its label depends on the request.
+    """
+
+    correlation_id: str
+    kind: Literal["acks", "response", "error"]
+    envelope: Envelope
+    acks: list[Acknowledgement]
+
+    def received(self, record: Record) -> list[Received]:
+        """Return the entries of a record that no open request takes; a response's label follows from its channel."""
+        if self.kind == "acks":
+            return [Received.of(ack, record, index) for index, ack in enumerate(self.acks)]
+        envelope = self.envelope
+        label = None
+        if self.kind == "response":
+            label = LIVE_RESPONSE if envelope.topic.channel == "live" else TWIN_PERSISTED
+        return [Received.of_envelope(label, envelope, record)]
+
+
+def read_signal(record: Record, rules: Rules) -> SignalReading:
+    """Read a record of the signals topic.
+
+    :raises Refusal: with what the requester is told
+    """
+    topic = None
+    try:
+        envelope = decode(_value(record, rules))
+        topic = envelope.topic
+        request = _request(envelope, record, rules)
+        reply_topic = _reply_topic(record, rules)
+    except DittoError as error:
+        raise Refusal(error, topic) from None
+    key = record.correlation_id or ""
+    signal_id = ledger.reply_id(key, rules.signals, record.partition, record.offset)
+    row = ledger.SignalRow(
+        correlation_id=key,
+        thing_id=request.thing_id,
+        channel=topic.channel,
+        criterion=topic.criterion,
+        action=topic.action or topic.subject,
+        path=envelope.path,
+        requested_acks=request.awaited,
+        response_required=request.response_required,
+        timeout_ms=request.timeout_ms,
+        headers=envelope.headers,
+        received_at=record.timestamp,
+        topic=rules.signals,
+        partition=record.partition,
+        offset=record.offset,
+        value=envelope.value,
+    )
+    if not (request.response_required or request.waits_for_acks):
+        return SignalReading(signal_id, row, None)
+    pending = Pending(
+        correlation_id=key,
+        hash=record.hash,
+        request=request,
+        started_at=record.timestamp,
+        deadline=record.timestamp + request.timeout_ms,
+        reply_id=signal_id,
+        reply_topic=reply_topic,
+        spring_correlation=record.headers.get(SPRING_CORRELATION),
+    )
+    return SignalReading(signal_id, row, pending)
+
+
+def _request(envelope: Envelope, record: Record, rules: Rules) -> Request:
+    request = read_request(envelope, default_timeout_ms=rules.default_timeout_ms, max_timeout_ms=rules.max_timeout_ms)
+    if len(request.awaited) > rules.max_labels:
+        raise errors.header_invalid(
+            "requested-acks",
+            f"The header 'requested-acks' has {len(request.awaited)} labels.",
+            f"Request at most {rules.max_labels} acknowledgements at once.",
+        )
+    request.headers["correlation-id"] = record.correlation_id
+    return request
+
+
+def read_acknowledgements(record: Record, rules: Rules) -> AckReading:
+    """Read a record of the acks topic.
+
+    :raises DittoError: with the reason for its dead letter
+    """
+    envelope = decode(_value(record, rules))
+    if not record.correlation_id:
+        raise errors.correlation_id_missing()
+    topic = envelope.topic
+    if topic.criterion == "acks":
+        acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
+        return AckReading(record.correlation_id, "acks", envelope, acks)
+    if topic.criterion == "errors":
+        return AckReading(record.correlation_id, "error", envelope, [])
+    if topic.criterion in ("commands", "messages") and envelope.status is not None:
+        return AckReading(record.correlation_id, "response", envelope, [])
+    raise errors.unknown_topic_path(
+        str(topic), "Only acknowledgements, responses (with a status) and errors belong on the acks topic."
+    )
+
+
+def _value(record: Record, rules: Rules) -> bytes:
+    if record.value is None:
+        raise errors.json_invalid("The record has no value (a tombstone).")
+    if record.size > rules.max_value_bytes:
+        raise DittoError(
+            413,
+            "things:thing.toolarge",
+            f"The size of '{record.size}' bytes exceeds the maximum of '{rules.max_value_bytes}' bytes.",
+            "Send less at once.",
+        )
+    return record.value
+
+
+def _reply_topic(record: Record, rules: Rules) -> str:
+    """Return where the reply goes: the allowed wish of the request, else the replies topic."""
+    for name in (REPLY_TO, SPRING_REPLY_TOPIC):
+        wish = record.headers.get(name)
+        if wish is None:
+            continue
+        topic = wish.decode("utf-8", "replace")
+        if topic != rules.replies and topic not in rules.reply_topics:
+            raise DittoError(
+                400,
+                "header.invalid",
+                f"The value '{topic}' of the header '{name}' is not an allowed reply topic.",
+                "Choose an existing topic that matches one of the configured reply topics, or leave the header out.",
+                invalidHeaderKey=name,
+            )
+        return topic
+    return rules.replies

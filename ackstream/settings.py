@@ -1,0 +1,242 @@
+"""One frozen settings object a part, from ``conf/ackstream.toml``; the environment wins over the file.
+
+Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``.
+Lists and tables are written as JSON there. The file is ``conf/ackstream.toml`` in the working directory, or what
+``ACKSTREAM_CONF`` names; without a file the defaults hold.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from ackstream.errors import SettingsError
+from ackstream.protocol.durations import Duration
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENV_PREFIX = "ACKSTREAM_"
+DEFAULT_FILE = Path("conf/ackstream.toml")
+
+
+def _milliseconds(value: object) -> int:
+    """Read a duration of the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``) as milliseconds."""
+    if isinstance(value, str):
+        try:
+            return Duration.parse(value).milliseconds
+        except Exception as error:
+            raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
+    raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")
+
+
+def _positive(value: int) -> int:
+    if value <= 0:
+        raise ValueError("must be longer than zero")
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(_milliseconds), AfterValidator(_positive)]
+"""A span of time, read as ``"10s"``, held as whole milliseconds, more than zero."""
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Kafka(Part):
+    """Where the broker is and what its topics are called."""
+
+    bootstrap: str = Field("localhost:9092", min_length=1)
+    topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
+    partitions: int = Field(4, ge=1)
+    replication: int = Field(1, ge=1)
+    options: dict[str, str] = {}
+
+    def topic(self, name: str) -> str:
+        """Return the topic's real name: the prefix and the name of DESIGN 3."""
+        return self.topic_prefix + name
+
+
+class Local(Part):
+    """The laptop's parts: one-node broker, data directory, JVM."""
+
+    data: Path = Path(".ackstream")
+    port: int = Field(9092, ge=1, le=65535)
+    controller_port: int = Field(9093, ge=1, le=65535)
+    heap: str = Field("512m", pattern=r"^\d+[kmgKMG]$")
+    start_timeout: Milliseconds = Field("60s")  # type: ignore[assignment]
+
+
+class Spark(Part):
+    """What every Spark job shares."""
+
+    master: str = "local[2]"
+    driver_memory: str = Field("2g", pattern=r"^\d+[kmgKMG]$")
+    conf: dict[str, str] = {}
+
+
+class Correlate(Part):
+    """The job that joins acknowledgements to requests."""
+
+    shards: int = Field(8, ge=1, le=4096)
+    shuffle_partitions: int = Field(2, ge=1)
+    trigger: str = "0 seconds"
+    max_offsets_per_trigger: int = Field(100_000, ge=1)
+    default_timeout: Milliseconds = Field("65s")  # type: ignore[assignment]
+    max_timeout: Milliseconds = Field("24h")  # type: ignore[assignment]
+    orphan_hold: Milliseconds = Field("10s")  # type: ignore[assignment]
+    recent_memory: Milliseconds = Field("60s")  # type: ignore[assignment]
+    max_labels: int = Field(100, ge=1)
+    max_value_bytes: int = Field(1_000_000, ge=1)
+    reply_topics: tuple[str, ...] = ()
+    group: str = "ackstream-correlate"
+    state_store: str = Field("hdfs", pattern="^(hdfs|rocksdb)$")
+
+    @field_validator("reply_topics")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression ({error})") from error
+        return patterns
+
+
+class Clock(Part):
+    """The ticks that move event time on."""
+
+    interval: Milliseconds = Field("1s")  # type: ignore[assignment]
+    enabled: bool = True
+
+
+class Archive(Part):
+    """The job that writes the ledger to the Delta tables."""
+
+    trigger: str = "2 seconds"
+    max_offsets_per_trigger: int = Field(50_000, ge=1)
+    group: str = "ackstream-archive"
+
+
+class Lake(Part):
+    """The Delta tables."""
+
+    path: str = ".ackstream/lake"
+    checkpoints: str = ".ackstream/checkpoints"
+    checkpoint_interval: int = Field(100, ge=1)
+    retention: Milliseconds = Field("7d")  # type: ignore[assignment]
+
+    def table(self, name: str) -> str:
+        """Return a table's location."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def checkpoint(self, job: str) -> str:
+        """Return a job's checkpoint location."""
+        return f"{self.checkpoints.rstrip('/')}/{job}"
+
+
+class Settings(Part):
+    """All parts."""
+
+    kafka: Kafka = Kafka()
+    local: Local = Local()
+    spark: Spark = Spark()
+    correlate: Correlate = Correlate()
+    clock: Clock = Clock()
+    archive: Archive = Archive()
+    lake: Lake = Lake()
+
+
+def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
+    """Read the settings.
+
+    :param path: the file; ``None`` takes ``ACKSTREAM_CONF``, else ``conf/ackstream.toml`` where that exists
+    :param environment: the environment variables; ``None`` takes the process's
+    :raises SettingsError: with a sentence that names the key, the value and the fix
+    """
+    environment = dict(os.environ) if environment is None else environment
+    named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
+    values = _read_file(named or DEFAULT_FILE, required=named is not None)
+    for part, keys in _read_environment(environment).items():
+        values[part] = {**values.get(part, {}), **keys}
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_sentences(error)) from None
+
+
+def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not path.exists():
+        if required:
+            raise SettingsError(f"The settings file {path} does not exist; correct ACKSTREAM_CONF or leave it out.")
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
+
+
+def _read_environment(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in sorted(environment.items()):
+        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF":
+            continue
+        part, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
+        if part not in Settings.model_fields:
+            known = [f"{ENV_PREFIX}{field.upper()}_…" for field in Settings.model_fields]
+            raise SettingsError(
+                f"The environment variable {name} names no part of the settings; {_nearest(name, known)}."
+            )
+        found.setdefault(part, {})[key] = _read_text(part, key, text)
+    return found
+
+
+def _read_text(part: str, key: str, text: str) -> Any:
+    """Read lists and tables from JSON; everything else stays text, which the typed field reads itself."""
+    section = Settings.model_fields[part].default
+    if isinstance(getattr(section, key, None), (tuple, list, dict)):
+        try:
+            return json.loads(text)
+        except ValueError:
+            name = f"{ENV_PREFIX}{part}_{key}".upper()
+            raise SettingsError(
+                f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
+            ) from None
+    return text
+
+
+def _sentences(error: ValidationError) -> str:
+    return " ".join(_sentence(entry) for entry in error.errors())
+
+
+def _sentence(entry: Any) -> str:
+    location = [str(step) for step in entry["loc"]]
+    key = ".".join(location)
+    if entry["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        return f"The setting {key} is not known; {_nearest(location[-1], known)}."
+    problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"The setting {key} is {entry['input']!r}: {problem}. Correct it in the settings file or in {ENV_PREFIX}{'_'.join(location[:2]).upper()}."
+
+
+def _known_keys(parents: list[str]) -> list[str]:
+    if not parents:
+        return list(Settings.model_fields)
+    return list(type(Settings.model_fields[parents[0]].default).model_fields)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"
