@@ -1,0 +1,72 @@
+# Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench up down clean java jars
+
+VENV := .venv
+PY := $(VENV)/bin/python
+ACKSTREAM := $(VENV)/bin/ackstream
+
+# The first Python that is new enough; `make PYTHON=/path/to/python3` names another
+CANDIDATES := python3 python3.13 python3.12 python3.11 python3.10
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
+PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
+
+# A virtual environment does not survive that its directory is moved or its Python removed
+$(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
+
+help:  ## List what can be done here
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 3 minutes
+	@$(ACKSTREAM) demo
+
+test: jars  ## All tests, with a real broker and real Spark
+	@$(PY) -m pytest
+
+lint: $(VENV)/.installed  ## Style, format and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+bench: jars $(VENV)/.installed-bench  ## Measure throughput, latency, growth and archive; writes benchmarks/results
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) "$$script" || exit 1; done
+
+up: jars  ## Start a one-node Kafka and create the topics
+	@$(ACKSTREAM) up
+
+down: $(VENV)/.installed  ## Stop that Kafka; its data stay
+	@$(ACKSTREAM) down
+
+clean:  ## Stop Kafka, remove the virtual environment, the local data and the caches of the tools (not the jars)
+	@test ! -x $(ACKSTREAM) || $(ACKSTREAM) down
+	@rm -rf $(VENV) .ackstream spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# First of all: without Java nothing else is worth downloading
+java: $(VENV)/.made
+	@$(PY) -m ackstream.local.java
+
+jars: java $(VENV)/.installed
+	@$(ACKSTREAM) jars spark broker > /dev/null
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "ackstream needs Python 3.10 or newer, and none of $(CANDIDATES) is: \
+	install one, or name it with \`make PYTHON=/path/to/python3\`." >&2; exit 1; }
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' || { echo "ackstream needs Python 3.10 or newer, which $(PYTHON) is not: \
+	name another with \`make PYTHON=/path/to/python3\`." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: \
+	install its venv package (Debian and Ubuntu: python3-venv), or name another with \`make PYTHON=…\`." >&2; exit 1; }
+	@echo "Making a virtual environment in $(VENV)"
+	@"$(PYTHON)" -m venv --clear $(VENV)
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml
+	@# older ones cannot install a checkout of a pyproject.toml package
+	@$(PY) -m pip install --quiet --disable-pip-version-check 'pip>=22'
+	@$(PY) -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@$(PY) -m pip install --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@

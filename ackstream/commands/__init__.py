@@ -1,0 +1,1 @@
+"""The commands of ``ackstream``, a module for each group; each has ``register(app)``."""

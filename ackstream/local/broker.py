@@ -1,0 +1,238 @@
+"""The one-node Kafka of a laptop: formatted, started, awaited, stopped by pid; no Docker."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from ackstream.errors import LocalError
+from ackstream.local import jars, java, places, ports
+from ackstream.local.process import PidFile, detach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from ackstream.settings import Settings
+
+CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream").bytes).decode().rstrip("=")
+"""The same on every machine, so that foreign data is recognised."""
+
+_STARTED = "Kafka Server started"
+_POLL_SECONDS = 0.05
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the broker.
+
+    :param pid: ``None`` when it does not run
+    :param answers: whether clients get in
+    """
+
+    pid: int | None
+    answers: bool
+    bootstrap: str
+    data: Path
+    log: Path
+
+
+class Broker:
+    """One Kafka node in a process of its own, which outlives this one.
+
+    The ``local`` part of the settings is used. Data are in ``DATA/kafka``, the logs of this run and of the one before
+    are ``DATA/logs/kafka.log`` and ``kafka.log.1``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._local = local = settings.local
+        self._home = local.data.absolute() / "kafka"
+        self._properties = self._home / "broker.properties"
+        self._version_file = self._home / "kafka-version"
+        self._pid_file = PidFile(self._home / "broker.pid", mark=str(self._properties))
+        self.data = self._home / "data"
+        self.log = local.data.absolute() / "logs" / "kafka.log"
+        self.bootstrap = f"localhost:{local.port}"
+
+    def start(self, console: Console | None = None) -> bool:
+        """Start the broker and wait until it answers.
+
+        :param console: where progress is shown; ``None`` for nowhere
+        :returns: ``False`` when it ran already
+        :raises LocalError: no Java, no jars, a port in use, foreign data, a start that failed; with the remedy
+        """
+        program = java.find().program
+        class_path = jars.resolve("broker", console)
+        with self._locked():
+            if self._pid_file.read() is not None:
+                return False
+            for key, port in (("port", self._local.port), ("controller_port", self._local.controller_port)):
+                self._check_port(key, port)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            if self.log.exists():
+                self.log.replace(self.log.with_name("kafka.log.1"))
+            self._properties.write_text(self._write_properties(), "utf-8")
+            with self.log.open("w") as log, _status(console, f"Starting Kafka at {self.bootstrap}"):
+                self._format(program, class_path, log)
+                process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)
+                try:
+                    self._pid_file.write(process.pid)
+                    self._await(process)
+                except BaseException:
+                    # an interrupted or failed start leaves nothing behind
+                    process.kill()
+                    process.wait()
+                    self._pid_file.path.unlink(missing_ok=True)
+                    raise
+            detach(process)
+        return True
+
+    def stop(self) -> bool:
+        """Stop the broker; its data stay.
+
+        :returns: ``False`` when it did not run
+        """
+        return self._pid_file.stop()
+
+    def status(self) -> Status:
+        """Look at the broker without changing anything (a stale pid file apart, which is removed)."""
+        pid = self._pid_file.read()
+        answers = pid is not None and ports.answers(self._local.port)
+        return Status(pid, answers, self.bootstrap, self.data, self.log)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process start the broker at a time."""
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            file = (self._home / "lock").open("w")
+        except OSError as error:
+            raise LocalError(
+                f"The directory {self._home} cannot be written ({error.strerror}): set local.data "
+                f"(ACKSTREAM_LOCAL_DATA) to one that can."
+            ) from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _check_port(self, key: str, port: int) -> None:
+        if ports.is_free(port):
+            return
+        also = " and kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)" if key == "port" else ""
+        raise LocalError(
+            f"Port {port} is in use by {ports.owner(port) or 'another program'}: stop that, or set local.{key} "
+            f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
+        )
+
+    def _write_properties(self) -> str:
+        client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"
+        return (
+            f"{places.conf('broker.properties').read_text('utf-8')}\n"
+            "# Written at every start; changes here are lost\n"
+            f"listeners=PLAINTEXT://{client},CONTROLLER://{controller}\n"
+            f"advertised.listeners=PLAINTEXT://{client}\n"
+            f"controller.quorum.voters=1@{controller}\n"
+            f"log.dirs={self.data}\n"
+        )
+
+    def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
+        """Give an empty data directory its cluster id; refuse one that is not this product's or a newer Kafka's."""
+        version = _kafka_version(class_path)
+        formatted = self.data / "meta.properties"
+        if formatted.exists():
+            self._check_data(formatted.read_text("utf-8"), version)
+        else:
+            arguments = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties)]
+            process = _run(program, "128m", class_path, arguments, log)
+            if process.wait() != 0:
+                raise self._died("could not format its data directory")
+        self._version_file.write_text(version + "\n", "ascii")
+
+    def _check_data(self, meta: str, version: str) -> None:
+        found = re.search(r"^cluster\.id=(.*)$", meta, re.MULTILINE)
+        remedy = "move it away, or set local.data (ACKSTREAM_LOCAL_DATA) to another directory"
+        if found is None or found[1] != CLUSTER_ID:
+            other = found[1] if found else "without an id"
+            raise LocalError(f"The data in {self.data} belong to another Kafka cluster ({other}): {remedy}.")
+        before = self._version_file.read_text("ascii").strip() if self._version_file.exists() else version
+        if _release(before) > _release(version):
+            raise LocalError(
+                f"The data in {self.data} were written by Kafka {before}, which is newer than this one ({version}): "
+                f"{remedy}."
+            )
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + self._local.start_timeout / 1000
+        while _STARTED not in self.log.read_text("utf-8", "replace"):
+            if process.poll() is not None:
+                raise self._died("ended while it started")
+            if time.monotonic() > deadline:
+                raise self._died(
+                    f"did not start within {self._local.start_timeout / 1000:g} s (local.start_timeout, "
+                    f"ACKSTREAM_LOCAL_START_TIMEOUT)"
+                )
+            time.sleep(_POLL_SECONDS)
+        remaining = max(1000, int((deadline - time.monotonic()) * 1000))
+        try:
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=remaining) as admin:
+                admin.describe_cluster()
+        except KafkaError as error:
+            raise self._died(f"started but does not answer ({error})") from None
+
+    def _died(self, how: str) -> LocalError:
+        lines = [line for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        # the first error tells the cause, what follows are its consequences
+        causes = [line for line in lines if re.search(r" ERROR |^Error|Exception:", line)]
+        shown = dict.fromkeys([*causes[:1], *lines[-_LAST_LINES:]])
+        told = "".join(f"\n  {line}" for line in shown) or " nothing"
+        return LocalError(f"Kafka {how}: correct what its log {self.log} tells and start it again. The log says:{told}")
+
+
+def _run(
+    program: Path, heap: str, class_path: list[Path], arguments: list[str], log: IO[str]
+) -> subprocess.Popen[bytes]:
+    """Start Java in a session of its own, so that Ctrl-C in the terminal does not reach it."""
+    # C1 alone starts faster and takes less memory; a laptop's broker is never busy enough to miss C2
+    options = [
+        f"-Xmx{heap}",
+        "-XX:TieredStopAtLevel=1",
+        f"-Dlog4j2.configurationFile={places.conf('log4j2.properties')}",
+    ]
+    return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
+        [program, *options, *arguments],
+        # by environment: the command line stays readable in ps
+        env={**os.environ, "CLASSPATH": ":".join(map(str, class_path))},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _kafka_version(class_path: list[Path]) -> str:
+    versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
+    if not versions:
+        raise LocalError(f"There is no Kafka among the broker jars of {places.conf('ivy.xml')}: restore the file.")
+    return versions[0]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def _status(console: Console | None, text: str) -> contextlib.AbstractContextManager[object]:
+    return console.status(text) if console else contextlib.nullcontext()

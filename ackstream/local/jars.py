@@ -1,0 +1,194 @@
+"""The JVM jars of ``conf/ivy.xml``, fetched once for a user by the Ivy jar that comes inside PySpark."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import subprocess
+import zipfile
+from collections import deque
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ackstream.errors import LocalError
+from ackstream.local import java, mirror, places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+Configuration = Literal["spark", "broker"]
+"""``spark``: what a Spark job needs beside Spark. ``broker``: the one-node Kafka."""
+
+ATTEMPTS = 3
+_FOUND = re.compile(r"^\tfound (\S+) in ")
+_FETCHED = re.compile(r"^\t\[SUCCESSFUL \] (\S+)!")
+# Ivy's summary of what failed: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and what it says about why
+_FAILED = re.compile(r"^\s+:: ([^\s:]+#[^\s:]+)", re.MULTILINE)
+_REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access error at url \S+ \((.+)\))$", re.MULTILINE)
+
+
+class _Jar(msgspec.Struct, frozen=True):
+    """One line of the listing that makes the second call instant: path within the cache, size in bytes."""
+
+    path: str
+    size: int
+
+
+def resolve(configuration: Configuration, console: Console | None = None) -> list[Path]:
+    """Return the jars of a configuration, and fetch what the user's cache lacks.
+
+    The second call reads a listing and compares sizes; no JVM is started. Processes take turns by a file lock. A jar
+    that is not whole (a download cut off, a full disk) is removed and fetched again.
+
+    :param console: where a progress display goes; ``None`` for none
+    :returns: absolute paths, in the order of ``ivy.xml``
+    :raises LocalError: no Java, or a jar cannot be fetched; with the remedy
+    """
+    if jars := present(configuration):
+        return jars
+    program = java.find().program
+    listing = _listing(configuration)
+    cache = listing.parent
+    with _locked(cache / "lock", console):
+        # another process may have done it while this one waited
+        jars = present(configuration) or _fetch(program, cache, configuration, console)
+        entries = [_Jar(str(jar.relative_to(cache)), jar.stat().st_size) for jar in jars]
+        _write(listing, msgspec.json.encode(entries))
+    return jars
+
+
+def present(configuration: Configuration) -> list[Path]:
+    """Return the jars of a configuration without fetching: nothing when one is absent or not of its size."""
+    listing = _listing(configuration)
+    try:
+        entries = msgspec.json.decode(listing.read_bytes(), type=list[_Jar])
+        jars = [(listing.parent / entry.path, entry.size) for entry in entries]
+        whole = all(jar.stat().st_size == size for jar, size in jars)
+    except (OSError, msgspec.DecodeError):
+        return []
+    return [jar for jar, _ in jars] if whole else []
+
+
+def spark_home() -> Path:
+    """Return the directory of the installed PySpark, whatever ``SPARK_HOME`` says: versions must agree.
+
+    :raises LocalError: PySpark is not installed
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise LocalError("PySpark is not installed beside ackstream: run `pip install ackstream` again.")
+    return Path(spec.origin).resolve().parent
+
+
+def _listing(configuration: Configuration) -> Path:
+    """Name the listing of this very ``ivy.xml``: checkouts with other versions share the cache."""
+    digest = hashlib.sha256(places.conf("ivy.xml").read_bytes()).hexdigest()[:16]
+    return places.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
+
+
+def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console | None) -> list[Path]:
+    class_path = cache / f"class-path-{configuration}.txt"
+    command: list[str | Path] = [
+        program, "-Xmx256m", f"-Dackstream.cache={cache}", *mirror.java_options(), "-jar", _ivy_jar(),
+        "-settings", places.conf("ivysettings.xml"), "-ivy", places.conf("ivy.xml"), "-confs", configuration,
+        "-types", "jar", "bundle", "-cachepath", class_path,
+    ]  # fmt: skip
+    problem = ""
+    for _ in range(ATTEMPTS):
+        # what has arrived stays in the cache: every attempt goes on where the last one ended
+        problem = _run_ivy(command, configuration, console)
+        if problem:
+            continue
+        jars = [Path(path) for path in class_path.read_text("utf-8").strip().split(":")]
+        broken = [jar for jar in jars if not zipfile.is_zipfile(jar)]
+        if not broken:
+            return jars
+        for jar in broken:
+            jar.unlink(missing_ok=True)
+        problem = f"{broken[0].name} is only half there"
+    raise LocalError(
+        f"The {configuration} jars could not be fetched after {ATTEMPTS} attempts ({problem}): check the network, or "
+        f"name a mirror of Maven Central in ~/.m2/settings.xml, and run `ackstream jars` again, which goes on where "
+        f"it stopped; if that does not help, delete {cache}."
+    )
+
+
+def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console | None) -> str:
+    """Run Ivy and show its progress; return what went wrong, or nothing."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    lines = deque[str](maxlen=1000)
+    with (
+        Progress(*columns, console=console, disable=console is None) as progress,
+        subprocess.Popen(  # noqa: S603 - the Ivy jar of PySpark, no shell
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        task = progress.add_task(f"{configuration} jars: finding", total=None)
+        found = 0
+        for line in process.stdout or ():
+            lines.append(line)
+            if _FOUND.match(line):
+                found += 1
+                progress.update(task, total=found)
+            elif match := _FETCHED.match(line):
+                progress.update(task, advance=1, description=f"{configuration} jars: {match[1].rpartition('#')[2]}")
+        if process.wait() == 0:
+            progress.update(task, completed=found, description=f"{configuration} jars: ready")
+            return ""
+    return _problem("".join(lines))
+
+
+def _problem(text: str) -> str:
+    """Tell in a few words what Ivy tells in many lines."""
+    failed, reason = _FAILED.search(text), _REASON.search(text)
+    if not failed:
+        return f"Ivy says: {text.strip().rpartition(chr(10))[2] or 'nothing'}"
+    why = f": {reason[1] or reason[2]}" if reason else ""
+    return f"{failed[1]} did not arrive{why}"
+
+
+def _ivy_jar() -> Path:
+    home = spark_home()
+    found = sorted(home.glob("jars/ivy-*.jar"))
+    if not found:
+        raise LocalError(f"There is no Ivy jar in {home / 'jars'}: install PySpark again.")
+    return found[-1]
+
+
+@contextmanager
+def _locked(path: Path, console: Console | None) -> Iterator[None]:
+    """Hold a file lock; the system releases it when the process ends, however it ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise LocalError(f"The cache {path.parent} cannot be written ({error}): set XDG_CACHE_HOME.") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if console:
+                console.print("Another process is fetching the jars; waiting for it.")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write all or nothing."""
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(path)

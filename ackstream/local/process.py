@@ -1,0 +1,98 @@
+"""A background process known by its pid file; a pid that the system gave to another program is never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+_ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class PidFile:
+    """A pid file and the mark by which its process is told from others.
+
+    :param path: the file; it holds the pid in decimal
+    :param mark: a text that the process has in its command line and no other process has, such as the absolute path
+        of a file of its own
+    """
+
+    path: Path
+    mark: str
+
+    def read(self) -> int | None:
+        """Return the pid of the living process; a stale file is removed."""
+        try:
+            pid = int(self.path.read_text("ascii"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            pid = 0
+        if pid > 0 and self.mark in command_line(pid):
+            return pid
+        self.path.unlink(missing_ok=True)
+        return None
+
+    def write(self, pid: int) -> None:
+        """Remember a process, all or nothing."""
+        part = self.path.with_suffix(".part")
+        part.write_text(f"{pid}\n", "ascii")
+        part.replace(self.path)
+
+    def stop(self, grace: float = GRACE_SECONDS) -> bool:
+        """Stop the process: SIGTERM, then SIGKILL after ``grace`` seconds.
+
+        :returns: whether there was one to stop
+        """
+        pid = self.read()
+        if pid is None:
+            return False
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE_SECONDS)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if self._gone(pid, seconds):
+                break
+        with contextlib.suppress(ChildProcessError):
+            # where this process started it, nobody else clears the entry of the process table
+            os.waitpid(pid, os.WNOHANG)
+        self.path.unlink(missing_ok=True)
+        return True
+
+    def _gone(self, pid: int, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.mark in command_line(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+
+def detach(process: subprocess.Popen[bytes]) -> None:
+    """Let a process outlive this one: without a return code ``Popen`` warns that it is still running."""
+    process.returncode = 0
+
+
+def command_line(pid: int) -> str:
+    """Return a process's command line, its parts separated by spaces; empty when it has ended (a zombie has ended)."""
+    proc = Path("/proc")
+    if (proc / "self" / "cmdline").exists():
+        try:
+            return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+    program = shutil.which("ps")
+    if program is None:
+        return ""
+    answer = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+        [program, "-ww", "-o", "args=", "-p", str(pid)],
+        capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False,
+    )  # fmt: skip
+    return answer.stdout.strip()

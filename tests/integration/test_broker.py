@@ -1,0 +1,134 @@
+"""The real one-node Kafka, in a directory and on ports of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaTimeoutError
+from typer.testing import CliRunner
+
+from ackstream.cli import app
+from ackstream.errors import LocalError
+from ackstream.local import ports
+from ackstream.local.broker import Broker
+from ackstream.local.process import command_line
+from ackstream.local.topics import ensure_topics
+from ackstream.settings import Kafka, Local, Settings
+from tests.conftest import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    port, controller_port = free_ports(2)
+    settings = Settings(
+        local=Local(data=tmp_path / "data", port=port, controller_port=controller_port),
+        kafka=Kafka(bootstrap=f"localhost:{port}", partitions=1),
+    )
+    yield settings
+    Broker(settings).stop()
+
+
+def send(settings: Settings, value: bytes) -> None:
+    with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, max_request_size=20_000_000) as producer:
+        producer.send("signals", value).get(30)
+
+
+def values(settings: Settings, number: int) -> list[bytes]:
+    partition = TopicPartition("signals", 0)
+    consumer = KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, auto_offset_reset="earliest")
+    try:
+        consumer.assign([partition])
+        found: list[bytes] = []
+        while len(found) < number:
+            found += [record.value for record in consumer.poll(30_000).get(partition, [])]
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_broker_is_started_once_and_stopped_once(settings: Settings):
+    broker = Broker(settings)
+    assert broker.start()
+    state = broker.status()
+    assert state.answers
+    assert state.bootstrap == settings.kafka.bootstrap
+    assert "-Xmx512m" in command_line(state.pid or 0)
+    # by the pid file: another object, as it would be another process
+    assert not Broker(settings).start()
+    assert Broker(settings).status() == state
+    assert Broker(settings).stop()
+    assert command_line(state.pid or 0) == ""
+    assert broker.status().pid is None
+    assert not broker.stop()
+
+
+def test_data_are_kept_over_a_stop_and_over_a_kill(settings: Settings):
+    broker = Broker(settings)
+    broker.start()
+    ensure_topics(settings)
+    send(settings, b"before the stop")
+    assert broker.stop()
+    assert broker.start()
+    send(settings, b"before the kill")
+    os.kill(broker.status().pid or 0, signal.SIGKILL)
+    # the pid file is stale now, which a start repairs
+    assert broker.start()
+    send(settings, b"x" * 9_000_000)
+    assert [value[:20] for value in values(settings, 3)] == [b"before the stop", b"before the kill", b"x" * 20]
+    assert ensure_topics(settings) == []
+
+
+def test_a_second_broker_on_the_same_port_is_told_who_has_it(settings: Settings, tmp_path: Path):
+    broker = Broker(settings)
+    broker.start()
+    other = Broker(Settings(local=settings.local.model_copy(update={"data": tmp_path / "other"})))
+    sentence = rf"^Port {settings.local.port} is in use by java \(process {broker.status().pid}\): stop that"
+    with pytest.raises(LocalError, match=sentence):
+        other.start()
+    assert other.status().pid is None
+    assert not other.stop()
+    assert broker.status().answers
+
+
+def test_a_topic_that_was_not_created_is_an_error(settings: Settings):
+    Broker(settings).start()
+    with (
+        KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, max_block_ms=1000) as producer,
+        pytest.raises(KafkaTimeoutError),
+    ):
+        producer.send("signals", b"x").get(30)
+
+
+def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(settings.local.data.parent)
+    monkeypatch.setenv("ACKSTREAM_LOCAL_DATA", str(settings.local.data))
+    monkeypatch.setenv("ACKSTREAM_LOCAL_PORT", str(settings.local.port))
+    monkeypatch.setenv("ACKSTREAM_LOCAL_CONTROLLER_PORT", str(settings.local.controller_port))
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", settings.kafka.bootstrap)
+
+    def run(command: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, [command])
+        return result.exit_code, result.stdout
+
+    kafka = f"Kafka is up at {settings.kafka.bootstrap}; its log is {settings.local.data}/logs/kafka.log\n"
+    assert run("up") == (0, f"{kafka}Topics: 12, 12 of them created now\n")
+    code, text = run("up")
+    assert code == 0
+    assert "was up already" in text
+    assert "12, 0 of them" in text
+    code, text = run("status")
+    assert code == 0
+    assert f"answers at {settings.kafka.bootstrap}" in text
+    assert run("down") == (0, f"Kafka is stopped; its data stay in {settings.local.data}/kafka/data\n")
+    assert ports.is_free(settings.local.port)
+    assert run("status")[0] == 1

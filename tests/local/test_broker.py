@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.errors import LocalError
+from ackstream.local import jars
+from ackstream.local.broker import CLUSTER_ID, Broker
+from ackstream.local.process import command_line
+from ackstream.settings import Local, Settings
+from tests.conftest import free_ports
+from tests.local.programs import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Stands for Kafka: leaves its pid, says what it is told to say, and goes on until it is ended
+KAFKA = """
+import os, pathlib
+home = pathlib.Path(sys.argv[-1]).parent
+if "kafka.tools.StorageTool" in sys.argv:
+    print("said by the format", flush=True)
+    sys.exit({format_code})
+(home / "started").write_text(str(os.getpid()))
+print({says!r}, flush=True)
+if {dies}:
+    sys.exit(1)
+import signal
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        jars, "resolve", lambda *_: [Path("/jars/kafka-clients-4.1.0.jar"), Path("/jars/kafka_2.13-4.1.0.jar")]
+    )
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Local:
+    port, controller_port = free_ports(2)
+    return Local(data=tmp_path / "data", port=port, controller_port=controller_port, start_timeout="300ms")
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def fake_kafka(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, says: str = "", dies: bool = False, format_code: int = 0
+) -> None:
+    home = java_home(tmp_path / "java", KAFKA.format(says=says, dies=dies, format_code=format_code))
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+
+def test_without_java_nothing_is_started(local: Local, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(LocalError, match=r"^JAVA_HOME is /nowhere"):
+        Broker(Settings(local=local)).start()
+    assert not local.data.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("port", r"local\.port \(ACKSTREAM_LOCAL_PORT\) and kafka\.bootstrap \(ACKSTREAM_KAFKA_BOOTSTRAP\)"),
+        ("controller_port", r"local\.controller_port \(ACKSTREAM_LOCAL_CONTROLLER_PORT\)"),
+    ],
+)
+def test_a_port_in_use_is_told_with_its_owner_and_its_setting(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: int, key: str, settings: str
+):
+    fake_kafka(tmp_path, monkeypatch)
+    sentence = rf"^Port {listener} is in use by .*{os.getpid()}.*: stop that, or set {settings} to a free one\.$"
+    with pytest.raises(LocalError, match=sentence):
+        Broker(Settings(local=local.model_copy(update={key: listener}))).start()
+
+
+def test_a_broker_that_dies_is_told_with_its_first_error_and_its_last_lines(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trace = [f"\tat kafka.Kafka.line{number}" for number in range(20)]
+    cause = "2026-01-01 00:00:00.000 ERROR Kafka$: java.io.IOException: No space left on device"
+    fake_kafka(tmp_path, monkeypatch, says="\n".join([cause, *trace]), dies=True)
+    broker = Broker(Settings(local=local))
+    with pytest.raises(LocalError) as caught:
+        broker.start()
+    first, *shown = str(caught.value).splitlines()
+    assert first.startswith(
+        f"Kafka ended while it started: correct what its log {broker.log} tells and start it again."
+    )
+    assert [line.strip() for line in shown] == [cause, *(line.strip() for line in trace[-5:])]
+    assert broker.status().pid is None
+
+
+def test_a_broker_that_does_not_get_ready_is_killed(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_kafka(tmp_path, monkeypatch)
+    broker = Broker(Settings(local=local.model_copy(update={"start_timeout": 2000})))
+    with pytest.raises(
+        LocalError, match=r"did not start within 2 s \(local\.start_timeout, ACKSTREAM_LOCAL_START_TIMEOUT\)"
+    ):
+        broker.start()
+    assert command_line(int((local.data / "kafka" / "started").read_text())) == ""
+    assert broker.status().pid is None
+
+
+def test_a_broker_that_starts_and_answers_nobody_is_killed(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_kafka(tmp_path, monkeypatch, says="Kafka Server started")
+    with pytest.raises(LocalError, match=r"^Kafka started but does not answer"):
+        Broker(Settings(local=local.model_copy(update={"start_timeout": 2000}))).start()
+    assert command_line(int((local.data / "kafka" / "started").read_text())) == ""
+
+
+def test_a_format_that_fails_is_told_with_the_log(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_kafka(tmp_path, monkeypatch, format_code=1)
+    with pytest.raises(LocalError, match=r"^Kafka could not format its data directory: .*\n  said by the format$"):
+        Broker(Settings(local=local)).start()
+
+
+@pytest.mark.parametrize(
+    ("meta", "other"), [("version=1\ncluster.id=ABC\nnode.id=1\n", "ABC"), ("version=1\n", "without an id")]
+)
+def test_data_of_another_cluster_are_left_alone(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str, other: str
+):
+    fake_kafka(tmp_path, monkeypatch)
+    broker = Broker(Settings(local=local))
+    broker.data.mkdir(parents=True)
+    (broker.data / "meta.properties").write_text(meta)
+    with pytest.raises(
+        LocalError, match=rf"belong to another Kafka cluster \({other}\): move it away, or set local\.data"
+    ):
+        broker.start()
+
+
+@pytest.mark.parametrize(("before", "refused"), [("4.2.0", True), ("4.10.0", True), ("4.1.0", False), ("4.0.1", False)])
+def test_data_of_a_newer_kafka_are_refused(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, *, refused: bool
+):
+    fake_kafka(tmp_path, monkeypatch, dies=True)
+    broker = Broker(Settings(local=local))
+    broker.data.mkdir(parents=True)
+    (broker.data / "meta.properties").write_text(f"cluster.id={CLUSTER_ID}\n")
+    (broker.data.parent / "kafka-version").write_text(before)
+    sentence = f"were written by Kafka {before}, which is newer" if refused else "ended while it started"
+    with pytest.raises(LocalError, match=sentence):
+        broker.start()
+
+
+def test_broker_jars_without_kafka_are_told(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_kafka(tmp_path, monkeypatch)
+    monkeypatch.setattr(jars, "resolve", lambda *_: [])
+    with pytest.raises(LocalError, match=r"^There is no Kafka among the broker jars"):
+        Broker(Settings(local=local)).start()
+
+
+def test_a_data_directory_that_cannot_be_written_is_told(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_kafka(tmp_path, monkeypatch)
+    local.data.write_text("a file where a directory should be")
+    with pytest.raises(LocalError, match=r"cannot be written \(.*\): set local\.data \(ACKSTREAM_LOCAL_DATA\)"):
+        Broker(Settings(local=local)).start()
+
+
+def test_a_stale_pid_file_is_removed(local: Local):
+    broker = Broker(Settings(local=local))
+    pid_file = local.data / "kafka" / "broker.pid"
+    pid_file.parent.mkdir(parents=True)
+    # alive, and not Kafka
+    pid_file.write_text(str(os.getpid()))
+    assert broker.status().pid is None
+    assert not pid_file.exists()
+    assert not broker.stop()

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from ackstream.errors import LocalError
+from ackstream.local import jars, places
+from tests.local.programs import java_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Stands for Ivy: every run takes the next step of the plan and is counted; what it prints is Ivy's own text
+IVY = """
+import json, pathlib, zipfile
+plan = pathlib.Path(__file__).with_name("plan.json")
+steps = json.loads(plan.read_text())
+step = steps.pop(0)
+plan.write_text(json.dumps(steps))
+cache = pathlib.Path(next(a for a in sys.argv if a.startswith("-Dackstream.cache=")).partition("=")[2])
+print("\\tfound org#one;1 in central\\n\\tfound org#two;2 in central")
+if step == "unreachable":
+    print("\\t\\t::          UNRESOLVED DEPENDENCIES         ::\\n\\n\\t\\t:: org#two;2: not found\\n")
+    print("\\tServer access error at url http://x/two-2.jar (java.net.ConnectException: Connection refused)")
+    sys.exit(1)
+if step == "cut off":
+    print("\\t\\t[FAILED     ] org#two;2!two.jar: Premature EOF (17ms)\\n\\n\\t\\t:: org#two;2!two.jar\\n")
+    sys.exit(1)
+if step == "broken settings":
+    sys.exit("impossible to load the settings\\n\\n")
+paths = [cache / "one-1.jar", cache / "two-2.jar"]
+for path in paths:
+    if not path.exists():
+        with zipfile.ZipFile(path, "w") as jar:
+            jar.writestr("content", "x" * 1000)
+        print(f"\\t[SUCCESSFUL ] org#{path.stem};1!{path.name} (3ms)")
+if step == "half":
+    paths[1].write_bytes(paths[1].read_bytes()[:500])
+listing = sys.argv[sys.argv.index("-cachepath") + 1]
+pathlib.Path(listing).write_text(":".join(map(str, paths)) + "\\n")
+"""
+
+
+class Ivy:
+    """The fake Ivy and its plan."""
+
+    def __init__(self, directory: Path) -> None:
+        self._plan = java_home(directory, IVY) / "bin" / "plan.json"
+        self.plan()
+
+    def plan(self, *steps: str) -> None:
+        self._plan.write_text(json.dumps(steps))
+
+    @property
+    def left(self) -> list[str]:
+        return json.loads(self._plan.read_text())
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "cache" / "ackstream" / "ivy"
+
+
+@pytest.fixture
+def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ivy:
+    cache.mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    return Ivy(tmp_path / "java")
+
+
+def test_jars_are_fetched_once(ivy: Ivy, cache: Path):
+    ivy.plan("whole", "not needed")
+    fetched = jars.resolve("spark")
+    assert fetched == [cache / "one-1.jar", cache / "two-2.jar"]
+    assert jars.resolve("spark") == jars.present("spark") == fetched
+    assert ivy.left == ["not needed"]
+
+
+def test_the_second_call_starts_no_java_at_all(ivy: Ivy, monkeypatch: pytest.MonkeyPatch):
+    ivy.plan("whole")
+    fetched = jars.resolve("spark")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert jars.resolve("spark") == fetched
+
+
+def test_before_the_first_fetch_nothing_is_present(cache: Path):
+    assert not cache.exists()
+    assert jars.present("spark") == []
+
+
+def test_the_configurations_are_fetched_apart(ivy: Ivy):
+    ivy.plan("whole", "whole")
+    jars.resolve("spark")
+    assert jars.present("broker") == []
+    jars.resolve("broker")
+    assert ivy.left == []
+
+
+@pytest.mark.parametrize("damage", ["removed", "shortened", "listing"])
+def test_what_was_damaged_afterwards_is_fetched_again(ivy: Ivy, cache: Path, damage: str):
+    ivy.plan("whole", "whole", "whole")
+    jar = jars.resolve("spark")[1]
+    match damage:
+        case "removed":
+            jar.unlink()
+        case "shortened":
+            jar.write_bytes(jar.read_bytes()[:100])
+        case "listing":
+            next(cache.glob("listing-spark-*")).write_text("[{")
+    assert jars.present("spark") == []
+    assert all(zipfile.is_zipfile(path) for path in jars.resolve("spark"))
+
+
+def test_other_versions_in_ivy_xml_are_another_listing(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ivy.plan("whole", "whole")
+    jars.resolve("spark")
+    (tmp_path / "ivy.xml").write_text("<ivy-module/>")
+    monkeypatch.setattr(places, "conf", lambda name: tmp_path / name)
+    assert jars.present("spark") == []
+    jars.resolve("spark")
+    assert ivy.left == []
+
+
+@pytest.mark.parametrize("mishap", ["half", "cut off", "unreachable"])
+def test_a_download_that_fails_twice_is_tried_a_third_time(ivy: Ivy, mishap: str):
+    ivy.plan(mishap, mishap, "whole")
+    assert all(zipfile.is_zipfile(path) for path in jars.resolve("spark"))
+    assert ivy.left == []
+
+
+@pytest.mark.parametrize(
+    ("mishap", "problem"),
+    [
+        ("half", r"two-2\.jar is only half there"),
+        ("cut off", r"org#two;2!two\.jar did not arrive: Premature EOF"),
+        ("unreachable", r"org#two;2 did not arrive: java\.net\.ConnectException: Connection refused"),
+        ("broken settings", r"Ivy says: impossible to load the settings"),
+    ],
+)
+def test_a_download_that_never_succeeds_is_one_sentence(ivy: Ivy, cache: Path, mishap: str, problem: str):
+    ivy.plan(mishap, mishap, mishap)
+    sentence = (
+        rf"^The spark jars could not be fetched after 3 attempts \({problem}\): check the network, .* delete {cache}\.$"
+    )
+    with pytest.raises(LocalError, match=sentence):
+        jars.resolve("spark")
+    assert jars.present("spark") == []
+
+
+def test_progress_tells_how_many_jars_are_there(ivy: Ivy):
+    ivy.plan("whole")
+    shown = io.StringIO()
+    jars.resolve("spark", Console(file=shown, width=120))
+    assert "spark jars: ready" in shown.getvalue()
+    assert "2/2" in shown.getvalue()
+
+
+def test_a_process_that_waited_for_another_fetches_nothing(ivy: Ivy, cache: Path):
+    ivy.plan("whole", "not needed")
+    jars.resolve("spark")
+    listing = next(cache.glob("listing-spark-*"))
+    content = listing.read_bytes()
+    listing.unlink()
+    shown, waits = io.StringIO(), threading.Event()
+    console = Console(file=shown, width=120)
+    # the first thing said is that it waits
+    console.print = lambda *_: waits.set()  # type: ignore[method-assign]
+    found: list[list[Path]] = []
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        other = threading.Thread(target=lambda: found.append(jars.resolve("spark", console)))
+        other.start()
+        assert waits.wait(30)
+        listing.write_bytes(content)
+    other.join()
+    assert found == [[cache / "one-1.jar", cache / "two-2.jar"]]
+    assert ivy.left == ["not needed"]
+
+
+def test_a_cache_that_cannot_be_written_is_told(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ivy.plan("not needed")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(LocalError, match=r"cannot be written \(.*\): set XDG_CACHE_HOME\.$"):
+        jars.resolve("spark")
+
+
+def test_an_installation_without_pyspark_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jars, "find_spec", lambda _: None)
+    with pytest.raises(LocalError, match=r"^PySpark is not installed"):
+        jars.spark_home()
+
+
+def test_a_pyspark_without_ivy_is_told(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ivy.plan("not needed")
+    monkeypatch.setattr(jars, "spark_home", lambda: tmp_path)
+    with pytest.raises(LocalError, match=r"^There is no Ivy jar in .*: install PySpark again\.$"):
+        jars.resolve("spark")
+
+
+IVY_XML = """<ivy-module version="2.0"><info organisation="a" module="a"/>
+<configurations><conf name="spark"/></configurations>
+<dependencies><dependency org="org.example" name="part" rev="1.0" conf="spark->master"/></dependencies></ivy-module>"""
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>org.example</groupId><artifactId>part</artifactId><version>1.0</version></project>"""
+
+
+@pytest.fixture
+def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Maven repository with one jar, in the place of Central by Maven's settings; Ivy and Java are the real ones."""
+    directory = tmp_path / "repository" / "org" / "example" / "part" / "1.0"
+    directory.mkdir(parents=True)
+    (directory / "part-1.0.pom").write_text(POM)
+    with zipfile.ZipFile(directory / "part-1.0.jar", "w") as jar:
+        jar.writestr("content", "x")
+    digest = hashlib.sha1((directory / "part-1.0.jar").read_bytes()).hexdigest()
+    (directory / "part-1.0.jar.sha1").write_text(digest)
+    (tmp_path / ".m2").mkdir()
+    (tmp_path / ".m2" / "settings.xml").write_text(
+        f"<settings><mirrors><mirror><mirrorOf>*</mirrorOf><url>{(tmp_path / 'repository').as_uri()}/</url></mirror>"
+        "</mirrors></settings>"
+    )
+    (tmp_path / "ivy.xml").write_text(IVY_XML)
+    real = places.conf
+    monkeypatch.setattr(places, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
+    assert not cache.exists()
+    return directory
+
+
+@pytest.mark.integration
+def test_the_real_ivy_fetches_from_a_mirror(repository: Path, cache: Path):
+    shown = io.StringIO()
+    (jar,) = jars.resolve("spark", Console(file=shown, width=120))
+    assert jar.is_relative_to(cache)
+    assert jar.read_bytes() == (repository / "part-1.0.jar").read_bytes()
+    assert "1/1" in shown.getvalue()
+
+
+@pytest.mark.integration
+def test_the_real_ivy_refuses_a_jar_that_is_not_what_its_checksum_says(repository: Path):
+    (repository / "part-1.0.jar").write_bytes(b"half")
+    with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0!part\.jar did not arrive: invalid sha1: .*\)"):
+        jars.resolve("spark")
+
+
+@pytest.mark.integration
+def test_the_real_ivy_names_what_is_not_there(repository: Path):
+    (repository / "part-1.0.pom").unlink()
+    (repository / "part-1.0.jar").unlink()
+    with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0 did not arrive\)"):
+        jars.resolve("spark")
+
+
+@pytest.mark.integration
+def test_a_download_cut_off_by_a_kill_is_taken_up_again(repository: Path, cache: Path):
+    (jar,) = jars.resolve("spark")
+    # as Ivy leaves it when it is killed: a part, and no listing
+    jar.rename(jar.with_name(jar.name + ".part"))
+    next(cache.glob("listing-*")).unlink()
+    assert jars.resolve("spark") == [jar]
+    assert jar.read_bytes() == (repository / "part-1.0.jar").read_bytes()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ackstream.errors import LocalError
+from ackstream.local import jars, places, submit
+from ackstream.settings import Settings, Spark
+
+JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
+
+
+@pytest.fixture(autouse=True)
+def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "resolve", lambda *_: JARS)
+
+
+def test_the_line_holds_everything_that_spark_needs():
+    spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": "1 2", "spark.b": "=x"})
+    home = jars.spark_home()
+    assert submit.submit_command(Settings(spark=spark), "correlate", "an", "argument") == [
+        f"{home}/bin/spark-submit",
+        *("--name", "ackstream correlate"),
+        *("--master", "spark://host:7077"),
+        *("--driver-memory", "3g"),
+        *("--properties-file", str(places.conf("spark-defaults.conf"))),
+        *("--jars", "/jars/one.jar,/jars/two.jar"),
+        *("--conf", "spark.a=1 2"),
+        *("--conf", "spark.b==x"),
+        str(places.job("correlate")),
+        "an",
+        "argument",
+    ]  # fmt: skip
+    assert os.access(home / "bin" / "spark-submit", os.X_OK)
+
+
+def test_an_unknown_job_is_refused_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jars, "resolve", lambda *_: pytest.fail("fetched"))
+    with pytest.raises(LocalError, match=r"There is no job 'corelate'; the jobs in .* are: .*correlate"):
+        submit.submit_command(Settings(), "corelate")
+
+
+def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SPARK_HOME", "/opt/an-older-spark")
+    environment = submit.submit_environment()
+    assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert environment["SPARK_HOME"] == str(jars.spark_home())
+    assert environment["LOG4J_CONFIGURATION_FILE"].startswith("file:///")
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_running_becomes_the_command(monkeypatch: pytest.MonkeyPatch):
+    became: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execve", lambda program, command, _: became.append((program, command)))
+    submit.run(["/bin/spark-submit", "job.py"])
+    assert became == [("/bin/spark-submit", ["/bin/spark-submit", "job.py"])]
+
+
+def test_a_wrong_java_is_told_before_spark_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("ran"))
+    with pytest.raises(LocalError, match=r"^JAVA_HOME is /nowhere"):
+        submit.run(["spark-submit"])
+
+
+def test_on_one_machine_spark_needs_no_host_name():
+    command = submit.submit_command(Settings(spark=Spark(conf={"spark.driver.host": "mine"})), "correlate")
+    conf = [command[place + 1] for place, text in enumerate(command) if text == "--conf"]
+    # spark-submit takes the last one: what the settings say wins
+    assert conf == ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=mine"]
