@@ -1,0 +1,179 @@
+"""Whether a thing fits a filter.
+
+Source of the rule: Eclipse Ditto, ``ThingPredicateVisitor``, ``ThingPredicatePredicateVisitor``,
+``ExistsThingPredicateVisitor`` and ``EmptyThingPredicateVisitor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ackstream.protocol.rql import moments
+from ackstream.protocol.rql.errors import rql_expression_invalid
+from ackstream.protocol.rql.fields import PLACEHOLDERS, Found, Path, field_of, find
+from ackstream.protocol.rql.nodes import (
+    And,
+    Comparison,
+    Empty,
+    Exists,
+    Membership,
+    Node,
+    Not,
+    Or,
+    Placeholder,
+    Value,
+    leaves,
+)
+from ackstream.protocol.rql.parser import parse
+from ackstream.protocol.rql.values import Scalar, compare, like_value, scalars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ORDER: Mapping[str, Callable[[int], bool]] = {
+    "gt": lambda sign: sign > 0,
+    "ge": lambda sign: sign >= 0,
+    "lt": lambda sign: sign < 0,
+    "le": lambda sign: sign <= 0,
+}
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    thing: dict[str, Any]
+    time: datetime | None
+    placeholders: Mapping[str, Mapping[str, str | Sequence[str]]]
+
+
+def check(tree: Node) -> None:
+    """Refuse a filter that can be parsed and not evaluated; to be called when a filter is taken in.
+
+    :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is no
+        text, ``json.pointer.invalid`` for a path with an empty segment
+    """
+    for leaf in leaves(tree):
+        field_of(leaf.property, whole=isinstance(leaf, Exists | Empty))
+        if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike") and not isinstance(leaf.value, str):
+            raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
+
+
+def matches(
+    query: Node | str,
+    thing: dict[str, Any],
+    /,
+    *,
+    time: datetime | None = None,
+    **placeholders: Mapping[str, str | Sequence[str]],
+) -> bool:
+    """Tell whether the thing (JSON values, whole or partial) fits the filter (tree or text).
+
+    ``time`` is the moment ``time:now`` means, with a time zone; the other placeholders come by prefix, each with its
+    names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
+    is then missing, a literal null.
+
+    :raises DittoError: what ``parse`` and ``check`` raise, before anything is evaluated
+    :raises TypeError: a prefix that no placeholder has
+    :raises ValueError: a moment without a time zone
+    """
+    unknown = placeholders.keys() - PLACEHOLDERS.keys()
+    if unknown:
+        raise TypeError(f"No placeholder has the prefix {min(unknown)!r}; there are {', '.join(PLACEHOLDERS)}.")
+    if time is not None and time.tzinfo is None:
+        raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
+    if isinstance(query, str):
+        tree = _checked(query)
+    else:
+        check(query)
+        tree = query
+    return _holds(tree, _Facts(thing, time, placeholders))
+
+
+@lru_cache(maxsize=512)
+def _checked(text: str) -> Node:
+    tree = parse(text)
+    check(tree)
+    return tree
+
+
+def _holds(node: Node, facts: _Facts) -> bool:  # noqa: C901, PLR0911 - one case a node
+    match node:
+        # loops, not all() and any(): one frame a level
+        case And(args=args):
+            for arg in args:  # noqa: SIM110
+                if not _holds(arg, facts):
+                    return False
+            return True
+        case Or(args=args):
+            for arg in args:  # noqa: SIM110
+                if _holds(arg, facts):
+                    return True
+            return False
+        case Not(arg=arg):
+            return not _holds(arg, facts)
+        case Exists(property=name):
+            return bool(_found(name, facts, whole=True).values)
+        case Empty(property=name):
+            return _is_empty(_found(name, facts, whole=True))
+        case Membership(property=name, values=values):
+            # null is never a member: Ditto compares members only with what has an order
+            return any(
+                _any_equals(name, literal, facts)
+                for value in values
+                if (literal := _resolved(value, facts)) is not None
+            )
+        case Comparison():
+            return _compares(node, facts)
+
+
+def _compares(node: Comparison, facts: _Facts) -> bool:
+    if node.op == "ne":
+        return not _any_equals(node.property, _resolved(node.value, facts), facts)
+    if node.op == "eq":
+        return _any_equals(node.property, _resolved(node.value, facts), facts)
+    values = _scalars_of(node.property, facts)
+    if node.op in ("like", "ilike"):
+        ignore_case = node.op == "ilike"
+        return any(like_value(str(node.value), value, ignore_case=ignore_case) for value in values)
+    literal = _resolved(node.value, facts)
+    if literal is None:
+        return False
+    fits = _ORDER[node.op]
+    return any(value is not None and fits(compare(value, literal)) for value in values)
+
+
+def _any_equals(name: str, literal: Scalar | None, facts: _Facts) -> bool:
+    values = _scalars_of(name, facts)
+    if literal is None:
+        return None in values
+    return any(value is not None and compare(value, literal) == 0 for value in values)
+
+
+def _resolved(value: Value, facts: _Facts) -> Scalar | None:
+    if isinstance(value, Placeholder):
+        return None if facts.time is None else moments.resolve(value.text, facts.time)
+    return value
+
+
+def _scalars_of(name: str, facts: _Facts) -> list[Scalar | None]:
+    return list(scalars(_found(name, facts, whole=False).values))
+
+
+def _found(name: str, facts: _Facts, *, whole: bool) -> Found:
+    field = field_of(name, whole=whole)
+    if isinstance(field, Path):
+        return find(field, facts.thing)
+    fact = facts.placeholders.get(field.prefix, {}).get(field.name, ())
+    values = (fact,) if isinstance(fact, str) else tuple(fact)
+    # a comparison takes the first value of a placeholder that has several, and exists and empty take them all
+    return Found(values if whole else values[:1], in_array=False)
+
+
+def _is_empty(found: Found) -> bool:
+    if found.in_array:
+        # an array of what was found: empty only if nothing was
+        return not found.values
+    return all(value in (None, "", [], {}) for value in found.values)

@@ -1,0 +1,208 @@
+"""Text to tree, after Ditto's grammar.
+
+    filter   = blanks query end
+    query    = (eq|ne|gt|ge|lt|le|like|ilike) "(" property "," literal ")"
+             | in "(" property "," literal {"," literal} ")"
+             | (and|or) "(" query {"," blanks query} ")" | not "(" query ")"
+             | (exists|empty) "(" property ")"
+    literal  = (double | long | "text" | 'text' | time:name | true | false | null) blanks
+
+Blanks are part of a property, and stand nowhere else than the grammar says: ``eq(a, 1)`` is an error.
+Source of the rule: Eclipse Ditto, ``RqlPredicateParser`` and ``RqlParserBase``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NoReturn, cast
+
+from ackstream.protocol.rql.errors import rql_expression_invalid
+from ackstream.protocol.rql.nodes import (
+    And,
+    Comparison,
+    Empty,
+    Exists,
+    Membership,
+    Node,
+    Not,
+    Operator,
+    Or,
+    Placeholder,
+    Value,
+)
+
+MAX_DEPTH = 250
+"""Levels of and, or and not. More than anybody writes, and far from the interpreter's own limit."""
+
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_LONG_LENGTH = 20
+
+_NAME = re.compile("and|or|not|in|exists|empty|eq|ne|gt|ge|lt|le|like|ilike")
+_BLANKS = re.compile("[ \n\r\t\f]*")
+_DOUBLE = re.compile(r"[+-]?(?:[1-9][0-9]+|[0-9])\.[0-9]+")
+_LONG = re.compile(r"(?!-0)[+-]?(?:[1-9][0-9]+|[0-9])")
+_WORD = re.compile("true|false|null")
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+_TIME = re.compile(r"time:[^\n\r\x85\u2028\u2029]+")
+
+
+def _run(stop: str, escaped: str) -> re.Pattern[str]:
+    """Characters up to one of ``stop`` (or a backslash that begins no escape), escapes included."""
+    return re.compile(rf"[^{stop}\\]*(?:\\(?:[{escaped}\\/bfnrt]|u[0-9A-Fa-f]{{4}})[^{stop}\\]*)*")
+
+
+_PROPERTY = _run(stop=',)"', escaped='"')
+_QUOTED = {'"': _run(stop='"', escaped='"'), "'": _run(stop="'", escaped="'")}
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parse(text: str) -> Node:
+    """Read a filter; property names are not looked at, see ``check``.
+
+    :raises DittoError: 400 ``rql.expression.invalid`` that says where (counted from 1) and what was expected
+    """
+    parser = _Parser(text)
+    parser.skip_blanks()
+    tree = parser.query(1)
+    if parser.at != len(text):
+        parser.unexpected("the end of input")
+    return tree
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def query(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise rql_expression_invalid(
+                f"The RQL expression nests deeper than {MAX_DEPTH} levels at position {self.at + 1}."
+            )
+        name = self._name()
+        self._expect("(")
+        node: Node
+        if name in ("and", "or"):
+            args = [self.query(depth + 1)]
+            while self._accept(","):
+                self.skip_blanks()
+                args.append(self.query(depth + 1))
+            node = And(tuple(args)) if name == "and" else Or(tuple(args))
+            self._expect(")", "',' or ')'")
+        elif name == "not":
+            node = Not(self.query(depth + 1))
+            self._expect(")")
+        else:
+            node = self._leaf(name)
+        return node
+
+    def _leaf(self, name: str) -> Node:
+        property_ = self._property()
+        if name in ("exists", "empty"):
+            self._expect(")")
+            return Exists(property_) if name == "exists" else Empty(property_)
+        self._expect(",")
+        value = self._literal()
+        if name == "in":
+            values = [value]
+            while self._accept(","):
+                values.append(self._literal())
+            self._expect(")", "',' or ')'")
+            return Membership(property_, tuple(values))
+        self._expect(")")
+        return Comparison(cast("Operator", name), property_, value)
+
+    def _name(self) -> str:
+        name = self._take(_NAME)
+        if name is None:
+            self.unexpected("one of and, or, not, eq, ne, gt, ge, lt, le, like, ilike, in, exists, empty")
+        return name
+
+    def _property(self) -> str:
+        raw = self._take(_PROPERTY) or ""
+        self._refuse_escape()
+        return _decode(raw)
+
+    def _literal(self) -> Value:
+        value: Value
+        if self.text.startswith(('"', "'"), self.at):
+            value = self._quoted()
+        elif self.text.startswith("time:", self.at):
+            value = self._placeholder()
+        elif (double := self._take(_DOUBLE)) is not None:
+            value = float(double)
+            if math.isinf(value):
+                self._out_of_range(double, "64-bit floating point")
+        elif (long := self._take(_LONG)) is not None:
+            # the length first: the interpreter refuses to convert thousands of digits
+            value = int(long) if len(long) <= _LONG_LENGTH else _LONG_MAX + 1
+            if not _LONG_MIN <= value <= _LONG_MAX:
+                self._out_of_range(long, "64-bit integers")
+        elif (word := self._take(_WORD)) is not None:
+            value = _WORDS[word]
+        else:
+            self.unexpected("a number, a quoted text, true, false, null or time:…")
+        self.skip_blanks()
+        return value
+
+    def _quoted(self) -> str:
+        quote = self.text[self.at]
+        self.at += 1
+        raw = self._take(_QUOTED[quote]) or ""
+        self._refuse_escape()
+        self._expect(quote)
+        return _decode(raw)
+
+    def _placeholder(self) -> Placeholder:
+        raw = self._take(_PROPERTY) or ""
+        self._refuse_escape()
+        if _TIME.fullmatch(raw) is None:
+            self.unexpected("a name in one line after time:")
+        return Placeholder(raw)
+
+    def skip_blanks(self) -> None:
+        self._take(_BLANKS)
+
+    def _take(self, pattern: re.Pattern[str]) -> str | None:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found.group()
+
+    def _accept(self, character: str) -> bool:
+        found = self.text.startswith(character, self.at)
+        self.at += found
+        return found
+
+    def _expect(self, character: str, expected: str | None = None) -> None:
+        if not self._accept(character):
+            self.unexpected(expected or repr(character))
+
+    def _refuse_escape(self) -> None:
+        if self.text.startswith("\\", self.at):
+            self.unexpected("another character or an escape (the quote, \\\\, \\/, \\b, \\f, \\n, \\r, \\t, \\uXXXX)")
+
+    def _out_of_range(self, number: str, kind: str) -> NoReturn:
+        position = self.at - len(number) + 1
+        raise rql_expression_invalid(f"The number at position {position} is out of the range of {kind}.")
+
+    def unexpected(self, expected: str) -> NoReturn:
+        found = repr(self.text[self.at]) if self.at < len(self.text) else "end of input"
+        raise rql_expression_invalid(f"Unexpected {found} at position {self.at + 1}, expected {expected}.")
+
+
+def _decode(raw: str) -> str:
+    text = _ESCAPE.sub(_character, raw) if "\\" in raw else raw
+    if _SURROGATE.search(text) is not None:
+        # two \u escapes that make one character are one, as in JSON
+        text = text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+    return text
+
+
+def _character(escape: re.Match[str]) -> str:
+    code, character = escape.groups()
+    return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))

@@ -1,0 +1,133 @@
+"""Two values against each other: how RQL compares, and what ``like`` takes.
+
+Source of the rule: Eclipse Ditto, ``ThingPredicatePredicateVisitor`` and ``LikeHelper``.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Scalar: TypeAlias = str | int | float | bool
+
+_LONG_BOUND = 2.0**63
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
+_IN_LINE = r"[^\n\r\x85\u2028\u2029]"
+
+
+def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
+    """Give the texts, numbers, booleans and nulls among the values, those in arrays too; objects are left out."""
+    rest = list(values)
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest.extend(value)
+        elif value is None or isinstance(value, str | int | float):
+            yield value
+
+
+def compare(value: Scalar, literal: Scalar) -> int:
+    """Give -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal.
+
+    Numbers compare as decimals; a number and a text as numbers if the text is one; two texts, and everything else
+    that differs in type, as texts (by UTF-16 units, as Java does).
+    """
+    if type(value) is type(literal) and not isinstance(value, str):
+        return _sign(value, literal)
+    left = _comparable(value)
+    right = _comparable(literal)
+    if isinstance(left, Decimal) and isinstance(right, str):
+        right = _number(right)
+    elif isinstance(left, str) and isinstance(right, Decimal):
+        left = _number(left)
+    if isinstance(left, Decimal) and isinstance(right, Decimal):
+        return _sign(left, right)
+    return _sign(_utf16(left), _utf16(right))
+
+
+def like(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
+    """Tell whether the whole value fits the pattern: ``*`` any run within a line, ``?`` one character but a line break.
+
+    ``ignore_case`` is for the letters A to Z only.
+    """
+    return _like_expression(pattern, ignore_case=ignore_case).fullmatch(value) is not None
+
+
+def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool) -> bool:
+    """Tell whether a thing's value fits the pattern by its text form. Null has none: only ``*`` takes it."""
+    if value is None:
+        return bool(pattern) and not pattern.strip("*")
+    if isinstance(value, bool):
+        value = _boolean(value)
+    elif not isinstance(value, str):
+        value = _printed(value)
+    return like(pattern, value, ignore_case=ignore_case)
+
+
+@lru_cache(maxsize=512)
+def _like_expression(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
+    first, *others = (_piece(piece) for piece in re.split(r"\*+", pattern))
+    expression = [first]
+    for number, piece in enumerate(others[:-1]):
+        # the first place that fits is taken for good (a look-ahead is never tried again), so no pattern takes long
+        expression.append(f"(?=(?P<p{number}>{_IN_LINE}*?{piece}))(?P=p{number})")
+    expression.extend(f"{_IN_LINE}*{piece}" for piece in others[-1:])
+    return re.compile("".join(expression), re.ASCII | re.IGNORECASE if ignore_case else re.ASCII)
+
+
+def _piece(piece: str) -> str:
+    return _IN_LINE.join(re.escape(part) for part in piece.split("?"))
+
+
+def _sign(left: Any, right: Any) -> int:
+    return int(left > right) - int(left < right)
+
+
+def _comparable(value: Scalar) -> Decimal | str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return _boolean(value)
+    if isinstance(value, int):
+        return Decimal(value)
+    return Decimal(_java_double(value)) if value else Decimal("0.0")
+
+
+def _number(text: str) -> Decimal | str:
+    if _NUMBER.fullmatch(text) is None:
+        return text
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of twenty digits
+        return text
+
+
+def _boolean(value: object) -> str:
+    return "true" if value else "false"
+
+
+def _printed(value: float) -> str:
+    # a number of a thing; a floating point number without a fraction is an integer here
+    if isinstance(value, int):
+        return str(value)
+    return str(int(value)) if abs(value) < _LONG_BOUND and value.is_integer() else _java_double(value)
+
+
+def _java_double(value: float) -> str:
+    # as Double.toString of Java does: 0.001, 1.0E-4, 1.0E7
+    if _PLAIN_FROM <= abs(value) < _PLAIN_TO or not value:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits))
+    power = int(exponent) + len(text) - 1
+    return f"{'-' * sign}{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
+
+
+def _utf16(value: Decimal | str) -> bytes:
+    return str(value).encode("utf-16-be", "surrogatepass")
