@@ -228,7 +228,8 @@ def _sentence(entry: Any) -> str:
         known = _known_keys(location[:-1])
         return f"The setting {key} is not known; {_nearest(location[-1], known)}."
     problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"The setting {key} is {entry['input']!r}: {problem}. Correct it in the settings file or in {ENV_PREFIX}{'_'.join(location[:2]).upper()}."
+    name = ENV_PREFIX + "_".join(location[:2]).upper()
+    return f"The setting {key} is {entry['input']!r}: {problem}. Correct it in the settings file or in {name}."
 
 
 def _known_keys(parents: list[str]) -> list[str]:

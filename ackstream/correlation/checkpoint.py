@@ -56,6 +56,7 @@ def compare(ours: dict[str, object], theirs: dict[str, object], location: str) -
     for key, value in ours.items():
         if key in theirs and theirs[key] != value:
             raise StartError(
-                f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} back "
-                "to that, or let the open requests finish (ackstream inflight shows them) and start with a new checkpoint."
+                f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} "
+                "back to that, or let the open requests finish (ackstream inflight shows them) and start with a new "
+                "checkpoint."
             )

@@ -5,16 +5,20 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActor``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from ackstream.correlation.aggregation import Aggregation, missing, timed_out
 from ackstream.correlation.pending import Pending, Received, Record
-from ackstream.correlation.reading import AckReading
 from ackstream.protocol import errors
 from ackstream.protocol.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.envelopes import Envelope, error_envelope
 from ackstream.protocol.labels import LIVE_RESPONSE, TWIN_PERSISTED
 from ackstream.protocol.responses import response_matches
+
+if TYPE_CHECKING:
+    from ackstream.correlation.reading import AckReading
 
 COMMAND_TIMEOUT = "command.timeout"
 SINGLE = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
@@ -142,9 +146,11 @@ def _live_error(pending: Pending, error: Envelope) -> bool:
 
 
 def _code(error: Envelope) -> str | None:
+    if error.value is msgspec.UNSET:
+        return None
     try:
         return msgspec.json.decode(error.value, type=_ErrorBody).error
-    except (msgspec.MsgspecError, TypeError):
+    except msgspec.MsgspecError:
         return None
 
 

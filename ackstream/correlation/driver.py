@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Self
 
     from ackstream.settings import Settings
 
@@ -40,7 +41,7 @@ class Driver:
         self._last_tick = 0
         self._committed: dict[TopicPartition, int] = {}
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -113,7 +114,7 @@ class _Connection:
             for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
         ]
 
-    def __enter__(self) -> _Connection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

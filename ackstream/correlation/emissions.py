@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from ackstream.correlation import ledger
 from ackstream.correlation.decision import Answer, Entry
 from ackstream.correlation.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRow
-from ackstream.correlation.pending import Pending, Received, Record
 from ackstream.correlation.reading import REPLY_TO, SPRING_CORRELATION, AckReading
-from ackstream.correlation.rules import Rules
 from ackstream.protocol.envelopes import encode, error_envelope
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.topics import TopicPath
+
+if TYPE_CHECKING:
+    from ackstream.correlation.pending import Pending, Received, Record
+    from ackstream.correlation.rules import Rules
+    from ackstream.protocol.errors import DittoError
+    from ackstream.protocol.topics import TopicPath
 
 CONTENT_TYPE = "application/vnd.eclipse.ditto+json"
 
@@ -99,7 +103,8 @@ class Writer:
         reply_topic = wish.decode("utf-8", "replace") if wish else rules.replies
         if reply_topic not in rules.reply_topics:
             reply_topic = rules.replies
-        self._reply(reply_topic, key, identity, encoded, answer, record.headers.get(SPRING_CORRELATION))
+        spring = record.headers.get(SPRING_CORRELATION)
+        self._reply(reply_topic, key, identity, encoded, answer, spring)
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -162,7 +167,7 @@ class Writer:
             )
         )
 
-    def _reply(  # noqa: PLR0913 - a reply is these facts
+    def _reply(
         self, topic: str, correlation_id: str, reply_id: str, value: bytes, answer: Answer, spring: bytes | None
     ) -> None:
         self.emissions.append(

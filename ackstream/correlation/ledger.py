@@ -106,7 +106,7 @@ def reply_id(correlation_id: str, topic: str, partition: int, offset: int) -> st
     return blake2b(f"{correlation_id}\n{topic}\n{partition}\n{offset}".encode(), digest_size=16).hexdigest()
 
 
-def dead_letter(  # noqa: PLR0913 - a dead letter is these facts
+def dead_letter(
     reason: str,
     correlation_id: str | None,
     coordinates: tuple[str, int, int],

@@ -6,7 +6,8 @@ One call handles all records of a shard in a batch. The state is a version and o
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
@@ -76,12 +77,14 @@ def shard_function(
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:
     """Read the rows of the input frame (see ``query.records``)."""
-    columns: list[list[Any]] = [
-        frame[name].tolist()
-        for name in ("timestamp", "source", "partition", "offset", "hash", "correlation_id", "key", "value", "size")
-    ]
-    for *facts, headers in zip(*columns, frame["headers"].tolist(), strict=True):
-        yield Record(*facts, read_headers(headers) if headers else {})
+    columns = [frame[name].tolist() for name in _INPUT]
+    headers = [read_headers(text) if text else {} for text in frame["headers"].tolist()]
+    yield from starmap(Record, zip(*columns, headers, strict=True))
+
+
+_INPUT = (
+    "timestamp", "source", "partition", "offset", "hash", "correlation_id", "key", "value", "size"
+)  # fmt: skip
 
 
 def read_headers(text: str) -> dict[str, bytes]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from ackstream.protocol.acknowledgements import Acknowledgement
-from ackstream.protocol.envelopes import Envelope
 from ackstream.protocol.requests import Request
+
+if TYPE_CHECKING:
+    from ackstream.protocol.envelopes import Envelope
 
 SIGNALS, ACKS = 0, 1
 """Where a record came from."""

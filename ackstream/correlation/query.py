@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ackstream.correlation.rules import Rules
     from ackstream.settings import Settings
 
+LATEST_TICK = 4_102_444_800_000
+"""The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
+
 KEPT_BYTES = 65_536
 """Of a value over the limit only so much goes on: enough for its dead letter."""
 
@@ -57,7 +60,12 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
     """
     is_tick = F.col("topic") == settings.kafka.topic("clock")
     text = F.col("value").cast("string")
-    tick = F.when(F.length("value") > 0, F.timestamp_millis(text.try_cast("long"))).otherwise(F.col("timestamp"))
+    value = text.try_cast("long")
+    tick = (
+        F.when(F.length("value") > 0, F.timestamp_millis(F.when(value.between(0, LATEST_TICK), value).otherwise(0)))
+        # an empty tick counts by its own timestamp; one that cannot be read does not count
+        .otherwise(F.col("timestamp"))
+    )
     # few expressions: a batch plans them anew, at about 2 ms each
     correlation_id = F.coalesce(
         _header("correlation-id").cast("string"),
@@ -71,8 +79,8 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
         source.withColumn("clock", F.when(is_tick, tick))
         .withColumn("correlation_id", correlation_id)
         .withWatermark("clock", "0 seconds")
-        # it names the watermark column, so that Spark cannot push it below the watermark
-        .where(F.col("clock").isNull() & ~is_tick)
+        # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
+        .where(F.col("clock").isNull())
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
             F.pmod("hash", F.lit(settings.correlate.shards)).cast("int").alias("shard"),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ackstream.correlation import ledger
 from ackstream.correlation.pending import Pending, Received, Record
-from ackstream.correlation.rules import Rules
 from ackstream.protocol import errors
 from ackstream.protocol.acknowledgements import Acknowledgement, read_ack, read_acks
 from ackstream.protocol.envelopes import Envelope, decode
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.labels import LIVE_RESPONSE, TWIN_PERSISTED
 from ackstream.protocol.requests import Request, read_request
-from ackstream.protocol.topics import TopicPath
+
+if TYPE_CHECKING:
+    from ackstream.correlation.rules import Rules
+    from ackstream.protocol.topics import TopicPath
 
 REPLY_TO = "reply-to"
 SPRING_REPLY_TOPIC = "kafka_replytopic"

@@ -10,6 +10,7 @@ timestamp, and only the watermark lets time pass.
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -81,10 +82,7 @@ class Shard:
         self._prune()
         if not (self._open or self._held or recent):
             return None
-        opened = {
-            key: value if type(value) is bytes else pendings.dump(value)  # type: ignore[arg-type]
-            for key, value in self._open.items()
-        }
+        opened = {key: value if isinstance(value, bytes) else pendings.dump(value) for key, value in self._open.items()}
         state = _State(opened, self._deadlines, self._held, self._hold_ends, recent)
         return STATE_VERSION, _encode_state(state)
 
@@ -114,8 +112,9 @@ class Shard:
             self._take(record)
         self._expire(watermark)
         for key, row in self._opened.items():
-            opened = self._open[key]
-            self._write.signal(opened.reply_id, row)  # type: ignore[union-attr]
+            opened = self._find(key)
+            if opened is not None:
+                self._write.signal(opened.reply_id, row)
         self._opened = {}
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -185,8 +184,10 @@ class Shard:
         heapq.heappush(self._hold_ends, (record.timestamp + self._rules.orphan_hold_ms, key))
 
     def _find(self, key: str | None) -> Pending | None:
-        found = self._open.get(key) if key else None
-        if type(found) is bytes:
+        if key is None:
+            return None
+        found = self._open.get(key)
+        if isinstance(found, bytes):
             found = self._open[key] = pendings.load(found)
         return found
 
@@ -224,6 +225,11 @@ class Shard:
             self._take_signal(record)
 
 
+def open_requests(version: int, blob: bytes) -> list[bytes]:
+    """Return the open requests of a shard's state, encoded as ``pending`` has them."""
+    return list(_decode_state(migrate(version, blob)).open.values())
+
+
 def in_order(records: Sequence[Record]) -> Sequence[Record]:
     """Return the records by (timestamp, source, partition, offset), the order within a partition kept in any case.
 
@@ -247,7 +253,7 @@ def in_order(records: Sequence[Record]) -> Sequence[Record]:
 def _runs(same: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
     """Return (start, end) of each run of equal neighbours."""
     bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(same) + 1]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def migrate(version: int, blob: bytes) -> bytes:

@@ -42,7 +42,9 @@ class Log:
         return self.signal(time, correlation_id, f"{THING}/things/live/commands/modify", **headers)
 
     def message(self, time: int, correlation_id: str = "c", **headers: Any) -> Record:
-        return self.signal(time, correlation_id, f"{THING}/things/live/messages/ask", path="/inbox/messages/ask", **headers)
+        return self.signal(
+            time, correlation_id, f"{THING}/things/live/messages/ask", path="/inbox/messages/ask", **headers
+        )
 
     def signal(self, time: int, correlation_id: str, topic: str, path: str = "/attributes/x", **headers: Any) -> Record:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -66,7 +68,12 @@ class Log:
         self, time: int, status: int = 204, correlation_id: str = "c", topic: str = "things/twin/commands/modify",
         path: str = "/attributes/x", thing: str = THING, value: Any = None,
     ) -> Record:  # fmt: skip
-        body = {"topic": f"{thing}/{topic}", "headers": {"correlation-id": correlation_id}, "path": path, "status": status}
+        body = {
+            "topic": f"{thing}/{topic}",
+            "headers": {"correlation-id": correlation_id},
+            "path": path,
+            "status": status,
+        }
         if value is not None:
             body["value"] = value
         return self.record(ACKS, time, correlation_id, body)

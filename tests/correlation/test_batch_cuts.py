@@ -50,9 +50,7 @@ def _decided(run: Run) -> tuple[Any, ...]:
     """Everything that was decided, in an order of its own: rows by their coordinates."""
     replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies())
     outcomes = sorted(repr(sorted(outcome.items())) for outcome in run.outcomes())
-    acks = sorted(
-        repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ())
-    )
+    acks = sorted(repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ()))
     signals = sorted(repr(sorted(r["signal"].items())) for r in run.ledger() if "signal" in r)
     return replies, outcomes, acks, signals, sorted(run.reasons())
 
@@ -104,7 +102,9 @@ def test_each_request_is_answered_once_and_each_ack_recorded_once(steps: list[An
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200) | st.none() | st.text().map(str.encode)), max_size=20))
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200) | st.none() | st.text().map(str.encode)), max_size=20)
+)
 def test_no_bytes_stop_the_operator(values: list[tuple[int, bytes | None]]) -> None:
     log = Log()
     run = Run()

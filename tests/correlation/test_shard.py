@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.correlation.shards import THING, Log, Run
@@ -27,7 +28,7 @@ def entries(reply: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("answer_first", [False, True], ids=["request-first", "acks-first"])
-def test_two_acks_complete_the_aggregate_in_the_order_of_the_request(run: Run, log: Log, answer_first: bool) -> None:
+def test_two_acks_complete_the_aggregate_in_the_order_of_the_request(run: Run, log: Log, *, answer_first: bool) -> None:
     request = [log.command(1000, requested_acks=["b-ack", "a-ack"])]
     acks = [log.ack(1200, "a-ack", 200), log.ack(1300, "b-ack", 204)]
     for batch in [acks, request] if answer_first else [request, acks]:
@@ -268,7 +269,11 @@ def test_actor_keepCommandHeaders(run: Run, log: Log) -> None:  # noqa: N802
         log.ack(2, "ack2", 402, tag="ack2"),
     )
     (reply,) = run.replies()
-    assert (reply["status"], reply["headers"]["tag"], "requested-acks" in reply["headers"]) == (424, "DeleteThing", False)
+    assert (reply["status"], reply["headers"]["tag"], "requested-acks" in reply["headers"]) == (
+        424,
+        "DeleteThing",
+        False,
+    )
     assert reply["headers"]["response-required"] is False
     assert entries(reply) == {"ack1": 401, "ack2": 402}
 
@@ -291,7 +296,12 @@ def test_actor_discardDuplicateAndUnsolicited(run: Run, log: Log) -> None:  # no
     (reply,) = run.replies()
     assert entries(reply) == {"ack1": 401, "ack2": 402}
     assert reply["value"]["ack1"]["headers"]["tag"] == "ack1"
-    assert sorted(run.acks()) == [("ack1", "accepted"), ("ack1", "duplicate"), ("ack2", "accepted"), ("ack3", "unrequested")]
+    assert sorted(run.acks()) == [
+        ("ack1", "accepted"),
+        ("ack1", "duplicate"),
+        ("ack2", "accepted"),
+        ("ack3", "unrequested"),
+    ]
 
 
 def test_actor_invalidThenValidLiveResponse(run: Run, log: Log) -> None:  # noqa: N802
@@ -306,7 +316,9 @@ def test_actor_invalidThenValidLiveResponse(run: Run, log: Log) -> None:  # noqa
 
 
 def test_actor_onlyInvalidLiveResponse(run: Run, log: Log) -> None:  # noqa: N802
-    run.feed(log.live(1, requested_acks=["live-response"], timeout="3s"), log.response(2, topic=LIVE, thing="org.acme/other"))
+    run.feed(
+        log.live(1, requested_acks=["live-response"], timeout="3s"), log.response(2, topic=LIVE, thing="org.acme/other")
+    )
     run.feed(watermark=5000)
     (reply,) = run.replies()
     assert (reply["status"], reply["value"]["error"]) == (408, "command.timeout")
@@ -412,7 +424,10 @@ def test_actor_code_incoming_acknowledgements(run: Run, log: Log) -> None:
 
 def test_actor_code_timeout_equal_to_max(log: Log) -> None:
     run = Run(max_timeout_ms=65_000)
-    run.feed(log.command(0, "a", requested_acks=["a-ack"], timeout="65s"), log.command(0, "b", requested_acks=["a-ack"], timeout="2m"))
+    run.feed(
+        log.command(0, "a", requested_acks=["a-ack"], timeout="65s"),
+        log.command(0, "b", requested_acks=["a-ack"], timeout="2m"),
+    )
     assert [record["signal"]["timeout_ms"] for record in run.ledger()] == [65_000, 65_000]
 
 
@@ -426,7 +441,9 @@ def test_a_smart_channel_query_waits_ten_seconds_longer(log: Log, case: str) -> 
 
 
 def test_a_live_error_is_a_response_of_the_subscriber(run: Run, log: Log) -> None:
-    run.feed(log.live(1, requested_acks=["live-response", "foo-ack"]), log.error(2, channel="live"), log.ack(3, "foo-ack"))
+    run.feed(
+        log.live(1, requested_acks=["live-response", "foo-ack"]), log.error(2, channel="live"), log.ack(3, "foo-ack")
+    )
     assert entries(run.replies()[0]) == {"live-response": 404, "foo-ack": 200}
 
 
@@ -442,7 +459,5 @@ def test_a_weak_ack_is_a_success_and_recorded_as_weak(run: Run, log: Log) -> Non
 
 
 def _with(record: Any, **headers: str) -> Any:
-    import msgspec
-
     named = {name.replace("reply_to", "reply-to"): value.encode() for name, value in headers.items()}
     return msgspec.structs.replace(record, headers=named)

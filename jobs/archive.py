@@ -1,0 +1,25 @@
+"""spark-submit entry point: write the ledger to the Delta tables. Prefer ``ackstream submit archive``."""
+
+from __future__ import annotations
+
+import sys
+
+from ackstream.errors import AckstreamError
+from ackstream.lake import archive
+from ackstream.local.topics import ensure_topics
+from ackstream.session import session
+from ackstream.settings import load
+
+
+def main() -> None:
+    """Parse the settings, build the session, start, await."""
+    try:
+        settings = load()
+        ensure_topics(settings, ["ledger"])
+        archive.start(session(settings, "ackstream-archive"), settings).awaitTermination()
+    except AckstreamError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

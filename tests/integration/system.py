@@ -1,0 +1,130 @@
+"""The system under test: real broker, real query, and a clock that the test itself publishes."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from ackstream.correlation.driver import consumed_offsets
+from ackstream.correlation.service import running
+from ackstream.local.topics import ensure_topics
+from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+THING = "org.acme:lamp"
+TOPICS = ("signals", "acks", "clock", "replies", "ledger", "dead-letters")
+PATIENCE_SECONDS = 120
+
+
+class System:
+    """Topics of its own on the broker, a lake and a checkpoint of its own."""
+
+    def __init__(self, kafka: Kafka, path: Path, *, clock: bool = False, **correlate: Any) -> None:
+        self.settings = Settings(
+            kafka=kafka,
+            correlate=Correlate(**correlate),
+            clock=Clock(enabled=clock),
+            lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
+        )
+        ensure_topics(self.settings, TOPICS)
+        self.producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", max_request_size=8_000_000)
+
+    def close(self) -> None:
+        self.producer.close()
+
+    @contextmanager
+    def correlate(self, spark: SparkSession, *more_topics: str) -> Iterator[StreamingQuery]:
+        topics = [self.settings.kafka.topic(name) for name in TOPICS]
+        with running(spark, self.settings, [*topics, *more_topics]) as query:
+            yield query
+
+    # -- what is sent --------------------------------------------------------------------------------------------------
+
+    def send(self, topic: str, value: Any, headers: dict[str, bytes] | None = None) -> int:
+        """Send a record, JSON unless it is bytes; return the broker's time of it."""
+        data = value if isinstance(value, (bytes, type(None))) else json.dumps(value).encode()
+        sent = self.producer.send(
+            self.settings.kafka.topic(topic), key=THING.encode(), value=data, headers=list((headers or {}).items())
+        )
+        return int(sent.get(timeout=30).timestamp)
+
+    def command(
+        self, correlation_id: str | None, record_headers: dict[str, bytes] | None = None, **headers: Any
+    ) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if correlation_id is not None:
+            named["correlation-id"] = correlation_id
+        value = {
+            "topic": "org.acme/lamp/things/twin/commands/modify",
+            "headers": named,
+            "path": "/attributes/x",
+            "value": 1,
+        }
+        return self.send("signals", value, record_headers)
+
+    def ack(self, correlation_id: str, label: str, status: int = 200) -> int:
+        topic = f"org.acme/lamp/things/twin/acks/{label}"
+        return self.send(
+            "acks", {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
+        )
+
+    def tick(self, query: StreamingQuery, time_ms: int) -> None:
+        """Let event time pass: a watermark holds from the batch after the one its tick was read in."""
+        clock = TopicPartition(self.settings.kafka.topic("clock"), 0)
+        read = consumed_offsets(query).get(clock, 0)
+        self.send("clock", str(time_ms).encode())
+        eventually(query, lambda: consumed_offsets(query).get(clock, 0) > read, "the tick is read")
+        self.send("clock", str(time_ms).encode())
+
+    # -- what came out -------------------------------------------------------------------------------------------------
+
+    def records(self, topic: str) -> list[Any]:
+        """Read a topic whole."""
+        name = self.settings.kafka.topic(topic)
+        consumer = KafkaConsumer(bootstrap_servers=self.settings.kafka.bootstrap, auto_offset_reset="earliest")
+        try:
+            places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+            consumer.assign(places)
+            ends = consumer.end_offsets(places)
+            found = []
+            while any(consumer.position(place) < ends[place] for place in places):
+                for records in consumer.poll(timeout_ms=200).values():
+                    found += records
+            return found
+        finally:
+            consumer.close()
+
+    def replies(self, topic: str = "replies") -> dict[str, dict[str, Any]]:
+        """All replies by correlation-id: the JSON, with the record headers under ``record``."""
+        return {
+            record.key.decode(): {**json.loads(record.value), "record": dict(record.headers)}
+            for record in self.records(topic)
+        }
+
+    def ledger(self) -> list[dict[str, Any]]:
+        return [json.loads(record.value) for record in self.records("ledger")]
+
+    def reasons(self) -> list[str]:
+        return [record["dead_letter"]["reason"] for record in self.ledger() if "dead_letter" in record]
+
+
+def eventually(query: StreamingQuery | None, look: Callable[[], Any], what: str) -> Any:
+    """Look until there is something; a query that died is said at once."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < limit:
+        found = look()
+        if found:
+            return found
+        if query is not None and not query.isActive:
+            raise AssertionError(f"the query stopped: {query.exception()}")
+    raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what}")

@@ -1,0 +1,137 @@
+"""Correlate on the real broker and real Spark; the test publishes the clock."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from tests.integration.system import System, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
+    with closing(System(kafka, tmp_path)) as system:
+        yield system
+
+
+def _value(topic: str = "org.acme/lamp/things/twin/commands/modify", **fields: Any) -> dict[str, Any]:
+    return {"topic": topic, "path": "/attributes/x", **fields}
+
+
+NESTED_BOMB = b'{"topic":"a/b/things/twin/commands/modify","path":"/","value":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+BAD_SIGNALS: dict[str, tuple[Any, str]] = {
+    "not-json": (b"{nope", "json.invalid"),
+    "not-an-object": (b"[1,2]", "json.invalid"),
+    "no-topic": ({"path": "/"}, "json.field.missing"),
+    "too-large": (_value(value="x" * 5_000_000), "things:thing.toolarge"),
+    "wrong-utf8": (b'{"topic":"\xff\xfe"}', "json.invalid"),
+    "tombstone": (None, "json.invalid"),
+    "unknown-topic-path": (_value("org.acme/lamp/things/twin/commands/explode"), "protocoladapter:unknown.topicpath"),
+    "invalid-label": (_value(headers={"requested-acks": ["no"]}), "header.invalid"),
+    "invalid-timeout": (_value(headers={"timeout": "soon"}), "timeout.invalid"),
+    "zero-timeout-with-acks": (_value(headers={"timeout": "0", "requested-acks": ["a-ack"]}), "header.invalid"),
+    "ten-thousand-labels": (_value(headers={"requested-acks": [f"l-{n}" for n in range(10_000)]}), "header.invalid"),
+    "nested-bomb": (NESTED_BOMB, "json.invalid"),
+    "header-of-another-type": (_value(headers={"response-required": "perhaps"}), "header.invalid"),
+    "reply-topic-not-allowed": (_value(headers={"requested-acks": ["a-ack"]}), "header.invalid"),
+}
+
+
+def test_bad_input_is_answered_and_recorded_and_disturbs_nobody(spark: SparkSession, system: System) -> None:
+    with system.correlate(spark) as query:
+        system.command("good", requested_acks=["a-ack"], huge="h" * 100_000, odd={"a": [1]}, number=5)
+        for name, (value, _) in BAD_SIGNALS.items():
+            headers = {"correlation-id": name.encode()}
+            if name == "reply-topic-not-allowed":
+                headers["reply-to"] = b"__consumer_offsets"
+            system.send("signals", value, headers)
+        system.send("acks", b"garbage")
+        system.send("acks", None)
+        system.send("acks", {"topic": "org.acme/lamp/things/twin/acks/a-ack", "path": "/", "status": 200})
+        system.send("clock", b"not a number")
+        system.send("clock", b"99999999999999999999999999")
+        system.send("clock", b"9223372036854775807")
+        system.ack("good", "a-ack")
+        replies = eventually(
+            query,
+            lambda: (_found := system.replies()) if len(system.replies()) > len(BAD_SIGNALS) else None,
+            "all replies",
+        )
+    assert {name: reply["value"].get("error") for name, reply in replies.items() if name != "good"} == {
+        name: code for name, (_, code) in BAD_SIGNALS.items()
+    }
+    assert replies["good"]["status"] == 200
+    assert {reply["record"]["completed-by"] for name, reply in replies.items() if name != "good"} == {b"invalid"}
+    reasons = system.reasons()
+    assert len(reasons) == len(BAD_SIGNALS) + 3
+    assert len(system.records("dead-letters")) == len(reasons)
+
+
+def test_a_command_without_correlation_id_gets_one_from_its_coordinates(spark: SparkSession, system: System) -> None:
+    with system.correlate(spark) as query:
+        system.command(None, requested_acks=["a-ack"], timeout="1s")
+        system.tick(query, system.command("other", requested_acks=["a-ack"]) + 60_000)
+        (key, reply), *_ = eventually(query, lambda: list(system.replies().items()), "a reply")
+    topic, partition, offset = key.rsplit("-", 2)
+    assert topic == system.settings.kafka.topic("signals")
+    assert (partition.isdigit(), offset) == (True, "0")
+    assert reply["headers"]["correlation-id"] == key
+
+
+def test_time_passes_by_the_clock_topic_alone(spark: SparkSession, system: System) -> None:
+    with system.correlate(spark) as query:
+        start = system.command("x", requested_acks=["a-ack", "b-ack"], timeout="60s")
+        system.ack("x", "a-ack")
+        system.tick(query, start + 59_000)
+        system.command("y", requested_acks=["a-ack"])
+        system.ack("y", "a-ack")
+        eventually(query, lambda: "y" in system.replies(), "the reply to y")
+        assert "x" not in system.replies()
+        system.tick(query, start + 60_001)
+        reply = eventually(query, lambda: system.replies().get("x"), "the timeout of x")
+    assert reply["status"] == 424
+    assert reply["record"]["completed-by"] == b"timeout"
+    assert reply["value"]["b-ack"]["payload"]["error"] == "acknowledgement:request.timeout"
+
+
+def test_a_spring_client_is_answered_on_its_topic_with_its_correlation_header(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    own = kafka.topic("spring-replies")
+    with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+        admin.create_topics({own: {"num_partitions": 1, "replication_factor": 1}})
+    uuid = bytes(range(128, 144))
+    with (
+        closing(System(kafka, tmp_path, reply_topics=[".*spring-.*"])) as system,
+        system.correlate(spark, own) as query,
+    ):
+        system.command(None, {"kafka_replyTopic": own.encode(), "kafka_correlationId": uuid}, requested_acks=["a-ack"])
+        system.ack(uuid.hex().upper(), "a-ack")
+        (reply,) = eventually(query, lambda: list(system.replies("spring-replies").values()), "the reply")
+    assert reply["record"]["kafka_correlationId"] == uuid
+    assert reply["status"] == 200
+
+
+def test_a_restart_on_the_same_checkpoint_keeps_open_requests(spark: SparkSession, system: System) -> None:
+    with system.correlate(spark) as query:
+        system.command("x", requested_acks=["a-ack", "b-ack"])
+        system.ack("x", "a-ack")
+        eventually(query, lambda: any("signal" in record for record in system.ledger()), "the signal row")
+    system.ack("x", "b-ack")
+    with system.correlate(spark) as query:
+        reply = eventually(query, lambda: system.replies().get("x"), "the reply")
+    assert list(reply["value"]) == ["a-ack", "b-ack"]
+    assert reply["status"] == 200

@@ -1,0 +1,59 @@
+"""The product's topics on the real broker."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from ackstream.errors import LocalError, StartError
+from ackstream.local.topics import TOPICS, admin, check_timestamp_type, ensure_topics
+from ackstream.settings import Kafka, Settings
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def settings(kafka: Kafka) -> Settings:
+    return Settings(kafka=kafka)
+
+
+def test_topics_are_created_once_as_the_settings_want_them(settings: Settings):
+    prefix = settings.kafka.topic_prefix
+    assert sorted(ensure_topics(settings)) == sorted(prefix + name for name in TOPICS)
+    assert ensure_topics(settings) == []
+    check_timestamp_type(settings)
+    with admin(settings) as client:
+        described = client.describe_topics([prefix + "clock", prefix + "acks"])
+        resource = ConfigResource(ConfigResourceType.TOPIC, prefix + "declarations")
+        config = client.describe_configs([resource])["topic"][prefix + "declarations"]
+    assert {topic["name"]: len(topic["partitions"]) for topic in described} == {prefix + "clock": 1, prefix + "acks": 2}
+    assert {key: entry["value"] for key, entry in config.items()} == {
+        "cleanup.policy": "compact",
+        "max.message.bytes": "10485760",
+        "message.timestamp.type": "LogAppendTime",
+    }
+
+
+def test_some_topics_can_be_asked_for_alone(settings: Settings):
+    prefix = settings.kafka.topic_prefix
+    assert ensure_topics(settings, ["signals"]) == [prefix + "signals"]
+    assert sorted(ensure_topics(settings, ["signals", "acks"])) == [prefix + "acks"]
+
+
+def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corrects_it(settings: Settings):
+    name = settings.kafka.topic("acks")
+    with admin(settings) as client:
+        config = {"message.timestamp.type": "CreateTime"}
+        client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
+    ensure_topics(settings, ["signals"])
+    check_timestamp_type(settings, ["signals", "clock"])
+    with pytest.raises(
+        StartError, match=rf"^The topic {name} has message\.timestamp\.type=CreateTime.*--topic {name} "
+    ):
+        check_timestamp_type(settings)
+
+
+def test_more_replicas_than_brokers_are_told_as_kafka_tells_them(kafka: Kafka):
+    settings = Settings(kafka=kafka.model_copy(update={"replication": 3}))
+    with pytest.raises(LocalError, match=r"^Kafka did not create the topic \S+: .*replication factor.*[^.]\.$"):
+        ensure_topics(settings, ["signals"])
