@@ -76,7 +76,7 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list
     request = pending.request
     ack = response_to_ack(request, response)
     received = Received.of(ack, record, 0)
-    invalid = response_matches(request, response) if request.channel == "live" else None
+    invalid = response_matches(request, response) if request.live else None
     if invalid is not None:
         # not an answer to this command; the text of a later timeout tells
         pending.note = invalid
@@ -142,7 +142,7 @@ def _addressed(pending: Pending, headers: dict[str, object]) -> dict[str, object
 
 def _live_error(pending: Pending, error: Envelope) -> bool:
     """Tell a subscriber's error response to a live command, which is a response like others, from a twin's error."""
-    return pending.request.channel == "live" and error.topic.channel == "live"
+    return pending.request.live and error.topic.channel == "live"
 
 
 def _code(error: Envelope) -> str | None:

@@ -1,0 +1,399 @@
+"""Runs case files against the library, so that whoever writes a client can see that both understand the same.
+
+A case is one line of JSON: ``{"id", "kind", "given", "expect"}``. Each kind goes through public functions of the
+library. An ``error`` in ``expect`` names the fields that must be equal, others are free; ``{}`` means any error.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from ackstream.correlation import aggregation
+from ackstream.errors import AckstreamError
+from ackstream.protocol import rql, settlement
+from ackstream.protocol.acknowledgements import (
+    Acknowledgement,
+    acknowledgement,
+    aggregate_headers,
+    combined_status,
+    http_body,
+    is_success,
+    read_ack,
+    read_acks,
+    response_type,
+    write_ack,
+    write_acks,
+)
+from ackstream.protocol.defaults import check_combination, default_headers, effect
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.envelopes import Envelope, decode, encode, raw
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.headers import (
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+    read_headers,
+    reply_headers,
+    requested_acks_in,
+    requested_acks_out,
+)
+from ackstream.protocol.internal_json import ack_to_json
+from ackstream.protocol.labels import is_built_in, parse_label, parse_request
+from ackstream.protocol.topics import TopicPath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+
+class CaseFileError(AckstreamError):
+    """A path is not there, or what is there are no cases."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One case, as its line says."""
+
+    id: str
+    kind: str
+    given: Json
+    expect: Json
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A case that came out otherwise than expected."""
+
+    id: str
+    expected: Json
+    actual: Json
+
+
+class FileResult(msgspec.Struct):
+    """What the cases of one file came to; ``unknown`` holds id and kind of those nothing is known about."""
+
+    name: str
+    passed: int = 0
+    failed: list[Failure] = []
+    unknown: list[tuple[str, str]] = []
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether all cases passed."""
+        return not self.failed and not self.unknown
+
+
+# -- the kinds: what is given in, what the library says out; a DittoError is an answer too ---------------------------
+
+
+def _label(given: Json) -> Json:
+    parse_label(given["label"])
+    return {"valid": True}
+
+
+def _label_built_in(given: Json) -> Json:
+    return {"built-in": is_built_in(given["label"])}
+
+
+def _label_request(given: Json) -> Json:
+    return {"label": parse_request(given["request"])}
+
+
+def _duration(given: Json) -> Json:
+    duration = Duration.parse(given["text"])
+    return {"text": str(duration), "zero": duration.is_zero, "milliseconds": _milliseconds(duration)}
+
+
+def _milliseconds(duration: Duration) -> int | str:
+    try:
+        return duration.milliseconds
+    except OverflowError:
+        return "overflow"
+
+
+def _header_defaults(given: Json) -> Json:
+    headers = default_headers(given["signal"], read_headers(given["headers"]))
+    try:
+        check_combination("Connectivity", given["signal"], headers)
+        client_error = False
+    except DittoError:
+        client_error = True
+    return {name: headers.get(name) for name in (REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT)} | {
+        "client-error": client_error
+    }
+
+
+def _header_combination(given: Json) -> Json:
+    headers = default_headers(given["signal"], read_headers(given["headers"]))
+    check_combination(given["api"], given["signal"], headers)
+    return {"ok": True}
+
+
+def _header_effect(given: Json) -> Json:
+    found = effect(given["api"], given["signal"], read_headers(given["headers"]))
+    result = {
+        "effective": found.headers,
+        "client-error": found.error is not None,
+        "reply": found.reply,
+        "settlement": found.settlement,
+    }
+    if found.error is not None:
+        return result | {"error": found.error.to_dict()}
+    return result | {"waits-for-acks": found.waits_for_acks, "content": found.content}
+
+
+def _header_value(given: Json) -> Json:
+    headers = read_headers(given["headers"])
+    result = {name: headers[name] for name in (REQUESTED_ACKS, RESPONSE_REQUIRED) if name in headers}
+    if TIMEOUT in headers:
+        result["timeout-milliseconds"] = _milliseconds(Duration.parse(headers[TIMEOUT]))
+    return {"ok": True} | result
+
+
+def _requested_acks_in(given: Json) -> Json:
+    return {"array": requested_acks_in(given["requested-acks"])}
+
+
+def _requested_acks_out(given: Json) -> Json:
+    return {"array": requested_acks_out(given["requested-acks"])}
+
+
+def _topic_path(given: Json) -> Json:
+    topic = TopicPath.parse(given["topic"])
+    return {
+        "namespace": topic.namespace,
+        "entity": topic.entity,
+        "group": topic.group,
+        "channel": topic.channel or "none",
+        "criterion": topic.criterion,
+        "action": topic.action,
+        "subject": topic.subject,
+    }
+
+
+def _read_ack(given: Json) -> Json:
+    envelope = _envelope(given["protocol"])
+    ack, thing_id = read_ack(envelope), envelope.topic.thing_id
+    return {"ack": ack_to_json(ack, thing_id), "written-again": _json(write_ack(ack, thing_id))}
+
+
+def _read_acks(given: Json) -> Json:
+    envelope = _envelope(given["protocol"])
+    entries = read_acks(envelope)
+    headers = reply_headers(read_headers(envelope.headers))
+    again = write_acks(entries, thing_id=envelope.topic.thing_id, channel=headers.get("channel"), headers=headers)
+    return {
+        "status": envelope.status,
+        "entries": _entries(entries),
+        "headers": headers,
+        "written-again": _json(msgspec.structs.replace(again, status=envelope.status)),
+    }
+
+
+def _write_ack(given: Json) -> Json:
+    ack = given["ack"]
+    # cases leave the correlation-id "c" out
+    return {"protocol": _json(write_ack(_ack({"headers": {}} | ack, {"correlation-id": "c"}), ack["thingId"]))}
+
+
+def _aggregate(given: Json) -> Json:
+    correlation_id, timeout = given["correlation-id"], Duration.parse(given["timeout"]).milliseconds
+    received: aggregation.Aggregation[Acknowledgement] = aggregation.Aggregation(given["requested"])
+    for ack in given["received"]:
+        received.receive(_ack(ack))
+    entries = received.entries(lambda label: aggregation.timed_out(label, correlation_id, timeout))
+    return {
+        "status": aggregation.status(entries),
+        "missing": aggregation.missing(entries),
+        "successful": [ack.label for ack in entries if ack.success],
+        "failed": [ack.label for ack in entries if not ack.success],
+        "entries": _entries(entries),
+        "headers": aggregate_headers(entries, {"correlation-id": correlation_id}),
+    }
+
+
+def _combined_status(given: Json) -> Json:
+    statuses = given["statuses"]
+    return {
+        "status": combined_status(statuses),
+        "response-type": response_type(statuses),
+        "successful": sum(map(is_success, statuses)),
+        "failed": sum(not is_success(status) for status in statuses),
+        "timed-out": statuses.count(REQUEST_TIMEOUT),
+    }
+
+
+def _aggregate_body(given: Json) -> Json:
+    status, body = http_body([_ack(ack) for ack in given["acks"]])
+    return {"status": status} if body is msgspec.UNSET else {"status": status, "body": msgspec.json.decode(body)}
+
+
+def _rql_parse(given: Json) -> Json:
+    return {"tree": rql.to_dict(rql.parse(given["filter"]))}
+
+
+def _rql_match(given: Json) -> Json:
+    return {"matches": rql.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))}
+
+
+def _rql_like(given: Json) -> Json:
+    return {"matches": rql.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])}
+
+
+def _settlement(given: Json) -> Json:
+    answers = [
+        settlement.Answer(tuple(answer["acks"]) if "acks" in answer else (answer["status"],), answer.get("live", False))
+        for answer in given.get("responses", [])
+    ]
+    complete = given.get("complete", True)
+    decision = settlement.settle(given["expected"], answers, complete=complete, error_status=given.get("error"))
+    return {"settlement": decision}
+
+
+def _envelope(protocol: Json) -> Envelope:
+    return decode(json.dumps(protocol).encode())
+
+
+def _json(envelope: Envelope) -> Json:
+    written: Json = json.loads(encode(envelope))
+    return written
+
+
+def _ack(ack: Json, headers: Json | None = None) -> Acknowledgement:
+    payload = raw(ack["payload"]) if "payload" in ack else msgspec.UNSET
+    return acknowledgement(ack["label"], ack["status"], payload, (headers or {}) | ack.get("headers", {}))
+
+
+def _entries(acks: Iterable[Acknowledgement]) -> list[Json]:
+    return [
+        {"label": ack.label, "status": ack.status, "headers": ack.headers}
+        | ({} if ack.payload is msgspec.UNSET else {"payload": msgspec.json.decode(ack.payload)})
+        for ack in acks
+    ]
+
+
+KINDS: dict[str, Callable[[Json], Json]] = {
+    "label": _label,
+    "label-built-in": _label_built_in,
+    "label-request": _label_request,
+    "duration": _duration,
+    "header-defaults": _header_defaults,
+    "header-combination": _header_combination,
+    "header-effect": _header_effect,
+    "header-value": _header_value,
+    "requested-acks-in": _requested_acks_in,
+    "requested-acks-out": _requested_acks_out,
+    "topic-path": _topic_path,
+    "read-ack": _read_ack,
+    "read-acks": _read_acks,
+    "write-ack": _write_ack,
+    "aggregate": _aggregate,
+    "combined-status": _combined_status,
+    "aggregate-body": _aggregate_body,
+    "rql-parse": _rql_parse,
+    "rql-match": _rql_match,
+    "rql-like": _rql_like,
+    "settlement": _settlement,
+}
+
+_SAID_WHERE_CONCERNED = {"header-defaults", "header-value"}
+"""Kinds whose cases expect only some of what there is to say."""
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def check(case: Case) -> Failure | None:
+    """Run a case of a known kind; ``None``: it passed."""
+    try:
+        actual = KINDS[case.kind](case.given)
+    except DittoError as error:
+        actual = {"error": error.to_dict()}
+    except Exception as error:  # noqa: BLE001 - whatever a case provokes is its result
+        actual = {"exception": f"{type(error).__name__}: {error}"}
+    compared = actual
+    if case.kind in _SAID_WHERE_CONCERNED and "error" not in actual and "exception" not in actual:
+        compared = {name: value for name, value in actual.items() if name in case.expect}
+    wanted, found = case.expect.get("error"), compared.get("error")
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        compared = compared | {"error": {name: found.get(name) for name in wanted}}
+    return None if _text(compared) == _text(case.expect) else Failure(case.id, case.expect, actual)
+
+
+def run(paths: Sequence[Path]) -> list[FileResult]:
+    """Run the cases of files, and of all ``*.jsonl`` files in directories.
+
+    :raises CaseFileError: a path is not there or holds no cases
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found = sorted(path.rglob("*.jsonl"))
+            if not found:
+                raise CaseFileError(f"{path} holds no *.jsonl file; name a file of cases or a directory of such files.")
+            files += found
+        elif path.exists():
+            files.append(path)
+        else:
+            raise CaseFileError(f"{path} does not exist; name a file of cases or a directory of such files.")
+    loaded = [(file.name, _load(file)) for file in files]
+    return [_run_file(name, cases) for name, cases in loaded]
+
+
+def main(paths: Sequence[Path]) -> int:
+    """Run and print; return the exit code: 1 where anything failed or is unknown."""
+    try:
+        results = run(paths)
+    except CaseFileError as error:
+        typer.echo(str(error), err=True)
+        return 1
+    for result in results:
+        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.unknown)} unknown"
+        typer.echo(f"{result.name}: {counts}")
+        for failure in result.failed:
+            typer.echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
+        for identity, kind in result.unknown:
+            typer.echo(f"  {identity}\n    the kind {kind} is not known")
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _load(file: Path) -> list[Case]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaseFileError(f"{file} cannot be read as UTF-8 text: {error}.") from error
+    cases = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            cases.append(msgspec.convert(json.loads(line), Case))
+        except (ValueError, RecursionError) as error:
+            raise CaseFileError(
+                f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
+                f" ({error})."
+            ) from error
+    return cases
+
+
+def _run_file(name: str, cases: Iterable[Case]) -> FileResult:
+    result = FileResult(name)
+    for case in cases:
+        if case.kind not in KINDS:
+            result.unknown.append((case.id, case.kind))
+            continue
+        failure = check(case)
+        if failure is None:
+            result.passed += 1
+        else:
+            result.failed.append(failure)
+    return result
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,121 @@
+"""Durations as timeouts are written: ``10s``, ``500ms``, ``1m``, or a plain number of seconds.
+
+Source of the rules: Eclipse Ditto, ``DittoDuration``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from ackstream.protocol.errors import DittoError, grouped, timeout_invalid
+
+__all__ = ["LONG_MAX", "Duration", "grouped"]
+
+LONG_MAX = 2**63 - 1
+_LONG_MIN = -(2**63)
+
+# longer texts are parsed, but not remembered
+_CACHED_LENGTH = 64
+
+# unit: length in milliseconds. No unit means seconds; a month and a year are averages of the Gregorian calendar.
+_UNITS = {
+    "": 1_000,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+    "mo": 2_629_746_000,
+    "y": 31_556_952_000,
+}
+# Ditto keeps the amount of these units in 32 bits
+_NARROW = frozenset({"w", "mo", "y"})
+_PATTERN = re.compile(r"([+-]?[0-9]+)(ms|s|mo|m|h|d|w|y|)")
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """A length of time, not negative, in the unit it was written in."""
+
+    amount: int
+    unit: str
+
+    @staticmethod
+    def parse(text: str) -> Duration:
+        """Read a duration: optional sign, ASCII digits, optional unit ``ms s m h d w mo y``, nothing else.
+
+        :raises DittoError: 400 ``timeout.invalid`` with the reason
+        """
+        return _parse(text) if len(text) <= _CACHED_LENGTH else _parse.__wrapped__(text)
+
+    @staticmethod
+    def of_milliseconds(milliseconds: int) -> Duration:
+        """Return a duration in the unit ``ms``.
+
+        :raises DittoError: it is negative
+        """
+        if milliseconds < 0:
+            seconds = f"{milliseconds / 1000:f}".rstrip("0").rstrip(".")
+            raise timeout_invalid(f"The duration must not be negative but was <PT{seconds}S>!")
+        return Duration(milliseconds, "ms")
+
+    @property
+    def is_zero(self) -> bool:
+        """Tell whether the amount is zero."""
+        return self.amount == 0
+
+    @property
+    def milliseconds(self) -> int:
+        """The length in milliseconds.
+
+        :raises OverflowError: it does not fit into a signed 64-bit number (Ditto fails when it uses such a value too)
+        """
+        amount = self.amount
+        if self.unit in _NARROW:
+            amount = (amount + 2**31) % 2**32 - 2**31
+            if self.unit == "w" and not -(2**31) <= amount * 7 < 2**31:
+                raise OverflowError(f"the days of <{self}> do not fit into 32 bits")
+        length = amount * _UNITS[self.unit]
+        if not _LONG_MIN <= length <= LONG_MAX:
+            raise OverflowError(f"the milliseconds of <{self}> do not fit into 64 bits")
+        return length
+
+    def capped(self, maximum: int) -> int:
+        """Return the length in milliseconds, at most ``maximum``; what overflows counts as endless."""
+        try:
+            length = self.milliseconds
+        except OverflowError:
+            return maximum
+        return min(length, maximum) if length >= 0 else maximum
+
+    def with_length(self, milliseconds: int) -> Duration:
+        """Return another length in the same unit, rounded down, at least one unit."""
+        return Duration(max(1, milliseconds // _UNITS[self.unit]), self.unit)
+
+    def __str__(self) -> str:
+        return f"{self.amount}{self.unit}"
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Duration:
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise _unreadable(text)
+    amount_text, unit = match.groups()
+    # int() refuses thousands of digits; 64 bits have at most 19 after leading zeros
+    digits = amount_text.lstrip("+-").lstrip("0") or "0"
+    if len(digits) > 19:  # noqa: PLR2004 - the digits of 2**63
+        raise _unreadable(amount_text)
+    amount = -int(digits) if amount_text[0] == "-" else int(digits)
+    if not _LONG_MIN <= amount <= LONG_MAX:
+        raise _unreadable(amount_text)
+    if amount < 0:
+        raise timeout_invalid(f"The duration must not be negative but was <{amount_text}{unit}>!")
+    return Duration(amount, unit)
+
+
+def _unreadable(text: str) -> DittoError:
+    return timeout_invalid(f'For input string: "{text}"')

@@ -1,0 +1,301 @@
+"""Errors that go over the wire, with Ditto's own codes, texts and descriptions.
+
+One class, one factory a Ditto exception. Source of the texts: the exception classes of Eclipse Ditto
+(``AcknowledgementLabelInvalidException``, ``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …).
+Numbers in messages are grouped by thousands (``60,000ms``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BAD_REQUEST = 400
+NOT_FOUND = 404
+REQUEST_TIMEOUT = 408
+CONFLICT = 409
+UNPROCESSABLE = 422
+
+SHOWN_CHARACTERS = 1_000
+"""How much of a text from outside a message repeats; Ditto repeats all of it, whatever its length."""
+
+LABEL_HREF = "https://www.eclipse.dev/ditto/protocol-specification-topic.html#acknowledgement-criterion-actions"
+
+
+class DittoError(Exception):
+    """An error with an HTTP status, a machine-readable code and texts for people.
+
+    ``extra`` holds further JSON fields, such as ``invalidHeaderKey``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        message: str,
+        description: str | None = None,
+        href: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+        self.message = message
+        self.description = description
+        self.href = href
+        self.extra = extra
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error JSON in Ditto's order: status, error, message, description, href, further fields."""
+        body: dict[str, Any] = {"status": self.status, "error": self.error, "message": self.message}
+        if self.description is not None:
+            body["description"] = self.description
+        if self.href is not None:
+            body["href"] = self.href
+        return body | self.extra
+
+
+def grouped(milliseconds: int) -> str:
+    """Return milliseconds as they stand in messages: ``60,000ms``."""
+    return f"{milliseconds:,}ms"
+
+
+def shown(text: object) -> str:
+    """Return a text from outside as messages repeat it: of a long one the beginning."""
+    full = str(text)
+    return full if len(full) <= SHOWN_CHARACTERS else f"{full[:SHOWN_CHARACTERS]}…"
+
+
+# labels
+
+
+def label_invalid(label: str) -> DittoError:
+    """Refuse a text that is no acknowledgement label."""
+    return DittoError(
+        BAD_REQUEST,
+        "acknowledgement:label.invalid",
+        f"Acknowledgement label <{shown(label)}> is invalid.",
+        "An acknowledgement label must conform to the regular expression of Ditto documentation.",
+        LABEL_HREF,
+    )
+
+
+def request_parsing_failed(request: str, cause: str | None = None) -> DittoError:
+    """Refuse a text that is no acknowledgement request; ``cause`` is the message of the error underneath."""
+    because = f" Cause: {cause}" if cause else ""
+    return DittoError(
+        UNPROCESSABLE,
+        "acknowledgement:request.parsing.failed",
+        f"<{shown(request)}> cannot be parsed to an acknowledgement request!{because}",
+        "The string to be parsed must be a valid representation of an acknowledgement request.",
+    )
+
+
+def ditto_label_forbidden(label: str) -> DittoError:
+    """Refuse a built-in label in an acknowledgement from or to the outside."""
+    return DittoError(
+        BAD_REQUEST,
+        "acknowledgement:ditto.acklabel.forbidden",
+        f"The Ditto internal Acknowledgement label <{shown(label)}> is not allowed to be issued externally!",
+        "Make sure to not issue an Ditto internal Acknowledgement label.",
+    )
+
+
+def label_not_declared(label: str) -> DittoError:
+    """Refuse an acknowledgement whose label its sender did not declare."""
+    return DittoError(
+        BAD_REQUEST,
+        "acknowledgement:label.not.declared",
+        f"Cannot send acknowledgement with label <{shown(label)}>, which is not declared.",
+        "Each connection may only send acknowledgements whose label matches one declared for the connection.",
+    )
+
+
+def label_not_unique() -> DittoError:
+    """Refuse a declaration of labels that others hold."""
+    return DittoError(
+        CONFLICT,
+        "acknowledgement:label.not.unique",
+        "One or more declared acknowledgement labels are taken by other subscribers.",
+        "Please ensure all other subscribers with the declared acknowledgement labels are offline.",
+    )
+
+
+def correlation_id_missing() -> DittoError:
+    """Refuse an acknowledgement that does not say what it answers."""
+    return DittoError(
+        BAD_REQUEST,
+        "acknowledgement:correlation-id.missing",
+        "Correlation-id header for acknowledgement is missing.",
+    )
+
+
+# timeouts
+
+
+def ack_request_timeout(timeout: int) -> DittoError:
+    """Say that a requested acknowledgement did not come in time (milliseconds)."""
+    return DittoError(
+        REQUEST_TIMEOUT,
+        "acknowledgement:request.timeout",
+        f"The acknowledgement request reached the specified timeout of {grouped(timeout)}.",
+        "Try increasing the timeout and make sure that the requested acknowledgement is sent back in time.",
+    )
+
+
+def command_timeout(timeout: int, note: str | None = None) -> DittoError:
+    """Say that the response of a command did not come in time (milliseconds).
+
+    :param note: why responses that did come were not valid; follows the description
+    """
+    description = "Try increasing the command timeout."
+    return DittoError(
+        REQUEST_TIMEOUT,
+        "command.timeout",
+        f"The Command reached the specified timeout of {grouped(timeout)}.",
+        description if note is None else f"{description} {note}",
+    )
+
+
+def timeout_invalid(message: str) -> DittoError:
+    """Refuse the text of a timeout header."""
+    return DittoError(BAD_REQUEST, "timeout.invalid", shown(message), "Please choose a valid timeout.")
+
+
+def _out_of_bounds(timeout: int, maximum: int) -> str:
+    return f"The timeout <{grouped(timeout)}> is not inside its allowed bounds <0ms - {grouped(maximum)}>"
+
+
+def gateway_timeout_invalid(timeout: int, maximum: int) -> DittoError:
+    """Refuse a timeout above the bound of the HTTP API (milliseconds)."""
+    message = _out_of_bounds(timeout, maximum)
+    return DittoError(BAD_REQUEST, "gateway:timeout.invalid", message, "Choose a timeout inside the bounds.")
+
+
+def message_timeout_invalid(timeout: int, maximum: int) -> DittoError:
+    """Refuse a message's timeout above the bound of the HTTP API (milliseconds)."""
+    return timeout_invalid(_out_of_bounds(timeout, maximum))
+
+
+# headers
+
+
+def header_invalid(key: str, message: str, description: str | None = None, *, named: bool = True) -> DittoError:
+    """Refuse a header for the reason in ``message``; ``named`` puts its name into ``invalidHeaderKey``."""
+    return DittoError(
+        BAD_REQUEST,
+        "header.invalid",
+        message,
+        description or "Verify that the header has the correct syntax and try again.",
+        **({"invalidHeaderKey": key} if named else {}),
+    )
+
+
+def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
+    """Refuse a header value that is not of its type (``boolean``, ``JSON array`` …)."""
+    return header_invalid(
+        key,
+        f"The value '{shown(value)}' of the header '{key}' is not a valid {kind}.",
+        f"Verify that the value of the header '{key}' is a valid '{kind}' and try again.",
+    )
+
+
+def zero_timeout() -> DittoError:
+    """Refuse a timeout of zero where something is to be waited for."""
+    return header_invalid(
+        "timeout",
+        "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
+        "Please provide a positive timeout.",
+    )
+
+
+def acks_without_response() -> DittoError:
+    """Refuse requested acknowledgements without a response on a WebSocket."""
+    return header_invalid(
+        "requested-acks",
+        "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
+        "Please set 'requested-acks' to [] or 'response-required' to true.",
+    )
+
+
+def command_headers_invalid() -> DittoError:
+    """Refuse a query that wants no response."""
+    return DittoError(
+        BAD_REQUEST,
+        "command.headers.invalid",
+        "Query commands must not have the header 'response-required' set to false",
+        "Set the header 'response-required' to true instead in order to receive a response to your query command.",
+    )
+
+
+# protocol and JSON
+
+
+def unknown_topic_path(topic: str, description: str = "Check if the topic path is correct.") -> DittoError:
+    """Refuse a topic path, or a message whose topic path does not fit the rest of it."""
+    message = f"The topic path '{shown(topic)}' is not supported."
+    return DittoError(BAD_REQUEST, "protocoladapter:unknown.topicpath", message, shown(description))
+
+
+def json_invalid(message: str) -> DittoError:
+    """Refuse JSON that cannot be parsed or has a value of the wrong type."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.invalid",
+        shown(message),
+        "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format.",
+    )
+
+
+def json_type_invalid(value: str, pointer: str, kind: str) -> DittoError:
+    """Refuse the JSON text ``value`` at ``pointer``, which is not of Ditto's type ``kind`` (``Integer`` …)."""
+    return json_invalid(f"Value <{shown(value)}> for <{pointer}> is not of type <{kind}>!")
+
+
+def json_field_missing(pointer: str) -> DittoError:
+    """Say which required field is not there; ``pointer`` starts with a slash."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.field.missing",
+        f"JSON did not include required <{pointer}> field!",
+        "Check if all required JSON fields were set.",
+    )
+
+
+def json_format_invalid(message: str) -> DittoError:
+    """Refuse JSON of an unexpected form."""
+    return DittoError(BAD_REQUEST, "json.format.invalid", shown(message))
+
+
+# things
+
+
+def thing_not_found(thing_id: str) -> DittoError:
+    """Say that there is no such thing, or that the requester may not see it."""
+    return DittoError(
+        NOT_FOUND,
+        "things:thing.notfound",
+        f"The Thing with ID '{shown(thing_id)}' could not be found or requester had insufficient permissions to access"
+        " it.",
+        "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
+    )
+
+
+def thing_precondition_failed(header: str, expected: str, actual: str) -> DittoError:
+    """Say that the precondition ``header`` with the value ``expected`` does not hold for the entity tag ``actual``."""
+    return DittoError(
+        412,
+        "things:precondition.failed",
+        f"The comparison of precondition header '{header}' for the requested Thing resource evaluated to false."
+        f" Header value: '{expected}', actual entity-tag: '{actual}'.",
+        "The comparison of the provided precondition header with the current ETag value of the requested Thing"
+        " resource evaluated to false. Check the value of your conditional header value.",
+    )
+
+
+# connections
+
+
+def target_address_invalid(address: str, description: str) -> DittoError:
+    """Refuse the address of a Kafka target."""
+    message = f"The target address '{shown(address)}' is invalid."
+    return DittoError(BAD_REQUEST, "connectivity:connection.configuration.invalid", message, shown(description))

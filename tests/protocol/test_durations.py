@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.protocol.durations import LONG_MAX, Duration
+from ackstream.protocol.errors import DittoError
+from tests.outcomes import outcome, refusal
+from tests.prose import each
+
+UNITS = ["", "ms", "s", "m", "h", "d", "w", "mo", "y"]
+AMOUNTS = st.integers(0, LONG_MAX)
+
+
+@given(AMOUNTS, st.sampled_from(UNITS))
+def test_a_printed_duration_parses_to_itself(amount: int, unit: str) -> None:
+    duration = Duration(amount, unit)
+    assert Duration.parse(str(duration)) == duration
+
+
+@given(AMOUNTS, st.sampled_from(UNITS), st.sampled_from(["", "+", "00", "+000"]))
+def test_sign_and_leading_zeros_are_not_printed(amount: int, unit: str, ornament: str) -> None:
+    assert str(Duration.parse(f"{ornament}{amount}{unit}")) == f"{amount}{unit}"
+
+
+@given(st.text() | st.from_regex(r"[+-]?[0-9]{0,30}(ms|s|m|h|d|w|mo|y)?", fullmatch=True))
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
+    duration = outcome(Duration.parse, text)
+    if isinstance(duration, DittoError):
+        assert (duration.status, duration.error) == (400, "timeout.invalid")
+    else:
+        assert Duration.parse(str(duration)) == duration
+        assert duration.is_zero == (duration.amount == 0)
+        assert 0 <= duration.capped(65_000) <= 65_000
+
+
+@given(st.integers(0, 10**15))
+def test_milliseconds_come_back_as_they_were(milliseconds: int) -> None:
+    assert Duration.of_milliseconds(milliseconds).milliseconds == milliseconds
+
+
+def test_a_very_long_number_is_refused_and_zeros_before_a_number_are_not() -> None:
+    with pytest.raises(DittoError, match="For input string"):
+        Duration.parse("9" * 100_000)
+    assert Duration.parse("0" * 100_000 + "7s") == Duration(7, "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "maximum", "milliseconds"),
+    [
+        ("10s", 65_000, 10_000),
+        ("2h", 65_000, 65_000),
+        ("9223372036854775807", 65_000, 65_000),
+        ("2147483647w", 65_000, 65_000),
+        # the amount is cut to 32 bits and becomes negative
+        ("4294967295w", 65_000, 65_000),
+        ("0", 65_000, 0),
+    ],
+)
+def test_a_cap_holds_whatever_the_length(text: str, maximum: int, milliseconds: int) -> None:
+    assert Duration.parse(text).capped(maximum) == milliseconds
+
+
+@each("durations", "parse-extra-")
+def test_prose_accepted_but_too_long_to_use(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    duration = Duration.parse(given_["parse"])
+    assert (str(duration), duration.is_zero) == (expect["string"], expect["isZero"])
+    with pytest.raises(OverflowError):
+        _ = duration.milliseconds
+
+
+@each("durations", "of-", but=("of-null",))
+def test_prose_of_milliseconds(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    if "error" in expect:
+        assert refusal(Duration.of_milliseconds, given_["ofMillis"]).message == expect["message"]
+    else:
+        duration = Duration.of_milliseconds(given_["ofMillis"])
+        assert str(duration) == expect["string"]
+        assert duration.milliseconds == expect.get("millis", given_["ofMillis"])
+
+
+@each("durations", "setAmount-")
+def test_prose_another_length_in_the_same_unit(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert str(Duration.parse(given_["duration"]).with_length(given_["setAmountMillis"])) == expect["string"]
+
+
+@each("durations", "same-length-")
+def test_prose_the_same_length_written_differently(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    a, b = Duration.parse(given_["a"]), Duration.parse(given_["b"])
+    assert (a.milliseconds == b.milliseconds) is expect["sameMillis"]
+    assert (str(a) == str(b)) is expect["sameString"]
+
+
+@each("durations", "units-3.5")
+def test_prose_units(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_
+    for unit in expect["units"].split(", "):
+        text = "1" if unit == "none" else f"1{unit}"
+        assert str(Duration.parse(text)) == text
