@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from ackstream.correlation.service import run
+from ackstream.correlation.service import TOPICS, running
 from ackstream.errors import AckstreamError
+from ackstream.local.topics import prepare
 from ackstream.session import session
 from ackstream.settings import load
 
@@ -14,8 +15,9 @@ def main() -> None:
     """Parse the settings, build the session, start, await."""
     try:
         settings = load()
-        spark = session(settings, "ackstream-correlate")
-        run(spark, settings)
+        topics = prepare(settings, TOPICS)
+        with running(session(settings, "ackstream-correlate"), settings, topics) as query:
+            query.awaitTermination()
     except AckstreamError as error:
         sys.exit(str(error))
 

@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "lake": {"protocol"},
     "client": {"protocol"},
 }
-COMMON = {"errors", "settings"}
+COMMON = {"errors", "settings", "offsets"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

@@ -10,10 +10,22 @@ than the tick, whatever the order in which the query reads them.
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import OffsetSpec
+
+from ackstream.offsets import Repeater, consumed_offsets
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+
+FETCH_MS = 2_000
 
 
 def next_tick(
@@ -39,3 +51,74 @@ def next_tick(
                 return None
             oldest = min(oldest, timestamp)
     return oldest
+
+
+def clock(settings: Settings, query: StreamingQuery) -> Repeater:
+    """Return the thread that publishes the ticks of a query."""
+    last = 0
+
+    @contextmanager
+    def connect() -> Iterator[Callable[[], None]]:
+        with closing(_Topics(settings)) as topics:
+
+            def step() -> None:
+                nonlocal last
+                broker_time = topics.publish(last)
+                tick = next_tick(consumed_offsets(query), topics.ends(), broker_time, topics.timestamp_at)
+                if tick is not None and tick > last:
+                    topics.publish(tick)
+                    last = tick
+
+            yield step
+
+    return Repeater("clock", settings.clock.interval / 1000, connect)
+
+
+class _Topics:
+    """The clock's view of Kafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        kafka = settings.kafka
+        self._clock = kafka.topic("clock")
+        self._producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", linger_ms=0)
+        # the consumer's own end_offsets() leaves out partitions whose leader it has to ask again
+        self._admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=kafka.bootstrap,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=50,
+            max_partition_fetch_bytes=65_536,
+        )
+        self._partitions = [
+            TopicPartition(topic, partition)
+            for topic in (kafka.topic("signals"), kafka.topic("acks"))
+            for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
+        ]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._producer.close(timeout=1)
+        self._consumer.close()
+        self._admin.close()
+
+    def publish(self, tick: int) -> int:
+        """Publish a tick; return the broker's time of it."""
+        metadata = self._producer.send(self._clock, key=b"clock", value=str(tick).encode()).get(timeout=30)
+        return int(metadata.timestamp)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the ends of all partitions of signals and acks."""
+        return self._offsets(self._partitions, OffsetSpec.LATEST)
+
+    def timestamp_at(self, partition: TopicPartition, offset: int) -> int | None:
+        """Return the timestamp of the record at an offset; of the first there is where that one has expired."""
+        beginning = self._offsets([partition], OffsetSpec.EARLIEST)[partition]
+        self._consumer.assign([partition])
+        self._consumer.seek(partition, max(offset, beginning))
+        for records in self._consumer.poll(timeout_ms=FETCH_MS, max_records=1).values():
+            return int(records[0].timestamp)
+        return None
+
+    def _offsets(self, partitions: list[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, int]:
+        found = self._admin.list_partition_offsets(dict.fromkeys(partitions, which))
+        return {partition: entry.offset for partition, entry in found.items()}

@@ -1,13 +1,14 @@
-"""Correlate as a service: its checks, its query, its driver."""
+"""Correlate as a service: its checks, its query, and beside it the clock and the offsets for lag tools."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from ackstream.correlation import checkpoint, query
-from ackstream.correlation.driver import Driver
+from ackstream.correlation.clock import clock
 from ackstream.correlation.rules import rules
+from ackstream.offsets import committer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
+TOPICS = ("signals", "acks", "clock", "replies", "ledger", "dead-letters")
+"""The topics the job reads and writes, without the prefix."""
+
 
 @contextmanager
 def running(spark: SparkSession, settings: Settings, topics: Collection[str]) -> Iterator[StreamingQuery]:
-    """Run the query and its driver for the time of the block.
+    """Run the query for the time of the block.
 
     :param topics: the topics that exist on the broker
     :raises StartError: if the settings do not fit the checkpoint
@@ -31,7 +35,10 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
     checkpoint.guard(spark, settings)
     started = query.start(spark, settings, rules(settings, topics))
     try:
-        with Driver(settings, started):
+        with ExitStack() as stack:
+            stack.enter_context(committer(settings.kafka, started, settings.correlate.group))
+            if settings.clock.enabled:
+                stack.enter_context(clock(settings, started))
             yield started
     finally:
         started.stop()

@@ -145,3 +145,18 @@ def check_timestamp_type(settings: Settings, names: Iterable[str] = TOPICS) -> N
 
 def _by_topic(configs: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     return {name: config for resources in configs.values() for name, config in resources.items()}
+
+
+def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> set[str]:
+    """Create what is missing and refuse what would not work: what a job does before it starts.
+
+    :param names: names without the prefix
+    :returns: the real names of all topics there are, the product's and others
+    :raises StartError: a topic has ``CreateTime``
+    :raises LocalError: Kafka does not answer, or refuses
+    """
+    names = list(names)
+    ensure_topics(settings, names)
+    check_timestamp_type(settings, names)
+    with admin(settings) as client:
+        return set(client.list_topics())

@@ -7,11 +7,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import OffsetSpec
 
-from ackstream.correlation.driver import consumed_offsets
-from ackstream.correlation.service import running
+from ackstream.correlation.service import TOPICS, running
 from ackstream.local.topics import ensure_topics
+from ackstream.offsets import consumed_offsets
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 THING = "org.acme:lamp"
-TOPICS = ("signals", "acks", "clock", "replies", "ledger", "dead-letters")
-PATIENCE_SECONDS = 120
+# for the slowest machine; nothing waits longer than it must
+PATIENCE_SECONDS = 300
 
 
 class System:
@@ -58,25 +59,30 @@ class System:
         )
         return int(sent.get(timeout=30).timestamp)
 
+    def post(self, topic: str, value: Any) -> None:
+        """Send a record without waiting for the broker."""
+        self.producer.send(self.settings.kafka.topic(topic), key=THING.encode(), value=json.dumps(value).encode())
+
     def command(
         self, correlation_id: str | None, record_headers: dict[str, bytes] | None = None, **headers: Any
     ) -> int:
+        return self.send("signals", self.command_json(correlation_id, **headers), record_headers)
+
+    @staticmethod
+    def command_json(correlation_id: str | None, **headers: Any) -> dict[str, Any]:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if correlation_id is not None:
             named["correlation-id"] = correlation_id
-        value = {
-            "topic": "org.acme/lamp/things/twin/commands/modify",
-            "headers": named,
-            "path": "/attributes/x",
-            "value": 1,
-        }
-        return self.send("signals", value, record_headers)
+        topic = "org.acme/lamp/things/twin/commands/modify"
+        return {"topic": topic, "headers": named, "path": "/attributes/x", "value": 1}
 
     def ack(self, correlation_id: str, label: str, status: int = 200) -> int:
+        return self.send("acks", self.ack_json(correlation_id, label, status))
+
+    @staticmethod
+    def ack_json(correlation_id: str, label: str, status: int = 200) -> dict[str, Any]:
         topic = f"org.acme/lamp/things/twin/acks/{label}"
-        return self.send(
-            "acks", {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
-        )
+        return {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
 
     def tick(self, query: StreamingQuery, time_ms: int) -> None:
         """Let event time pass: a watermark holds from the batch after the one its tick was read in."""
@@ -87,6 +93,14 @@ class System:
         self.send("clock", str(time_ms).encode())
 
     # -- what came out -------------------------------------------------------------------------------------------------
+
+    def end(self, topic: str) -> int:
+        """How many records a topic has."""
+        name = self.settings.kafka.topic(topic)
+        with KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap) as admin:
+            places = [TopicPartition(name, number) for number in range(self.settings.kafka.partitions)]
+            ends = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+            return sum(end.offset for end in ends.values())
 
     def records(self, topic: str) -> list[Any]:
         """Read a topic whole."""
@@ -125,6 +139,7 @@ def eventually(query: StreamingQuery | None, look: Callable[[], Any], what: str)
         found = look()
         if found:
             return found
+        time.sleep(0.05)  # leaves the processor to what is waited for
         if query is not None and not query.isActive:
             raise AssertionError(f"the query stopped: {query.exception()}")
     raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what}")

@@ -135,3 +135,36 @@ def test_a_restart_on_the_same_checkpoint_keeps_open_requests(spark: SparkSessio
         reply = eventually(query, lambda: system.replies().get("x"), "the reply")
     assert list(reply["value"]) == ["a-ack", "b-ack"]
     assert reply["status"] == 200
+
+
+def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """Acks well inside their deadlines, read long after them in many batches: the real clock publishes the time."""
+    requests, timeout_ms = 10_000, 5_000
+    with closing(System(kafka, tmp_path, clock=True, max_offsets_per_trigger=1_000)) as system:
+        for number in range(requests):
+            key = f"request-{number}"
+            system.post("signals", system.command_json(key, requested_acks=["a-ack"], timeout=f"{timeout_ms}ms"))
+            system.post("acks", system.ack_json(key, "a-ack"))
+        last = system.send("acks", system.ack_json("nobody", "a-ack"))
+        # the broker's own clock says when all deadlines are over
+        eventually(None, lambda: system.send("clock", b"0") > last + timeout_ms, "the deadlines to pass")
+        with system.correlate(spark) as query:
+            eventually(query, lambda: system.end("replies") >= requests, "all replies")
+            replies = system.replies()
+    assert len(replies) == requests
+    assert {reply["status"] for reply in replies.values()} == {200}
+
+
+def test_a_quiet_stream_gets_its_timeout_within_three_seconds(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    """One request, no ack, nothing else: only the product's clock moves time."""
+    with closing(System(kafka, tmp_path, clock=True)) as system, system.correlate(spark) as query:
+        system.command("first", requested_acks=["a-ack"])
+        system.ack("first", "a-ack")
+        eventually(query, lambda: system.end("replies") == 1, "the query to be warm")
+        asked = system.command("quiet", requested_acks=["a-ack"], timeout="2s")
+        eventually(query, lambda: system.end("replies") > 1, "the timeout")
+        (reply,) = [record for record in system.records("replies") if record.key == b"quiet"]
+    assert dict(reply.headers)["status"] == b"408"
+    assert 2_000 <= reply.timestamp - asked <= 5_000

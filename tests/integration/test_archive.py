@@ -1,0 +1,173 @@
+"""The archive query on the real broker, stopped, failed and killed at bad moments."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from kafka import KafkaProducer
+from pyspark.errors import StreamingQueryException
+
+from ackstream.lake import archive
+from ackstream.lake.archive import Archive
+from ackstream.lake.schemas import TABLES
+from ackstream.local.submit import submit_command, submit_environment
+from ackstream.local.topics import ensure_topics
+from ackstream.settings import Archive as ArchiveSettings
+from ackstream.settings import Kafka, Lake, Settings
+from tests.lake import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+REQUESTS = 600
+BATCH = 40
+"""Requests that one batch of correlate decides."""
+
+PATIENCE_SECONDS = 180
+
+
+@pytest.fixture
+def settings(kafka: Kafka, tmp_path: Path) -> Settings:
+    settings = Settings(
+        kafka=kafka,
+        archive=ArchiveSettings(trigger="0 seconds", max_offsets_per_trigger=130),
+        lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
+    )
+    ensure_topics(settings, ["ledger"])
+    return settings
+
+
+def produce(settings: Settings, entries: Iterable[tuple[str, bytes]]) -> None:
+    # copies of a record have one key, and so one partition
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, acks="all")
+    try:
+        for key, value in entries:
+            producer.send(settings.kafka.topic("ledger"), key=key.encode(), value=value)
+        producer.flush(timeout=60)
+    finally:
+        producer.close()
+
+
+def entries() -> Iterator[tuple[str, bytes]]:
+    """Yield keys and values of what correlate writes when it dies in every third batch and writes a part of it twice."""
+    for batch in range(REQUESTS // BATCH):
+        numbers = range(batch * BATCH, (batch + 1) * BATCH)
+        decided = [(f"c-{number}", records.outcome(number, batch)) for number in numbers]
+        yield from decided[: BATCH // 2] if batch % 3 == 0 else []
+        yield from decided
+        yield "garbage", b"garbage"
+
+
+def check(settings: Settings) -> None:
+    """Each request and each acknowledgement is there once."""
+    found = {name: rows(settings, name) for name in TABLES}
+    requests = sorted(map(records.reply_id, range(REQUESTS)))
+    assert found["outcomes"] == requests
+    assert found["signals"] == requests
+    assert found["acknowledgements"] == sorted(f"acks-0-{at}-{index}" for at in range(REQUESTS) for index in (0, 1))
+    assert len(found["dead_letters"]) == len(set(found["dead_letters"])) == REQUESTS // BATCH
+
+
+def rows(settings: Settings, name: str) -> list[Any]:
+    table = deltalake.DeltaTable(settings.lake.table(name))
+    return sorted(table.to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def finish(spark: SparkSession, settings: Settings) -> None:
+    archive.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
+
+
+def test_a_query_that_is_started_again_goes_on_where_it_was(spark: SparkSession, settings: Settings) -> None:
+    written = list(entries())
+    produce(settings, written[:100])
+    finish(spark, settings)
+    assert 0 < len(rows(settings, "outcomes")) <= 100
+    produce(settings, written[100:])
+    finish(spark, settings)
+    check(settings)
+
+
+def test_a_crash_between_the_commits_of_two_tables_leaves_no_gap_and_no_copy(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(settings, entries())
+    real = Archive._append
+    left = {"outcomes": 2, "acknowledgements": 4}
+
+    def failing(self: Archive, table: str, *args: Any, **kwargs: Any) -> None:
+        if table in left:
+            left[table] -= 1
+            if left[table] < 0:
+                del left[table]
+                raise OSError(f"the store of {table} is away")
+        real(self, table, *args, **kwargs)
+
+    monkeypatch.setattr(Archive, "_append", failing)
+    for table in ("outcomes", "acknowledgements"):
+        with pytest.raises(StreamingQueryException, match=f"the store of {table} is away"):
+            finish(spark, settings)
+    finish(spark, settings)
+    check(settings)
+
+
+def test_a_job_that_is_killed_again_and_again_loses_and_repeats_nothing(
+    spark: SparkSession, settings: Settings
+) -> None:
+    produce(settings, entries())
+    for commits in (5, 9, 14):
+        with submitted(settings):
+            wait_for_commits(settings, commits)
+    finish(spark, settings)
+    check(settings)
+
+
+@contextmanager
+def submitted(settings: Settings) -> Iterator[None]:
+    """Run ``jobs/archive.py`` as ``ackstream submit archive`` does, and kill it at the end of the block."""
+    environment = submit_environment() | {
+        "ACKSTREAM_KAFKA_BOOTSTRAP": settings.kafka.bootstrap,
+        "ACKSTREAM_KAFKA_TOPIC_PREFIX": settings.kafka.topic_prefix,
+        "ACKSTREAM_ARCHIVE_TRIGGER": settings.archive.trigger,
+        "ACKSTREAM_ARCHIVE_MAX_OFFSETS_PER_TRIGGER": str(settings.archive.max_offsets_per_trigger),
+        "ACKSTREAM_LAKE_PATH": settings.lake.path,
+        "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
+        "PYTHONPATH": str(Path(archive.__file__).parents[2]),
+    }
+    log = Path(settings.lake.path).with_name("job.log")
+    with log.open("ab") as output:
+        job = subprocess.Popen(
+            submit_command(settings, "archive"),
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield
+            assert job.poll() is None, log.read_text("utf-8")
+        finally:
+            # JVM and Python alike
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+
+
+def wait_for_commits(settings: Settings, number: int) -> None:
+    """Wait until all tables together have so many commits."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < limit:
+        if sum(1 for _ in Path(settings.lake.path).glob("*/_delta_log/*.json")) >= number:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {number} commits within {PATIENCE_SECONDS} s")

@@ -1,0 +1,115 @@
+"""kill -9 at random points: one row an outcome, one row an acknowledgement, no reply lost, no two different answers."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.integration.jobs import Job
+from tests.integration.system import System, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ackstream.settings import Kafka
+
+pytestmark = pytest.mark.integration
+
+REQUESTS = 20_000
+RATE = 300
+KILLS = 5
+# every so many-th request never gets its second acknowledgement
+SILENT_EVERY = 20
+TIMEOUT_MS = 20_000
+
+
+def _traffic(system: System) -> None:
+    """Send all requests and acknowledgements at a steady rate, whatever the jobs do meanwhile."""
+    start = time.monotonic()
+    for number in range(REQUESTS):
+        while time.monotonic() - start < number / RATE:
+            time.sleep(0.002)
+        key = f"request-{number}"
+        system.post("signals", system.command_json(key, requested_acks=["a-ack", "b-ack"], timeout=f"{TIMEOUT_MS}ms"))
+        system.post("acks", system.ack_json(key, "a-ack"))
+        if number % SILENT_EVERY:
+            system.post("acks", system.ack_json(key, "b-ack"))
+    system.producer.flush()
+
+
+def _rows(system: System, table: str, *columns: str) -> list[tuple[object, ...]]:
+    place = system.settings.lake.table(table)
+    if not DeltaTable.is_deltatable(place):
+        return []
+    rows = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return [tuple(row[column] for column in columns) for row in rows]
+
+
+def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_path: Path) -> None:
+    chance = random.Random(20261120)
+    with closing(System(kafka, tmp_path, max_offsets_per_trigger=20_000)) as system:
+        jobs = [Job(name, system.settings, tmp_path) for name in ("correlate", "archive")]
+        traffic = threading.Thread(target=_traffic, args=(system,))
+        try:
+            traffic.start()
+            for _ in range(KILLS):
+                # a job is killed some way into its work: once the ledger, or the table, has grown by some records
+                job = chance.choice(jobs)
+                step = chance.randrange(50, 1_500)
+                grown = _outcome_count if job.name == "archive" else _ledger_count
+                _wait_for_growth(grown, system, step)
+                job.kill()
+                job.start()
+            traffic.join()
+            expected_acks = 2 * REQUESTS - REQUESTS // SILENT_EVERY
+            eventually(None, lambda: _finished(system, jobs, expected_acks), "all outcomes and acknowledgements")
+        finally:
+            traffic.join()
+            for job in jobs:
+                job.kill()
+        outcomes = _rows(system, "outcomes", "correlation_id", "status", "completed_by", "reply_id")
+        acks = Counter(_rows(system, "acknowledgements", "topic", "partition", "offset", "index"))
+        signals = Counter(_rows(system, "signals", "correlation_id"))
+        dispositions = Counter(_rows(system, "acknowledgements", "disposition"))
+        replies = {(r.key.decode(), dict(r.headers)["reply-id"], r.value) for r in system.records("replies")}
+
+    assert Counter(key for key, *_ in outcomes).most_common(1)[0][1] == 1
+    assert len(outcomes) == REQUESTS
+    assert set(signals.values()) == {1}
+    assert len(signals) == REQUESTS
+    assert set(acks.values()) == {1}
+    assert len(acks) == expected_acks
+    assert dispositions == {("accepted",): expected_acks}
+    # every reply arrived, and repeats have the same id and the same bytes
+    assert len(replies) == len({key for key, _, _ in replies}) == REQUESTS
+    by_key = {key: (identity, status) for key, status, _, identity in outcomes}
+    assert {key: identity.decode() for key, identity, _ in replies} == {key: i for key, (i, _) in by_key.items()}
+    silent = {f"request-{number}" for number in range(0, REQUESTS, SILENT_EVERY)}
+    assert {key for key, (_, status) in by_key.items() if status == 424} == silent
+
+
+def _wait_for_growth(grown: Callable[[System], int], system: System, step: int) -> None:
+    mark = grown(system) + step
+    eventually(None, lambda: grown(system) >= mark, f"growth by {step}")
+
+
+def _finished(system: System, jobs: list[Job], expected_acks: int) -> bool:
+    for job in jobs:
+        job.check()
+    return _outcome_count(system) >= REQUESTS and len(_rows(system, "acknowledgements", "offset")) >= expected_acks
+
+
+def _ledger_count(system: System) -> int:
+    return system.end("ledger")
+
+
+def _outcome_count(system: System) -> int:
+    return len(_rows(system, "outcomes", "correlation_id"))
