@@ -1,0 +1,42 @@
+"""The SDK: requests that get answers, and subscribers that acknowledge them, on kafka-python."""
+
+from ackstream.client.answers import Ack, After, Answer, Response
+from ackstream.client.commands import Command
+from ackstream.client.errors import (
+    ClientError,
+    ClosedError,
+    CorrelationIdInUseError,
+    NoReplyExpectedError,
+    NotSentError,
+    RequestError,
+    RequestTimeout,
+    UnreachableError,
+)
+from ackstream.client.reply import Reply
+from ackstream.client.requester import Requester
+from ackstream.client.responder import Responder
+from ackstream.client.signal import Signal
+from ackstream.client.statistics import RequesterStatistics, ResponderStatistics, Stored
+
+__all__ = [
+    "Ack",
+    "After",
+    "Answer",
+    "ClientError",
+    "ClosedError",
+    "Command",
+    "CorrelationIdInUseError",
+    "NoReplyExpectedError",
+    "NotSentError",
+    "Reply",
+    "RequestError",
+    "RequestTimeout",
+    "Requester",
+    "RequesterStatistics",
+    "Responder",
+    "ResponderStatistics",
+    "Response",
+    "Signal",
+    "Stored",
+    "UnreachableError",
+]

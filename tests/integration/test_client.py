@@ -254,15 +254,17 @@ def test_a_request_without_response_is_published_and_stored(topics: Kafka):
 
 
 def test_an_invalid_request_is_for_the_service_to_refuse(topics: Kafka):
-    with Counterpart(topics, lambda record: [(b"{}", reply_headers(dict(record.headers)["correlation-id"]))]):
-        with Requester(topics) as requester:
-            assert requester.request(LAMP, timeout="soon").ok
+    def answer(record: Any) -> list[Any]:
+        return [(b"{}", reply_headers(dict(record.headers)["correlation-id"], status="400", completed_by="invalid"))]
+
+    with Counterpart(topics, answer), Requester(topics) as requester:
+        assert requester.request(LAMP, timeout="soon").completed_by == "invalid"
 
 
 def test_a_request_that_no_broker_takes_fails_at_once(topics: Kafka):
     with Requester(topics) as requester:
         future = requester.send(Command.modify_attribute(THING, "x", "x" * 11_000_000), correlation_id="big")
-        with pytest.raises(NotSentError, match="Kafka did not take the request big: .*MessageSizeTooLargeError"):
+        with pytest.raises(NotSentError, match=r"Kafka did not take the request big: .*MessageSizeTooLargeError"):
             future.result(PATIENCE)
 
 

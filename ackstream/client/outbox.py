@@ -1,0 +1,107 @@
+"""Answers on their way to the broker: some wait for their time, some for the broker; none is lost on the way."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import KafkaError
+
+from ackstream.client.connection import SEND_AGAIN
+from ackstream.client.records import CORRELATION_ID
+
+if TYPE_CHECKING:
+    from ackstream.client.progress import Work
+
+log = logging.getLogger(__name__)
+
+RESEND_SECONDS = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Outgoing:
+    """One answer, and the record whose work it is."""
+
+    correlation_id: str
+    key: bytes
+    value: bytes
+    work: Work
+
+
+class Outbox:
+    """Sends answers with a producer; for one thread. Time is seconds of any clock that only goes forward."""
+
+    def __init__(self, producer: Any, topic: str) -> None:
+        """Send to ``topic``."""
+        self.stored = self.lost = self.sending = 0
+        self._producer = producer
+        self._topic = topic
+        self._delayed: list[tuple[float, int, Outgoing]] = []
+        self._order = count()
+        # filled by the producer's thread, emptied by ours
+        self._done: deque[Outgoing] = deque()
+        self._refused: deque[tuple[Outgoing, BaseException]] = deque()
+
+    @property
+    def delayed(self) -> int:
+        """The number of answers that wait for their time."""
+        return len(self._delayed)
+
+    def put(self, answer: Outgoing, delay: float, now: float) -> None:
+        """Send an answer, now or after so many seconds; its work remains until the broker has stored it."""
+        answer.work.remaining += 1
+        if delay > 0:
+            self._delay(answer, now + delay)
+        else:
+            self._send(answer)
+
+    def wait(self, now: float) -> float | None:
+        """Return after how many seconds ``turn`` has to be called again; ``None`` where nothing waits for its time."""
+        return max(0.0, self._delayed[0][0] - now) if self._delayed else None
+
+    def turn(self, now: float) -> None:
+        """Send what is due, finish the work of what the broker has stored, plan anew what it may still take."""
+        self.settle(now)
+        while self._delayed and self._delayed[0][0] <= now:
+            self._send(heapq.heappop(self._delayed)[2])
+
+    def settle(self, now: float) -> None:
+        """Finish the work of what the broker has stored; send nothing."""
+        while self._done:
+            self._done.popleft().work.remaining -= 1
+            self.sending -= 1
+            self.stored += 1
+        while self._refused:
+            answer, error = self._refused.popleft()
+            self.sending -= 1
+            if isinstance(error, SEND_AGAIN):
+                self._delay(answer, now + RESEND_SECONDS)
+            else:
+                answer.work.remaining -= 1
+                self.lost += 1
+                log.error("Kafka does not take an answer to %s: %s", answer.correlation_id, error)
+
+    def _delay(self, answer: Outgoing, until: float) -> None:
+        heapq.heappush(self._delayed, (until, next(self._order), answer))
+
+    def _send(self, answer: Outgoing) -> None:
+        self.sending += 1
+        headers = [(CORRELATION_ID, answer.correlation_id.encode())]
+        try:
+            sent = self._producer.send(self._topic, answer.value, answer.key, headers)
+        except (KafkaError, ValueError) as error:
+            self._refuse(answer, error)
+        else:
+            sent.add_callback(partial(self._finish, answer))
+            sent.add_errback(partial(self._refuse, answer))
+
+    def _finish(self, answer: Outgoing, _metadata: Any) -> None:
+        self._done.append(answer)
+
+    def _refuse(self, answer: Outgoing, error: BaseException) -> None:
+        self._refused.append((answer, error))

@@ -1,0 +1,54 @@
+"""What a client has done so far, as frozen values."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RequesterStatistics(msgspec.Struct, frozen=True):
+    """Requests sent and how they ended; records of the reply topic that were not used, and why.
+
+    ``sent`` is the sum of ``answered``, ``published`` (stored, no answer wanted), ``open``, ``no_reply``, ``not_sent``.
+    ``foreign`` are replies to others, ``repeats`` came twice while a request with the same correlation-id was open,
+    ``malformed`` were addressed to a request but are no replies, ``unreadable`` could not be unpacked.
+    """
+
+    sent: int
+    answered: int
+    published: int
+    open: int
+    no_reply: int
+    not_sent: int
+    repeats: int
+    foreign: int
+    malformed: int
+    unreadable: int
+
+
+class ResponderStatistics(msgspec.Struct, frozen=True):
+    """Signals and what became of them.
+
+    ``received`` is the sum of ``handled`` and ``skipped`` (no valid request); of the handled ones ``failed`` ended in
+    an exception. ``answers`` are messages stored by the broker, ``delayed`` wait for their time, ``sending`` for the
+    broker, ``lost`` were refused by it. ``unreadable`` records could not be unpacked.
+    """
+
+    received: int
+    handled: int
+    skipped: int
+    failed: int
+    answers: int
+    delayed: int
+    sending: int
+    lost: int
+    unreadable: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Where the broker stored a request that is not answered; ``timestamp`` in epoch milliseconds."""
+
+    correlation_id: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int

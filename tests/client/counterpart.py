@@ -1,0 +1,124 @@
+"""The other side of a client's tests: a thread on the real broker that plays the correlate job.
+
+It answers each record of a topic with the replies that a function makes of it. It decides nothing that the real job
+decides: what is tested is how requesters and responders use Kafka.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from ackstream.client import connection
+from ackstream.client.reader import Reader
+from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.envelopes import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from typing_extensions import Self
+
+    from ackstream.settings import Kafka
+
+    Headers = list[tuple[str, bytes]]
+    Answer = Callable[[Any], Iterable[tuple[bytes | None, Headers]]]
+
+PATIENCE_SECONDS = 60.0
+
+
+def aggregate(record: Any, reply_id: str | None = None, status: int = 200) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Return a reply as the job writes it; every requested label has the request's value as its payload."""
+    request = decode(record.value)
+    correlation_id = dict(record.headers)["correlation-id"]
+    entries = [
+        Acknowledgement(label, status, request.value) for label in request.headers.get("requested-acks", ["x-x"])
+    ]
+    reply = write_acks(entries, thing_id=request.topic.thing_id, channel="twin", headers=request.headers)
+    identity = reply_id or f"{record.topic}-{record.partition}-{record.offset}"
+    return encode(reply), reply_headers(correlation_id, identity, str(reply.status))
+
+
+def reply_headers(
+    correlation_id: bytes, reply_id: str = "r-1", status: str = "200", completed_by: str = "acknowledgements"
+) -> list[tuple[str, bytes]]:
+    return [
+        ("correlation-id", correlation_id),
+        ("reply-id", reply_id.encode()),
+        ("status", status.encode()),
+        ("completed-by", completed_by.encode()),
+        ("content-type", b"application/vnd.eclipse.ditto+json"),
+    ]
+
+
+class Counterpart:
+    """Reads ``topic`` from now on and writes what ``answer`` makes of each record to the replies, on one partition."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        answer: Answer = lambda record: [aggregate(record)],
+        topic: str = "signals",
+        replies: str | None = None,
+    ) -> None:
+        self.seen: list[Any] = []
+        self._answer = answer
+        self._replies = replies or kafka.topic("replies")
+        self._stop = threading.Event()
+        consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        connection.subscribe_at_end(consumer, kafka, kafka.topic(topic))
+        self._reader = Reader(consumer, self._stop)
+        self.producer = connection.connect_producer(kafka, self._replies, delivery_timeout=120)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        connection.close_producer(self.producer, 5)
+        self._reader.consumer.close()
+
+    def write(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+        self.producer.send(self._replies, value=value, key=b"k", headers=headers, partition=0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for record in self._reader.read():
+                self.seen.append(record)
+                for value, headers in self._answer(record):
+                    self.write(value, headers)
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    """Look until there is something."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    pause = threading.Event()
+    while time.monotonic() < limit:
+        found = look()
+        if found:
+            return found
+        pause.wait(0.005)
+    raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}")
+
+
+def whole(kafka: Kafka, topic: str) -> list[Any]:
+    """Read a topic whole."""
+    name = kafka.topic(topic)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
+    try:
+        places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name))]
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(places)
+        found: list[Any] = []
+        while any(consumer.position(place) < ends[place] for place in places):
+            found += [record for records in consumer.poll(timeout_ms=200).values() for record in records]
+        return found
+    finally:
+        consumer.close()

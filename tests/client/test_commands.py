@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ackstream.client import Command
+from ackstream.client.addressing import address
+from ackstream.protocol.envelopes import decode, encode
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.requests import read_request
+
+THING = "org.acme:lamp"
+TWIN = "org.acme/lamp/things/twin/commands"
+
+COMMANDS = [
+    (
+        Command.create_thing(THING, {"attributes": {"x": 1}}),
+        f"{TWIN}/create",
+        "/",
+        {"attributes": {"x": 1}, "thingId": THING},
+    ),
+    (Command.retrieve(THING), f"{TWIN}/retrieve", "/", None),
+    (Command.modify_attribute(THING, "location/floor", 3), f"{TWIN}/modify", "/attributes/location/floor", 3),
+    (Command.modify_attribute(THING, "/x", None), f"{TWIN}/modify", "/attributes/x", None),
+    (Command.modify_property(THING, "lamp", "on", value=True), f"{TWIN}/modify", "/features/lamp/properties/on", True),
+    (Command.merge(THING, "/attributes", {"x": None}), f"{TWIN}/merge", "/attributes", {"x": None}),
+    (Command.delete(THING, "/features/lamp"), f"{TWIN}/delete", "/features/lamp", None),
+    (
+        Command.retrieve(THING, "/attributes/x", channel="live"),
+        "org.acme/lamp/things/live/commands/retrieve",
+        "/attributes/x",
+        None,
+    ),
+    (
+        Command.message(THING, "dim", {"to": 5}),
+        "org.acme/lamp/things/live/messages/dim",
+        "/inbox/messages/dim",
+        {"to": 5},
+    ),
+    (
+        Command.message(THING, "hot", feature_id="bulb", box="outbox"),
+        "org.acme/lamp/things/live/messages/hot",
+        "/features/bulb/outbox/messages/hot",
+        None,
+    ),
+    (Command.of(f"{TWIN}/modify", "/definition", msgspec.Raw(b'"a:b:1"')), f"{TWIN}/modify", "/definition", "a:b:1"),
+]
+
+
+@pytest.mark.parametrize(("command", "topic", "path", "value"), COMMANDS)
+def test_a_command_is_what_the_protocol_calls_so(command, topic, path, value):
+    wire = msgspec.json.decode(encode(command))
+    assert (wire["topic"], wire["path"], wire.get("value")) == (topic, path, value)
+    # and the service takes it
+    assert read_request(decode(encode(command))).thing_id == THING
+
+
+def test_no_value_is_something_else_than_null():
+    assert "value" not in msgspec.json.decode(encode(Command.delete(THING)))
+    assert "value" in msgspec.json.decode(encode(Command.modify_attribute(THING, "x", None)))
+
+
+@pytest.mark.parametrize("thing_id", ["lamp", ":lamp", "org.acme:", ""])
+def test_a_thing_id_without_namespace_or_name_is_refused(thing_id):
+    with pytest.raises(ValueError, match=r"namespace:name, such as org\.acme:lamp"):
+        Command.delete(thing_id)
+
+
+def test_an_unknown_topic_path_is_refused():
+    with pytest.raises(DittoError, match="is not supported"):
+        Command.of("org.acme/lamp/things/twin/commands/explode")
+
+
+def test_a_sender_adds_deadline_labels_and_correlation_id_to_a_copy():
+    command = Command.modify_attribute(THING, "x", 1)
+    addressed, identity = address(
+        command, timeout=1.5, acks=("a-a", "b-b"), response_required=True, correlation_id="c-1"
+    )
+    assert identity == "c-1"
+    assert addressed.headers == {
+        "correlation-id": "c-1",
+        "timeout": "1500ms",
+        "requested-acks": ["a-a", "b-b"],
+        "response-required": True,
+    }
+    assert command.headers == {}
+
+
+def test_what_is_not_given_stays_as_the_command_has_it():
+    command = Command.of(
+        f"{TWIN}/modify", "/", {}, {"Correlation-ID": "c-2", "timeout": "3s", "requested-acks": ["a-a"]}
+    )
+    addressed, identity = address(command)
+    assert identity == "c-2"
+    assert addressed.headers == {"correlation-id": "c-2", "timeout": "3s", "requested-acks": ["a-a"]}
+
+
+def test_a_timeout_may_be_written_as_in_the_protocol():
+    assert address(Command.delete(THING), timeout="2m")[0].headers["timeout"] == "2m"
+
+
+def test_correlation_ids_are_made_up_where_none_is_given():
+    command = Command.delete(THING)
+    assert address(command)[1] != address(command)[1]

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
+from kafka.future import Future
+
+from ackstream.client.outbox import Outbox, Outgoing
+from ackstream.client.progress import Work
+
+
+class Producer:
+    """Keeps what is sent; the test decides what becomes of it."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future] = []
+        self.sent: list[str] = []
+        self.refusal: Exception | None = None
+
+    def send(self, topic: str, value: bytes, key: bytes, headers: list[tuple[str, bytes]]) -> Future:
+        if self.refusal is not None:
+            raise self.refusal
+        assert (topic, key, headers) == ("acks", b"k", [("correlation-id", b"c-1")])
+        self.sent.append(value.decode())
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+@pytest.fixture
+def producer() -> Producer:
+    return Producer()
+
+
+@pytest.fixture
+def outbox(producer: Any) -> Outbox:
+    return Outbox(producer, "acks")
+
+
+def put(outbox: Outbox, value: str, delay: float = 0.0, now: float = 0.0) -> Work:
+    work = Work(1)
+    outbox.put(Outgoing("c-1", b"k", value.encode(), work), delay, now)
+    return work
+
+
+def counts(outbox: Outbox) -> tuple[int, int, int, int]:
+    return outbox.stored, outbox.sending, outbox.delayed, outbox.lost
+
+
+def test_work_remains_until_the_broker_has_the_answer(outbox, producer):
+    work = put(outbox, "a")
+    outbox.turn(1.0)
+    assert (work.remaining, counts(outbox)) == (1, (0, 1, 0, 0))
+    producer.futures[0].success("metadata")
+    outbox.turn(2.0)
+    assert (work.remaining, counts(outbox)) == (0, (1, 0, 0, 0))
+
+
+def test_delayed_answers_are_sent_when_their_time_comes_in_its_order(outbox, producer):
+    assert outbox.wait(0.0) is None
+    for value, delay in (("late", 3.0), ("early", 1.0), ("same", 3.0)):
+        put(outbox, value, delay)
+    put(outbox, "now")
+    assert outbox.wait(0.4) == pytest.approx(0.6)
+    outbox.turn(0.9)
+    assert producer.sent == ["now"]
+    outbox.turn(1.0)
+    assert producer.sent == ["now", "early"]
+    assert outbox.wait(9.0) == 0.0
+    outbox.turn(9.0)
+    assert producer.sent == ["now", "early", "late", "same"]
+    assert counts(outbox) == (0, 4, 0, 0)
+
+
+@pytest.mark.parametrize("error", [KafkaTimeoutError("120 s"), OutOfOrderSequenceNumberError()])
+def test_what_the_broker_may_still_take_is_sent_again(outbox, producer, error):
+    work = put(outbox, "a")
+    producer.futures[0].failure(error)
+    outbox.turn(1.0)
+    assert (work.remaining, counts(outbox)) == (1, (0, 0, 1, 0))
+    outbox.turn(1.3)
+    assert producer.sent == ["a", "a"]
+    producer.futures[1].success("metadata")
+    outbox.turn(1.4)
+    assert (work.remaining, counts(outbox)) == (0, (1, 0, 0, 0))
+
+
+def test_what_the_broker_refuses_for_good_is_said_and_holds_up_nothing(outbox, producer, caplog):
+    work = put(outbox, "a")
+    producer.futures[0].failure(MessageSizeTooLargeError("big"))
+    with caplog.at_level(logging.ERROR):
+        outbox.turn(1.0)
+    assert (work.remaining, counts(outbox)) == (0, (0, 0, 0, 1))
+    assert "does not take an answer to c-1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "again"), [(KafkaTimeoutError(), 1), (ValueError(), 1), (MessageSizeTooLargeError(), 0)]
+)
+def test_a_producer_that_refuses_at_once_is_the_same(outbox, producer, error, again):
+    producer.refusal = error
+    work = put(outbox, "a")
+    outbox.turn(1.0)
+    assert (work.remaining, outbox.delayed, outbox.lost) == (again, again, 1 - again)
+
+
+def test_settling_sends_nothing(outbox, producer):
+    put(outbox, "late", 1.0)
+    work = put(outbox, "now")
+    producer.futures[0].success("metadata")
+    outbox.settle(5.0)
+    assert (work.remaining, producer.sent) == (0, ["now"])
