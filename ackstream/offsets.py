@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.options import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -83,8 +85,9 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str) -> Repeater:
 
     @contextmanager
     def connect() -> Iterator[Callable[[], None]]:
-        settings = {"bootstrap_servers": kafka.bootstrap, "group_id": group, "enable_auto_commit": False}
-        with closing(KafkaConsumer(**settings)) as consumer:
+        known = options(kafka, KafkaConsumer.DEFAULT_CONFIG)
+        own = {"bootstrap_servers": kafka.bootstrap, "group_id": group, "enable_auto_commit": False}
+        with closing(KafkaConsumer(**known, **own)) as consumer:
 
             def commit() -> None:
                 offsets = consumed_offsets(query)

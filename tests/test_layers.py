@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "lake": {"protocol"},
     "client": {"protocol"},
 }
-COMMON = {"errors", "settings", "offsets"}
+COMMON = {"errors", "settings", "offsets", "options"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 
@@ -52,9 +52,13 @@ def test_a_part_imports_only_what_lies_below_it(part: str) -> None:
 def test_the_protocol_is_pure() -> None:
     for module in _modules("protocol"):
         wrong = {name for name in _imports(module) if name.split(".")[0] in PURE}
-        assert not wrong - {"datetime", "datetime.datetime", "datetime.UTC", "datetime.timezone", "datetime.timedelta"}, (
-            f"{module.name} imports {sorted(wrong)}"
-        )
+        assert not wrong - {
+            "datetime",
+            "datetime.datetime",
+            "datetime.UTC",
+            "datetime.timezone",
+            "datetime.timedelta",
+        }, f"{module.name} imports {sorted(wrong)}"
 
 
 @pytest.mark.parametrize("job", sorted((PACKAGE.parent / "jobs").glob("*.py")), ids=lambda path: path.stem)

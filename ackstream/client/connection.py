@@ -17,11 +17,9 @@ from kafka.errors import (
 from kafka.partitioner import DefaultPartitioner, murmur2
 
 from ackstream.client.errors import UnreachableError
-from ackstream.errors import SettingsError
+from ackstream.options import options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ackstream.settings import Kafka
 
 BOOTSTRAP_MS = 10_000
@@ -80,35 +78,6 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 
 
 _HASHES = 65_536
-
-
-def options(kafka: Kafka, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``kafka.options`` as kafka-python wants them, of those names in ``known`` (a client's default values).
-
-    ``security.protocol`` is ``security_protocol`` there; numbers and booleans are read from their texts.
-
-    :raises SettingsError: no client of kafka-python knows the option, or its value is not of its type
-    """
-    result = {}
-    for key, text in kafka.options.items():
-        name = key.replace(".", "_")
-        if name in known:
-            result[name] = _typed(key, text, known[name])
-        elif name not in KafkaConsumer.DEFAULT_CONFIG and name not in KafkaProducer.DEFAULT_CONFIG:
-            raise SettingsError(f"kafka.options has {key}, which the Kafka client does not know: remove it.")
-    return result
-
-
-def _typed(key: str, text: str, default: object) -> object:
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "false": False}[text.lower()]
-        if isinstance(default, (int, float)):
-            return int(text)
-    except (KeyError, ValueError):
-        wanted = "true or false" if isinstance(default, bool) else "a whole number"
-        raise SettingsError(f"kafka.options has {key} = {text!r}, which is not {wanted}: correct it.") from None
-    return text
 
 
 def connect_producer(kafka: Kafka, topic: str, *, delivery_timeout: float, linger_ms: int = 0) -> Any:

@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
 from ackstream.offsets import Repeater, consumed_offsets
+from ackstream.options import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -80,14 +81,19 @@ class _Topics:
     def __init__(self, settings: Settings) -> None:
         kafka = settings.kafka
         self._clock = kafka.topic("clock")
-        self._producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", linger_ms=0)
+        self._producer = KafkaProducer(
+            bootstrap_servers=kafka.bootstrap, acks="all", linger_ms=0, **options(kafka, KafkaProducer.DEFAULT_CONFIG)
+        )
         # the consumer's own end_offsets() leaves out partitions whose leader it has to ask again
-        self._admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        self._admin = KafkaAdminClient(
+            bootstrap_servers=kafka.bootstrap, **options(kafka, KafkaAdminClient.DEFAULT_CONFIG)
+        )
         self._consumer = KafkaConsumer(
             bootstrap_servers=kafka.bootstrap,
             enable_auto_commit=False,
             fetch_max_wait_ms=50,
             max_partition_fetch_bytes=65_536,
+            **options(kafka, KafkaConsumer.DEFAULT_CONFIG),
         )
         self._partitions = [
             TopicPartition(topic, partition)

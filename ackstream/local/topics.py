@@ -10,7 +10,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from ackstream.errors import LocalError, SettingsError, StartError
+from ackstream.errors import LocalError, StartError
+from ackstream.options import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,12 +68,10 @@ def admin(settings: Settings) -> Iterator[Any]:
     :raises SettingsError: an option that the client does not know
     """
     kafka = settings.kafka
-    options = {key.replace(".", "_"): value for key, value in kafka.options.items()}
-    if unknown := sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys()):
-        raise SettingsError(f"kafka.options has {', '.join(unknown)}, which the Kafka client does not know: remove it.")
+    known = options(kafka, KafkaAdminClient.DEFAULT_CONFIG)
     try:
         client = KafkaAdminClient(
-            bootstrap_servers=kafka.bootstrap, bootstrap_timeout_ms=BOOTSTRAP_MILLISECONDS, **options
+            bootstrap_servers=kafka.bootstrap, bootstrap_timeout_ms=BOOTSTRAP_MILLISECONDS, **known
         )
     except KafkaError:
         raise LocalError(
