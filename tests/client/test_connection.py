@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import LeaderNotAvailableError
 from kafka.partitioner import DefaultPartitioner
 
 from ackstream.client import Requester, Responder, connection
 from ackstream.client.errors import UnreachableError
-from ackstream.errors import SettingsError
 from ackstream.settings import Kafka
 from tests.conftest import free_ports
 
@@ -48,35 +46,6 @@ def test_a_topic_whose_partitions_are_not_known_for_a_moment_is_tried_again():
     with pytest.raises(LeaderNotAvailableError) as caught:
         connection.KeyPartitioner().partition("t", None, b"k", b"", b"", Cluster(0))
     assert isinstance(caught.value, connection.SEND_AGAIN)
-
-
-def test_options_are_those_of_kafka_with_their_types():
-    kafka = Kafka(
-        options={
-            "security.protocol": "SASL_SSL",
-            "request.timeout.ms": "5000",
-            "ssl.check.hostname": "False",
-            "fetch.max.bytes": "7",
-            "linger.ms": "3",
-        }
-    )
-    shared = {"security_protocol": "SASL_SSL", "request_timeout_ms": 5000, "ssl_check_hostname": False}
-    # what only consumers know is not for producers, and the other way round
-    assert connection.options(kafka, KafkaConsumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
-    assert connection.options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
-        ("sasl.jaas.config", "x", "kafka.options has sasl.jaas.config, which the Kafka client does not know"),
-        ("request.timeout.ms", "soon", "request.timeout.ms = 'soon', which is not a whole number"),
-        ("check.crcs", "1", "check.crcs = '1', which is not true or false"),
-    ],
-)
-def test_an_option_that_is_wrong_is_named(key, value, sentence):
-    with pytest.raises(SettingsError, match=sentence):
-        connection.options(Kafka(options={key: value}), KafkaConsumer.DEFAULT_CONFIG)
 
 
 @pytest.mark.parametrize("connect", [Requester, lambda kafka: Responder(kafka, lambda _signal: None)])
