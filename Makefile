@@ -30,7 +30,7 @@ lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m mypy
 
 bench: jars $(VENV)/.installed-bench  ## Measure throughput, latency, growth and archive; writes benchmarks/results
-	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) "$$script" || exit 1; done
+	@$(PY) -m benchmarks
 
 up: jars  ## Start a one-node Kafka and create the topics
 	@$(ACKSTREAM) up

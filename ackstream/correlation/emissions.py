@@ -18,20 +18,19 @@ if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.topics import TopicPath
 
-CONTENT_TYPE = "application/vnd.eclipse.ditto+json"
-
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
-    """One Kafka record to write; the fields after ``value`` become record headers where they are set."""
+    """One Kafka record to write.
+
+    A reply has the fields from ``reply_id`` on, a dead letter its ``reason``; they become record headers.
+    """
 
     topic: str
     key: bytes | None
     value: bytes | None
-    correlation_id: str | None = None
     reply_id: str | None = None
     status: str | None = None
     completed_by: str | None = None
-    content_type: str | None = None
     spring_correlation: bytes | None = None
     reason: str | None = None
 
@@ -162,7 +161,6 @@ class Writer:
                 self._rules.dead_letters,
                 record.key,
                 record.value,
-                correlation_id=record.correlation_id,
                 reason=f"{reason} ({identity})",
             )
         )
@@ -175,11 +173,9 @@ class Writer:
                 topic,
                 correlation_id.encode(),
                 value,
-                correlation_id,
                 reply_id,
                 str(answer.status),
                 answer.completed_by,
-                CONTENT_TYPE,
                 spring,
             )
         )

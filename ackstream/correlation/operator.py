@@ -6,7 +6,7 @@ One call handles all records of a shard in a batch. The state is a version and o
 from __future__ import annotations
 
 import gc
-from itertools import starmap
+from itertools import starmap, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -94,7 +94,5 @@ def read_headers(text: str) -> dict[str, bytes]:
 
 def write_frame(emissions: list[Emission]) -> pd.DataFrame:
     """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`."""
-    return pd.DataFrame(
-        {name: [getattr(emission, name) for emission in emissions] for name in Emission.__struct_fields__},
-        dtype=object,
-    )
+    columns = zip(*map(msgspec.structs.astuple, emissions), strict=True)
+    return pd.DataFrame(dict(zip_longest(Emission.__struct_fields__, columns, fillvalue=())), dtype=object)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
+from ackstream.options import options
+from ackstream.protocol.envelopes import PROTOCOL_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 
 LATEST_TICK = 4_102_444_800_000
 """The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
+
+EARLIEST, LATEST = -2, -1
+"""Spark's names for the ends of a partition."""
 
 KEPT_BYTES = 65_536
 """Of a value over the limit only so much goes on: enough for its dead letter."""
@@ -30,7 +38,7 @@ def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQue
         .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
         .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
         .option("subscribe", ",".join((rules.signals, rules.acks, settings.kafka.topic("clock"))))
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", json.dumps(starting_offsets(settings, rules)))
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", correlate.max_offsets_per_trigger)
         # the default of 500 ms is waited out by every almost empty batch
@@ -50,6 +58,23 @@ def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQue
         .trigger(processingTime=correlate.trigger)
         .start()
     )
+
+
+def starting_offsets(settings: Settings, rules: Rules) -> dict[str, dict[str, int]]:
+    """Return where a new checkpoint starts: signals and acks from their beginning, the clock from its end.
+
+    Ticks of an earlier checkpoint say what that one had read, not what this one has.
+    """
+    clock = settings.kafka.topic("clock")
+    known = options(settings.kafka, KafkaConsumer.DEFAULT_CONFIG)
+    with closing(KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, **known)) as consumer:
+        return {
+            topic: {
+                str(number): LATEST if topic == clock else EARLIEST
+                for number in sorted(consumer.partitions_for_topic(topic) or ())
+            }
+            for topic in (rules.signals, rules.acks, clock)
+        }
 
 
 def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
@@ -97,7 +122,10 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-            F.to_json(F.when(F.size("headers") > 0, F.col("headers"))).alias("headers"),
+            # most records have no header but the correlation-id, which has a column of its own
+            F.when(F.exists("headers", lambda header: header["key"] != "correlation-id"), F.to_json("headers")).alias(
+                "headers"
+            ),
             # always null here, but the operator's input must have the watermark column
             "clock",
         )
@@ -112,21 +140,26 @@ def operate(frame: DataFrame, rules: Rules) -> DataFrame:
 
 
 def sink_columns(emissions: DataFrame) -> DataFrame:
-    """Lay out emissions as the Kafka sink wants them; fields that are not set give no record header."""
-    named = {
-        "correlation-id": F.col("correlation_id").cast("binary"),
-        "reply-id": F.col("reply_id").cast("binary"),
-        "status": F.col("status").cast("binary"),
-        "completed-by": F.col("completed_by").cast("binary"),
-        "content-type": F.col("content_type").cast("binary"),
-        "kafka_correlationId": F.col("spring_correlation"),
-        "reason": F.col("reason").cast("binary"),
-    }
-    headers = [
-        F.when(value.isNotNull(), F.struct(F.lit(name).alias("key"), value.alias("value")))
-        for name, value in named.items()
+    """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
+
+    def header(name: str, value: Column) -> Column:
+        return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+    reply = [
+        header("correlation-id", F.col("key")),
+        header("reply-id", F.col("reply_id")),
+        header("status", F.col("status")),
+        header("completed-by", F.col("completed_by")),
+        header("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
     ]
-    return emissions.select("topic", "key", "value", F.array_compact(F.array(*headers)).alias("headers"))
+    spring = header("kafka_correlationId", F.col("spring_correlation"))
+    # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
+    headers = (
+        F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
+        .when(F.col("reply_id").isNotNull(), F.array(*reply))
+        .when(F.col("reason").isNotNull(), F.array(header("reason", F.col("reason"))))
+    )
+    return emissions.select("topic", "key", "value", headers.alias("headers"))
 
 
 def _header(name: str) -> Column:

@@ -165,14 +165,16 @@ class Shard:
             return
         key = reading.correlation_id
         owner = self._find(key)
+        if owner is not None and owner.started_at > record.timestamp + self._rules.orphan_hold_ms:
+            # too old for this request, whichever of the two was read first; perhaps it is for an earlier use of the id
+            earlier = self._decided.get(record.hash, -1)
+            self._write.unused(reading, record, "late" if record.timestamp <= earlier else "orphan")
+            return
         end = self._decided.get(record.hash) if owner is None else self._recent.end(owner.deadline)
         if end is None or record.timestamp > end:
             self._hold(key, record)
         elif owner is None or record.timestamp > owner.deadline:
             self._write.unused(reading, record, "late")
-        elif owner.started_at > record.timestamp + self._rules.orphan_hold_ms:
-            # too old for this request, whichever of the two was read first
-            self._write.unused(reading, record, "orphan")
         else:
             entries, answer = decision.apply(owner, reading, record)
             self._write.acknowledgements(key, entries, owner)

@@ -62,7 +62,7 @@ def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
     return _decided(run)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(actions, max_size=14), st.data())
 def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], data: st.DataObject) -> None:
     signals, acks = _log(steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -12,7 +13,6 @@ from kafka.admin import OffsetSpec
 
 from ackstream.correlation.service import TOPICS, running
 from ackstream.local.topics import ensure_topics
-from ackstream.offsets import consumed_offsets
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
 
 if TYPE_CHECKING:
@@ -85,12 +85,18 @@ class System:
         return {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
 
     def tick(self, query: StreamingQuery, time_ms: int) -> None:
-        """Let event time pass: a watermark holds from the batch after the one its tick was read in."""
-        clock = TopicPartition(self.settings.kafka.topic("clock"), 0)
-        read = consumed_offsets(query).get(clock, 0)
-        self.send("clock", str(time_ms).encode())
-        eventually(query, lambda: consumed_offsets(query).get(clock, 0) > read, "the tick is read")
-        self.send("clock", str(time_ms).encode())
+        """Let event time pass: tick until a batch has run with that watermark."""
+
+        def passed() -> bool:
+            self.send("clock", str(time_ms).encode())
+            progress = query.lastProgress
+            watermark = progress.eventTime.get("watermark") if progress is not None else None
+            return (
+                watermark is not None
+                and datetime.fromisoformat(watermark.replace("Z", "+00:00")).timestamp() * 1000 >= time_ms
+            )
+
+        eventually(query, passed, f"the watermark {time_ms}")
 
     # -- what came out -------------------------------------------------------------------------------------------------
 

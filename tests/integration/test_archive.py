@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-REQUESTS = 600
-BATCH = 40
+REQUESTS = 300
+BATCH = 20
 """Requests that one batch of correlate decides."""
 
 PATIENCE_SECONDS = 180
@@ -42,7 +42,7 @@ PATIENCE_SECONDS = 180
 def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     settings = Settings(
         kafka=kafka,
-        archive=ArchiveSettings(trigger="0 seconds", max_offsets_per_trigger=130),
+        archive=ArchiveSettings(trigger="0 seconds", max_offsets_per_trigger=90),
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
     )
     ensure_topics(settings, ["ledger"])
@@ -61,7 +61,7 @@ def produce(settings: Settings, entries: Iterable[tuple[str, bytes]]) -> None:
 
 
 def entries() -> Iterator[tuple[str, bytes]]:
-    """Yield keys and values of what correlate writes when it dies in every third batch and writes a part of it twice."""
+    """Yield keys and values as correlate writes them when it dies in every third batch and does it again."""
     for batch in range(REQUESTS // BATCH):
         numbers = range(batch * BATCH, (batch + 1) * BATCH)
         decided = [(f"c-{number}", records.outcome(number, batch)) for number in numbers]
@@ -91,10 +91,10 @@ def finish(spark: SparkSession, settings: Settings) -> None:
 
 def test_a_query_that_is_started_again_goes_on_where_it_was(spark: SparkSession, settings: Settings) -> None:
     written = list(entries())
-    produce(settings, written[:100])
+    produce(settings, written[:70])
     finish(spark, settings)
-    assert 0 < len(rows(settings, "outcomes")) <= 100
-    produce(settings, written[100:])
+    assert 0 < len(rows(settings, "outcomes")) <= 70
+    produce(settings, written[70:])
     finish(spark, settings)
     check(settings)
 

@@ -1,0 +1,153 @@
+"""The broker of a benchmark: started on free ports, filled, counted."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ackstream.local.broker import Broker
+from ackstream.local.topics import TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console
+
+    from ackstream.settings import Settings
+
+PATIENCE_SECONDS = 30
+
+
+@contextmanager
+def running(settings: Settings, console: Console) -> Iterator[str]:
+    """Run a Kafka of our own for the time of the block, on ports that are free now; the value is its address."""
+    port, controller_port = free_ports(2)
+    with tempfile.TemporaryDirectory(prefix="ackstream-bench-kafka-") as directory:
+        changes = {"data": Path(directory), "port": port, "controller_port": controller_port}
+        local = settings.local.model_copy(update=changes)
+        broker = Broker(settings.model_copy(update={"local": local}))
+        broker.start(console)
+        try:
+            yield broker.bootstrap
+        finally:
+            broker.stop()
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports that are free now, all different."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def producer(bootstrap: str, **more: Any) -> Producer:
+    """Return a producer for much data at once."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 512 * 1024,
+            **more,
+        }
+    )
+
+
+def produce(bootstrap: str, messages: Iterable[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]) -> float:
+    """Write (topic, key, value, headers) to Kafka, in order; return the seconds it took."""
+    began = time.monotonic()
+    target = producer(bootstrap)
+    failed: list[str] = []
+
+    def delivered(error: Any, _message: Any) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    for number, (topic, key, value, headers) in enumerate(messages):
+        while True:
+            try:
+                target.produce(topic, value, key, headers=headers, on_delivery=delivered)
+                break
+            except BufferError:
+                target.poll(0.1)
+        if number % 1000 == 0:
+            target.poll(0)
+    target.flush()
+    if failed:
+        raise RuntimeError(f"{len(failed)} records were not written: {failed[0]}")
+    return time.monotonic() - began
+
+
+class Offsets:
+    """Looks at topics from outside."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        config = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self._consumer = Consumer({**config, "group.id": "bench", "enable.auto.commit": False})
+        self._admin = AdminClient(config)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Make a topic as the product's are."""
+        wanted = NewTopic(topic, partitions, 1, config=TOPICS["replies"].config())
+        self._admin.create_topics([wanted])[topic].result(timeout=30)
+
+    def ends(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return first and next offset of each partition."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
+                return {
+                    partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+                    for partition in partitions
+                }
+            except KafkaException:
+                # a topic made a moment ago has no leader yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def count(self, topic: str) -> int:
+        """Return the number of records of a topic."""
+        return sum(high - low for low, high in self.ends(topic).values())
+
+    def truncate(self, *topics: str) -> None:
+        """Delete all records of topics: the next round starts with empty ones, and the disk does not fill."""
+        places_ = [TopicPartition(topic, partition, OFFSET_END) for topic in topics for partition in self.ends(topic)]
+        for future in self._admin.delete_records(places_).values():
+            future.result(timeout=30)
+
+    def read(self, topic: str) -> Iterator[Any]:
+        """Read all records that a topic has now."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "bench-read",
+                "enable.auto.commit": False,
+            }
+        )
+        ends = {partition: bounds for partition, bounds in self.ends(topic).items() if bounds[0] < bounds[1]}
+        try:
+            consumer.assign([TopicPartition(topic, partition, low) for partition, (low, _) in ends.items()])
+            left = sum(high - low for low, high in ends.values())
+            while left > 0:
+                for message in consumer.consume(10_000, timeout=1):
+                    if message.error() is None and message.offset() < ends[message.partition()][1]:
+                        left -= 1
+                        yield message
+        finally:
+            consumer.close()

@@ -1,0 +1,1 @@
+"""Other ways to do what correlate does, or a part of it."""

@@ -1,0 +1,200 @@
+"""What open and remembered requests cost: the operator alone, and whole batches through Spark."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ackstream.correlation import service
+from ackstream.correlation.emissions import Writer
+from ackstream.correlation.rules import Rules
+from ackstream.correlation.shard import Shard
+from benchmarks import broker, common
+from benchmarks.progress import batches, rows_read, typical, wait
+from benchmarks.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackstream.correlation.pending import Record
+    from ackstream.settings import Settings
+    from benchmarks.common import Bench
+    from benchmarks.progress import Batch
+
+RULES = Rules()
+MESSAGES = 1_000
+CHUNK = 20_000
+PREFILL_BATCH = 250_000
+PATIENCE = 240.0
+MEMORY = "6g"
+"""A million open requests are half a gigabyte of state, of which Spark keeps several versions."""
+METHOD = (
+    "Alone: one shard's part of the open (or remembered) requests is brought into a shard, which then loads its state, "
+    "takes its part of a batch of 1,000 messages and dumps its state, again and again from the same state; medians. "
+    "'batch_seconds' is the sum times the number of shards: seconds of one core for a batch that touches every shard. "
+    "Spark: the open requests are read in, then the query starts again with maxOffsetsPerTrigger 1,000 on waiting "
+    "messages; median of its batches without the first two."
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Numbers of shards, of open requests alone and through Spark, of remembered requests, of measurements."""
+
+    shards: tuple[int, ...]
+    alone: tuple[int, ...]
+    spark: tuple[int, ...]
+    remembered: int
+    times: int
+    spark_batches: int
+
+
+FULL = Size((8, 64), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000), 1_000_000, 7, 8)
+SMALL = Size((2, 8), (400, 2_000), (400, 2_000), 2_000, 3, 4)
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Measure the operator alone, then batches."""
+    size = SMALL if bench.small else FULL
+    alone = []
+    for shards in size.shards:
+        cases = [(count, 0) for count in size.alone] + [(size.alone[0], size.remembered)]
+        alone += [_alone(shards, count, remembered, size.times) for count, remembered in cases]
+    bench.table(
+        f"The operator alone: a batch of {MESSAGES:,} messages over all shards",
+        ("shards", "open", "remembered", "state MB", "load ms", "process ms", "dump ms", "batch s of a core"),
+        [
+            (str(row["shards"]), row["open"], row["remembered"], row["state_mb"], row["load_ms"], row["process_ms"],
+             row["dump_ms"], row["batch_seconds"])
+            for row in alone
+        ],
+    )  # fmt: skip
+    through = _spark(bench, size)
+    bench.table(
+        f"Through Spark: batches of {MESSAGES:,} messages",
+        ("shards", "open", "batch ms", "work ms", "batches", "read in, messages/s", "why not"),
+        [
+            (str(row["shards"]), row["open"], row.get("batch_ms"), row.get("durations", {}).get("addBatch"),
+             row.get("batches"), row.get("read_in_rate"), row.get("failed", ""))
+            for row in through
+        ],
+    )  # fmt: skip
+    return {"method": METHOD, "messages_a_batch": MESSAGES, "alone": alone, "spark": through}
+
+
+# -- alone ------------------------------------------------------------------------------------------------------------
+
+
+def _alone(shards: int, count: int, remembered: int, times: int) -> dict[str, Any]:
+    """Measure one shard's part."""
+    version, blob = _state(-(-count // shards), -(-remembered // shards))
+    requests = max(1, MESSAGES // shards // 3)
+    batch = Workload(requests, missing=0.0, timeout="1h", first=50_000_000).records(start=_NOW)
+    found: dict[str, list[float]] = {"load_ms": [], "process_ms": [], "dump_ms": []}
+    for _ in range(times + 1):
+        shard = Shard(RULES, Writer(RULES, "", 0))
+        moments = [time.perf_counter()]
+        shard.load(version, blob)
+        moments.append(time.perf_counter())
+        shard.process(batch, _NOW)
+        moments.append(time.perf_counter())
+        shard.dump()
+        moments.append(time.perf_counter())
+        for name, start, end in zip(found, moments, moments[1:], strict=False):
+            found[name].append((end - start) * 1000)
+    # the first one warms up
+    figures = {name: statistics.median(values[1:]) for name, values in found.items()}
+    return {
+        "shards": shards,
+        "open": count,
+        "remembered": remembered,
+        "messages_a_shard": len(batch),
+        "state_mb": len(blob) * shards / 2**20,
+        "blob_mb": len(blob) / 2**20,
+        **figures,
+        "batch_seconds": sum(figures.values()) * shards / 1000,
+    }
+
+
+_NOW = 1_700_000_600_000
+
+
+def _state(count: int, remembered: int) -> tuple[int, bytes]:
+    """Return the state of a shard with so many open and so many remembered requests."""
+    shard = Shard(RULES, Writer(RULES, "", 0))
+    for first in range(0, count, CHUNK):
+        workload = Workload(min(CHUNK, count - first), timeout="1h", missing=1.0, first=first)
+        shard = _feed(shard, workload.records(start=_NOW - 500_000))
+    for first in range(0, remembered, CHUNK):
+        workload = Workload(min(CHUNK, remembered - first), timeout="5s", missing=0.0, first=10_000_000 + first)
+        # spread over the whole memory of 60 s
+        shard = _feed(shard, workload.records(start=_NOW - 60_000 * (remembered - first) // remembered))
+    dumped = shard.dump()
+    if dumped is None:
+        raise RuntimeError("A shard without state was not what this wanted to measure")
+    return dumped
+
+
+def _feed(shard: Shard, records: Sequence[Record]) -> Shard:
+    """Let a shard take records, and forget what it wrote."""
+    shard.process(records, 0)
+    dumped = shard.dump()
+    following = Shard(RULES, Writer(RULES, "", 0))
+    if dumped is not None:
+        following.load(*dumped)
+    return following
+
+
+# -- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def _spark(bench: Bench, size: Size) -> list[dict[str, Any]]:
+    """Measure batches through Spark; the largest last, in case the machine is too small for it."""
+    found = []
+    filled = dict.fromkeys(size.shards, 0)
+    uses = {shards: bench.settings(f"growth{shards}", correlate={"shards": shards}) for shards in size.shards}
+    for count in size.spark:
+        for shards, settings in uses.items():
+            try:
+                row = _stage(bench, settings, count, filled[shards], size.spark_batches)
+            except Exception as error:  # noqa: BLE001 - too much for this machine is a result too
+                row = {"failed": f"{type(error).__name__}: {error}"[:300]}
+            filled[shards] = count
+            found.append({"shards": shards, "open": count, **row})
+            told = row.get("failed") or f"{row['batch_ms']:,.0f} ms a batch"
+            bench.say(f"{shards} shards, {count:,} open: {told}")
+    return found
+
+
+def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int) -> dict[str, Any]:
+    """Open requests up to ``count``, then measure small batches."""
+    kafka = settings.kafka
+    fill = Workload(count - before, timeout="1h", missing=1.0, first=before)
+    broker.produce(kafka.bootstrap, fill.kafka(kafka.topic_prefix))
+    reading = _run(bench, settings, fill.messages, PREFILL_BATCH)
+    rest = Workload((times + 2) * MESSAGES // 3, timeout="1h", missing=0.0, first=20_000_000 + before)
+    broker.produce(kafka.bootstrap, rest.kafka(kafka.topic_prefix))
+    # the limit is divided over the partitions, each part rounded down
+    small = [batch for batch in _run(bench, settings, rest.messages, MESSAGES) if batch.rows >= 0.9 * MESSAGES][2:]
+    return {
+        "batch_ms": statistics.median(batch.seconds for batch in small) * 1000,
+        "batches": len(small),
+        "durations": typical(small),
+        "read_in_rate": fill.messages / sum(batch.seconds for batch in reading),
+    }
+
+
+def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:
+    """Run correlate until it has read so many messages; return its batches."""
+    correlate = settings.correlate.model_copy(update={"max_offsets_per_trigger": batch})
+    settings = settings.model_copy(update={"correlate": correlate})
+    with service.running(bench.spark, settings, bench.names(settings)) as query:
+        # ticks count too, so a few messages may be left: they come with the next run
+        wait(query, lambda: rows_read(query) >= messages, PATIENCE)
+        return batches(query)
+
+
+if __name__ == "__main__":
+    common.main("growth", measure, memory=MEMORY)

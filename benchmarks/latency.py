@@ -1,0 +1,136 @@
+"""How long a requester waits for the answer: correlate alone at three rates, and with archive in the same session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ackstream.correlation import service
+from ackstream.lake import archive
+from benchmarks import common
+from benchmarks.progress import batches, medians, percentiles, typical, wait
+
+if TYPE_CHECKING:
+    from benchmarks.common import Bench
+    from benchmarks.progress import Batch
+
+TIMEOUT = 5.0
+WINDOWS = 3
+METHOD = (
+    "Open loop from another process on the same machine: a request's time is the moment it was due; its two "
+    "acknowledgements follow after 20 to 200 ms, 5 % of them never. The warm-up does not count; the rest is cut in "
+    "three windows, each figure is the median of the windows'. 'reply': request due to reply received, for requests "
+    "whose acknowledgements all came; 'last_ack': from the sending of the last acknowledgement to the reply; 'late': "
+    "what a request that timed out (after 5 s) waited beyond its deadline. Topics, state and checkpoint start empty."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rate in requests/s, with archive beside or not, for so many seconds after so many of warm-up."""
+
+    name: str
+    rate: int
+    warm_up: float
+    seconds: float
+    archive: bool = False
+
+
+FULL = (
+    Case("100/s", 100, 15, 30),
+    Case("500/s", 500, 15, 60),
+    Case("2,000/s", 2000, 15, 30),
+    Case("500/s + archive", 500, 15, 60, archive=True),
+)
+SMALL = (Case("50/s", 50, 2, 3), Case("50/s + archive", 50, 2, 3, archive=True))
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Measure each case with a query of its own in one session."""
+    figures = {}
+    for case in SMALL if bench.small else FULL:
+        figures[case.name] = found = _case(bench, case)
+        shown = {name: found[name] for name in ("reply", "last_ack", "late", "counts")}
+        bench.say(f"{case.name}: {json.dumps(common.rounded(shown))}")
+    bench.table(
+        "Latency in seconds",
+        ("requests", "reply p50", "p95", "p99", "last ack p50", "p95", "p99", "late p50", "p95", "batch", "unanswered"),
+        [
+            (
+                name,
+                *found["reply"].values(), *found["last_ack"].values(),
+                found["late"]["p50"], found["late"]["p95"],
+                found["batch_seconds"]["p50"], found["counts"]["unanswered"],
+            )
+            for name, found in figures.items()
+        ],
+    )  # fmt: skip
+    return {"method": METHOD, "cases": figures}
+
+
+def _case(bench: Bench, case: Case) -> dict[str, Any]:
+    settings = bench.settings("latency")
+    out = bench.directory / "load.json"
+    spark = bench.spark
+    with ExitStack() as stack:
+        query = stack.enter_context(service.running(spark, settings, bench.names(settings)))
+        if case.archive:
+            archiving = archive.start(spark, settings)
+            stack.callback(archiving.stop)
+        # the first ticks: classes are loaded, Python has started
+        wait(query, lambda: len(batches(query)) >= 2, 120)
+        subprocess.run(
+            [
+                sys.executable, "-m", "benchmarks.load", "--bootstrap", settings.kafka.bootstrap,
+                "--prefix", settings.kafka.topic_prefix, "--out", str(out), "--rate", str(case.rate),
+                "--seconds", str(case.warm_up + case.seconds), "--timeout", str(TIMEOUT),
+            ],
+            cwd=common.ROOT, check=True,
+        )  # fmt: skip
+        found = batches(query)
+        beside = []
+        if case.archive:
+            archiving.processAllAvailable()
+            beside = batches(archiving)
+    return _evaluate(json.loads(out.read_text("utf-8")), case, found) | (
+        {"archive_batches": len(beside), "archive_durations": typical(beside)} if beside else {}
+    )
+
+
+def _evaluate(report: dict[str, Any], case: Case, found: list[Batch]) -> dict[str, Any]:
+    requests = list(zip(*(report[name] for name in ("sent", "last_ack", "replied", "completed_by")), strict=True))
+    began = requests[0][0] + case.warm_up
+    windows: list[dict[str, list[float]]] = [{"reply": [], "last_ack": [], "late": []} for _ in range(WINDOWS)]
+    for sent, last_ack, replied, completed_by in requests:
+        window = int((sent - began) // (case.seconds / WINDOWS))
+        if sent < began or window >= WINDOWS or not replied:
+            continue
+        if completed_by == "acknowledgements":
+            windows[window]["reply"].append(replied - sent)
+            windows[window]["last_ack"].append(replied - last_ack)
+        elif completed_by == "timeout":
+            windows[window]["late"].append(replied - sent - TIMEOUT)
+    measured = [batch for batch in found if began <= batch.start <= began + case.seconds]
+    completed = [completed_by for *_, completed_by in requests]
+    return {
+        **{name: medians([percentiles(window[name]) for window in windows]) for name in windows[0]},
+        "windows": [{name: percentiles(values) for name, values in window.items()} for window in windows],
+        "batch_seconds": percentiles([batch.seconds for batch in measured]),
+        "batches": len(measured),
+        "durations": typical(measured) if measured else {},
+        "counts": {
+            "requests": len(requests),
+            "acknowledgements": completed.count("acknowledgements"),
+            "timeout": completed.count("timeout"),
+            "unanswered": completed.count(None),
+            "repeated": report["repeats"],
+        },
+    }
+
+
+if __name__ == "__main__":
+    common.main("latency", measure)

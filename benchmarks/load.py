@@ -1,0 +1,117 @@
+"""Open-loop load from a process of its own: requests at a fixed rate whatever comes back, their acknowledgements.
+
+A request's time is the moment it was due, not the moment it went out: a client that falls behind does not look better.
+Acknowledgements follow their request by 20 to 200 ms. Written: one entry a request, times in epoch seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks import broker
+from benchmarks.workload import LABELS, Workload
+
+SOONEST, LATEST = 0.02, 0.2
+POLL_SECONDS = 0.002
+
+
+class Load:
+    """Sends and receives until every request is answered, or until it is clear that some will not be."""
+
+    def __init__(self, bootstrap: str, prefix: str, workload: Workload, rate: float, timeout: float) -> None:
+        self._signals, self._acks = prefix + "signals", prefix + "acks"
+        self._workload = workload
+        self._rate = rate
+        self._timeout = timeout
+        self._numbers = {key: number for number, key in enumerate(workload.ids)}
+        self._random = random.Random(7)
+        self._due: list[tuple[float, int, int]] = []
+        self._producer = broker.producer(bootstrap, **{"linger.ms": 1})
+        self._consumer = _at_end(bootstrap, prefix + "replies")
+        count = workload.requests
+        self.sent, self.last_ack, self.replied = [0.0] * count, [0.0] * count, [0.0] * count
+        self.completed_by: list[str | None] = [None] * count
+        self.repeats = 0
+
+    def run(self) -> None:
+        """Send everything, wait for what is open."""
+        start = time.time() + 0.2
+        count = self._workload.requests
+        number = answered = 0
+        over = start + count / self._rate + self._timeout + 30
+        while answered < count and (now := time.time()) < over:
+            while number < count and (due := start + number / self._rate) <= now:
+                self._request(number, due)
+                number += 1
+            while self._due and self._due[0][0] <= now:
+                _, ack, label = heapq.heappop(self._due)
+                self._acknowledge(ack, label, now)
+            self._producer.poll(0)
+            answered += self._receive()
+        self._producer.flush(10)
+        self._consumer.close()
+
+    def _request(self, number: int, due: float) -> None:
+        self.sent[number] = due
+        self._send(self._signals, number, self._workload.signal(number))
+        for label in range(len(LABELS)):
+            if self._workload.came(number, label):
+                heapq.heappush(self._due, (due + self._random.uniform(SOONEST, LATEST), number, label))
+
+    def _acknowledge(self, number: int, label: int, now: float) -> None:
+        self._send(self._acks, number, self._workload.ack(number, label))
+        self.last_ack[number] = now
+
+    def _send(self, topic: str, number: int, value: bytes) -> None:
+        key = b"org.acme:lamp-%05d" % self._workload.thing(number)
+        headers = [("correlation-id", self._workload.ids[number].encode())]
+        self._producer.produce(topic, value, key, headers=headers)
+
+    def _receive(self) -> int:
+        new = 0
+        for message in self._consumer.consume(1000, timeout=POLL_SECONDS):
+            if message.error() is not None:
+                continue
+            number = self._numbers[message.key().decode()]
+            if self.replied[number]:
+                self.repeats += 1
+                continue
+            self.replied[number] = time.time()
+            self.completed_by[number] = dict(message.headers())["completed-by"].decode()
+            new += 1
+        return new
+
+
+def _at_end(bootstrap: str, topic: str) -> Consumer:
+    ends = broker.Offsets(bootstrap).ends(topic)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench-load", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
+    )
+    consumer.assign([TopicPartition(topic, partition, high) for partition, (_, high) in ends.items()])
+    return consumer
+
+
+def main() -> None:
+    """Run as a program."""
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "prefix", "out"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("rate", "seconds", "timeout"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    arguments = parser.parse_args()
+    workload = Workload(round(arguments.rate * arguments.seconds), timeout=f"{arguments.timeout:.0f}s")
+    load = Load(arguments.bootstrap, arguments.prefix, workload, arguments.rate, arguments.timeout)
+    load.run()
+    report = {name: getattr(load, name) for name in ("sent", "last_ack", "replied", "completed_by", "repeats")}
+    Path(arguments.out).write_text(json.dumps(report), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

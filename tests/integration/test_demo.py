@@ -1,0 +1,190 @@
+"""The demo as a user runs it: in a process of its own, in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.local.broker import Broker
+from ackstream.local.ports import is_free
+from ackstream.local.topics import admin
+from ackstream.settings import Kafka, Local, Settings
+from tests.conftest import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parent.parent.parent
+PROC = Path("/proc")
+# for the slowest machine; nothing waits longer than it must
+PATIENCE_SECONDS = 300
+DEMO = [sys.executable, "-c", "from ackstream.cli import app; app()", "demo"]
+
+
+class Place:
+    """An empty directory and free ports for a demo."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port, self.controller_port = free_ports(2)
+        self.out = directory / "out.txt"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {
+            "ACKSTREAM_LOCAL_PORT": str(self.port),
+            "ACKSTREAM_LOCAL_CONTROLLER_PORT": str(self.controller_port),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+            "COLUMNS": "100",
+        }
+        return {name: value for name, value in os.environ.items() if not name.startswith("ACKSTREAM_")} | mine
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start the demo as the leader of a process group, as a shell does."""
+        with self.out.open("wb") as out:
+            return subprocess.Popen(
+                [*DEMO, *arguments], cwd=self.directory, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        return self.out.read_text("utf-8", "replace")
+
+    def processes(self) -> dict[int, str]:
+        """The living processes that were started here, by their working directory."""
+        found = {}
+        for entry in PROC.glob("[0-9]*"):
+            try:
+                if Path(os.readlink(entry / "cwd")).is_relative_to(self.directory):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+            except OSError:
+                # of another user, or gone meanwhile
+                continue
+        return {pid: command for pid, command in found.items() if command}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path.resolve())
+
+
+def within(seconds: float, look: Callable[[], bool]) -> bool:
+    limit = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.05)  # leaves the processor to what is waited for
+    return True
+
+
+def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place):
+    process = place.start("--commands", "300", "--rate", "60")
+    assert process.wait(PATIENCE_SECONDS) == 0, place.said()
+    said = place.said()
+    assert "300 commands sent = 300 replies received = 300 rows in outcomes = 300 rows in signals" in said
+    # 50 devices, six commands each: 43 do as they are told, 5 let it time out, 2 say no
+    for words in (["answered", "258"], ["timed", "out", "30"], ["failed", "12"], ["acknowledgements", "576"]):
+        assert words in [line.split()[: len(words)] for line in said.splitlines()], said
+    assert said.count("yes  ") == 4
+    assert "NO" not in said
+    assert not re.search(r"\b(WARN|ERROR|Traceback)\b", said), "the log of the JVM is no part of the output"
+    assert within(10, lambda: not place.processes()), place.processes()
+    lines = said.partition("How to open them")[2].splitlines()
+    ways = [line for above, line in zip(lines, lines[1:], strict=False) if above.startswith("# ")]
+    assert len(ways) == 4
+    for way in ways:
+        answer = subprocess.run(
+            way, shell=True, cwd=place.directory, env=place.environment, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 0, (way, answer.stderr)
+        assert "fleet" in answer.stdout or "acknowledgements" in answer.stdout, (way, answer.stdout)
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize(
+    ("after", "delay", "group"),
+    [
+        ("", 4.0, True),
+        ("To look on from another terminal", 8.0, True),
+        ("Spark runs correlate", 3.0, False),
+        ("devices wait for commands", 4.0, True),
+    ],
+    ids=["at once", "while Spark starts", "when the jobs run", "while commands are sent"],
+)
+def test_ctrl_c_leaves_no_process_behind(place: Place, after: str, delay: float, group: bool):
+    delay = random.uniform(0, delay)
+    process = place.start("--rate", "100")
+    try:
+        assert within(PATIENCE_SECONDS, lambda: after in place.said() or process.poll() is not None)
+        time.sleep(delay)
+        assert process.poll() is None, place.said()
+        # a terminal tells the whole group, `kill` one process
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+        code = process.wait(60)
+    finally:
+        process.kill()
+    told = f"after {delay:.3f} s: {place.said()}"
+    assert within(10, lambda: not place.processes()), (told, place.processes())
+    assert is_free(place.port)
+    if after:
+        # before, Python may still have been importing
+        assert code == 130, told
+        assert place.said().endswith("Stopped; nothing is left running.\n"), told
+        assert "Traceback" not in told
+
+
+@pytest.fixture
+def running(place: Place) -> Iterator[Settings]:
+    """Start a Kafka as `ackstream up` does, where the demo finds it."""
+    local = Local(data=place.directory / ".ackstream", port=place.port, controller_port=place.controller_port)
+    settings = Settings(local=local, kafka=Kafka(bootstrap=f"localhost:{place.port}"))
+    broker = Broker(settings)
+    broker.start()
+    try:
+        yield settings
+    finally:
+        broker.stop()
+
+
+def test_a_kafka_that_runs_is_used_and_left_as_it_was(place: Place, running: Settings):
+    before = Broker(running).status().pid
+    process = place.start("--commands", "100", "--rate", "100")
+    assert process.wait(PATIENCE_SECONDS) == 0, place.said()
+    assert f"Kafka at localhost:{place.port}, which was running" in place.said()
+    assert Broker(running).status().pid == before
+    with admin(running) as client:
+        assert within(10, lambda: not [name for name in client.list_topics() if name.startswith("demo-")])
+
+
+def test_a_port_that_is_taken_is_a_sentence(place: Place):
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(place.port)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as other
+    ):  # fmt: skip
+        try:
+            assert within(PATIENCE_SECONDS, lambda: not is_free(place.port))
+            assert place.start().wait(PATIENCE_SECONDS) == 1
+        finally:
+            other.terminate()
+    assert re.fullmatch(rf"Port {place.port} is in use by .*: stop that, or set local.port .*\n", place.said())
+
+
+def test_no_java_is_a_sentence(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert place.start().wait(PATIENCE_SECONDS) == 1
+    assert place.said() == (
+        "JAVA_HOME is /nowhere, but there is no program /nowhere/bin/java: correct JAVA_HOME or unset it.\n"
+    )
