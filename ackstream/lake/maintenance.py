@@ -1,0 +1,77 @@
+"""What keeps the tables fast and small: compaction, removal of old files, properties as in the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+
+from ackstream.errors import SettingsError
+from ackstream.lake import tables
+from ackstream.lake.schemas import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Lake, Settings
+
+MILLISECONDS_AN_HOUR = 3_600_000
+
+SHORTEST_RETENTION_HOURS = 24
+"""Longer than any query or transaction should take."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What maintenance did to a table; the files and bytes are those of its present version."""
+
+    table: str
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | None = None) -> list[TableReport]:
+    """Compact tables and remove the files that no version within ``lake.retention`` needs; beside running jobs too.
+
+    :param names: some of the tables; ``None`` takes all
+    :raises SettingsError: where the retention is dangerously short, or a name is not known; nothing is done then
+    :raises StartError: where a table is not there yet, or not as this version writes it
+    """
+    _check_retention(settings.lake)
+    unknown = sorted(set(names or ()) - TABLES.keys())
+    if unknown:
+        raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(TABLES)}.")
+    apart = spark.newSession()
+    # VACUUM takes this many tasks to list a table, of which 10,000 by default last half a minute
+    apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
+    return [_maintain(apart, settings.lake, name) for name in names or TABLES]
+
+
+def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
+    tables.read(spark, lake, name)
+    # the properties first: Delta takes the retention from them
+    tables.create(spark, lake, [name])
+    table = DeltaTable.forPath(spark, tables.location(lake, name))
+    files_before, bytes_before = _size(table)
+    table.optimize().executeCompaction()
+    table.vacuum()
+    files_after, bytes_after = _size(table)
+    return TableReport(name, files_before, files_after, bytes_before, bytes_after)
+
+
+def _size(table: DeltaTable) -> tuple[int, int]:
+    files, size = table.detail().select("numFiles", "sizeInBytes").collect()[0]
+    return files, size
+
+
+def _check_retention(lake: Lake) -> None:
+    if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
+        raise SettingsError(
+            f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
+            f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
+        )

@@ -1,0 +1,135 @@
+"""Ready-made questions to the tables.
+
+Each is plain SQL that Spark and DuckDB both take (:func:`sql`), and a function that asks it through Spark. DuckDB needs
+one line first, as its name for it is another: ``CREATE MACRO explode(list) AS unnest(list)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackstream.lake import tables
+from ackstream.lake.schemas import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ackstream.settings import Lake
+
+QUESTIONS = {
+    "slowest_labels": """
+        SELECT label,
+               count(*) AS acknowledgements,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
+               percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
+               max(latency_ms) AS max_ms
+        FROM {acknowledgements}
+        WHERE disposition = 'accepted' AND label IS NOT NULL AND latency_ms IS NOT NULL
+        GROUP BY label
+        ORDER BY p95_ms DESC, label
+    """,
+    "missing_labels": """
+        SELECT split_part(label, ':', 1) AS party,
+               label,
+               count(*) AS requested,
+               count(CASE WHEN array_contains(missing, label) THEN 1 END) AS missing,
+               count(CASE WHEN array_contains(missing, label) THEN 1 END) / CAST(count(*) AS DOUBLE) AS share
+        FROM (SELECT explode(requested) AS label, missing FROM {outcomes}) AS waited
+        GROUP BY label
+        HAVING count(CASE WHEN array_contains(missing, label) THEN 1 END) > 0
+        ORDER BY missing DESC, label
+    """,
+    "timeouts_by_hour": """
+        SELECT date_trunc('hour', decided_at) AS hour,
+               count(*) AS decided,
+               count(CASE WHEN completed_by = 'timeout' THEN 1 END) AS timeouts,
+               count(CASE WHEN completed_by = 'timeout' THEN 1 END) / CAST(count(*) AS DOUBLE) AS share
+        FROM {outcomes}
+        GROUP BY date_trunc('hour', decided_at)
+        ORDER BY hour
+    """,
+    "outcomes_by_status": """
+        SELECT status,
+               completed_by,
+               count(*) AS outcomes,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
+               percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
+               max(latency_ms) AS max_ms
+        FROM {outcomes}
+        GROUP BY status, completed_by
+        ORDER BY outcomes DESC, status, completed_by
+    """,
+    "unused_acknowledgements": """
+        SELECT disposition,
+               label,
+               count(*) AS acknowledgements,
+               count(DISTINCT correlation_id) AS requests,
+               max(received_at) AS last_received_at
+        FROM {acknowledgements}
+        WHERE disposition <> 'accepted'
+        GROUP BY disposition, label
+        ORDER BY acknowledgements DESC, disposition, label
+    """,
+    "story": """
+        SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,
+               CAST(NULL AS INTEGER) AS status, concat_ws(' ', channel, criterion, action, path) AS detail,
+               value AS content, id
+        FROM {signals} WHERE correlation_id = {correlation_id}
+        UNION ALL
+        SELECT received_at, 2, 'acknowledgement', label, status, disposition, payload, id
+        FROM {acknowledgements} WHERE correlation_id = {correlation_id}
+        UNION ALL
+        SELECT decided_at, 3, 'outcome', CAST(NULL AS STRING), status, completed_by, reply, id
+        FROM {outcomes} WHERE correlation_id = {correlation_id}
+        UNION ALL
+        SELECT received_at, 4, 'dead letter', CAST(NULL AS STRING), CAST(NULL AS INTEGER), reason,
+               CAST(NULL AS STRING), id
+        FROM {dead_letters} WHERE correlation_id = {correlation_id}
+        ORDER BY occurred_at, step, id
+    """,
+}
+"""The questions' SQL by name, with tables and parameters in braces."""
+
+
+def sql(name: str) -> str:
+    """Return a question's SQL with the tables under their own names, and a question mark for each parameter."""
+    return QUESTIONS[name].format(correlation_id="?", **{table: table for table in TABLES})
+
+
+def slowest_labels(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Ask who acknowledges slowly: per label count, p50, p95 and maximum of the latency, slowest p95 first."""
+    return _ask(spark, lake, "slowest_labels")
+
+
+def missing_labels(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Ask who does not acknowledge in time: per party and label how often, and which share of what was requested.
+
+    The party is the label up to its colon, or the whole label.
+    """
+    return _ask(spark, lake, "missing_labels")
+
+
+def timeouts_by_hour(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Ask when requests time out: per UTC hour the requests decided, those that timed out, and their share."""
+    return _ask(spark, lake, "timeouts_by_hour")
+
+
+def outcomes_by_status(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Ask how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency."""
+    return _ask(spark, lake, "outcomes_by_status")
+
+
+def unused_acknowledgements(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Ask which acknowledgements came to nothing: per disposition (late, duplicate, ...) and label."""
+    return _ask(spark, lake, "unused_acknowledgements")
+
+
+def story(spark: SparkSession, lake: Lake, correlation_id: str) -> DataFrame:
+    """Ask what happened to one correlation-id: all its rows, whatever the table, in the order of time."""
+    return _ask(spark, lake, "story", correlation_id=correlation_id)
+
+
+def _ask(spark: SparkSession, lake: Lake, name: str, **parameters: str) -> DataFrame:
+    question = QUESTIONS[name]
+    frames = {table: tables.read(spark, lake, table) for table in TABLES if f"{{{table}}}" in question}
+    return spark.sql(question, **parameters, **frames)

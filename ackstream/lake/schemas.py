@@ -1,0 +1,208 @@
+"""Tables and ledger: every column's name, type and meaning, in one place.
+
+A ledger record carries one or more parts (a signal, acknowledgements, an outcome, a dead letter); each part goes to
+the table of its kind, whatever the record's kind is.
+
+JSON inside a row (headers, values, payloads, replies) is text that holds JSON. Times are UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TEXT, INTEGER, LONG, BOOLEAN = StringType(), IntegerType(), LongType(), BooleanType()
+TIME, BYTES, TEXTS = TimestampType(), BinaryType(), ArrayType(TEXT)
+
+INDEXED_COLUMNS = 4
+"""The first so many columns of each table carry statistics: correlation_id, the row's time, query_id, batch_id."""
+
+KEY = ("query_id", "batch_id", "id")
+"""What makes a row of any table unique."""
+
+PARTITION = "day"
+"""The column by which each table is partitioned."""
+
+
+def _required(name: str, kind: Any, comment: str) -> Any:
+    return StructField(name, kind, nullable=False, metadata={"comment": comment})
+
+
+def _optional(name: str, kind: Any, comment: str) -> Any:
+    return StructField(name, kind, nullable=True, metadata={"comment": comment})
+
+
+def _written(field: Callable[[str, Any, str], Any] = _required) -> list[Any]:
+    return [
+        field("query_id", TEXT, "id of the correlate query that decided"),
+        field("batch_id", LONG, "its batch; with query_id it finds the copies that a replayed batch writes"),
+    ]
+
+
+def _coordinates(what: str) -> list[Any]:
+    return [
+        _required("topic", TEXT, f"Kafka topic of the {what}"),
+        _required("partition", INTEGER, f"Kafka partition of the {what}"),
+        _required("offset", LONG, f"Kafka offset of the {what}"),
+    ]
+
+
+def _day(of: str) -> Any:
+    return _required("day", DateType(), f"UTC day of {of}; the table is partitioned by it")
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+SIGNALS = StructType(
+    [
+        _required("correlation_id", TEXT, "correlation-id of the request"),
+        _required("received_at", TIME, "the broker's time of the request"),
+        *_written(),
+        _optional("thing_id", TEXT, "namespace:name of the thing addressed"),
+        _optional("channel", TEXT, "twin or live"),
+        _optional("criterion", TEXT, "commands, messages, ..."),
+        _optional("action", TEXT, "modify, retrieve, ...; the subject of a message"),
+        _optional("path", TEXT, "path of the signal within the thing"),
+        _required("requested_acks", TEXTS, "labels asked for, in the order of the request"),
+        _optional("response_required", BOOLEAN, "whether the requester waits for an answer"),
+        _optional("timeout_ms", LONG, "how long the request may stay open, in milliseconds"),
+        _optional("headers", TEXT, "JSON object: the signal's headers"),
+        _optional("value", TEXT, "JSON: the signal's value; null where there is none"),
+        *_coordinates("request"),
+        _required("id", TEXT, "the request's reply-id; the outcome's id is the same"),
+        _day("received_at"),
+    ]
+)
+
+ACKNOWLEDGEMENTS = StructType(
+    [
+        _optional("correlation_id", TEXT, "correlation-id of the request it belongs to"),
+        _required("received_at", TIME, "the broker's time of the acknowledgement"),
+        *_written(),
+        _optional("label", TEXT, "who acknowledged: a label, mostly party:step"),
+        _optional("status", INTEGER, "HTTP status: below 400 is a success, 408 is none in time"),
+        _required("disposition", TEXT, "what became of it: accepted, duplicate, unrequested, late, orphan, invalid"),
+        _optional("latency_ms", LONG, "from the request to this acknowledgement, in milliseconds"),
+        _optional("weak", BOOLEAN, "issued by the system for a subscriber that did not take the signal"),
+        _optional("payload", TEXT, "JSON: what the acknowledgement brought; null where it brought nothing"),
+        *_coordinates("acknowledgement"),
+        _required("index", INTEGER, "position within an aggregated acknowledgement, else 0"),
+        _required("id", TEXT, "topic-partition-offset-index"),
+        _day("received_at"),
+    ]
+)
+
+OUTCOMES = StructType(
+    [
+        _required("correlation_id", TEXT, "correlation-id of the request"),
+        _required("decided_at", TIME, "when the request was decided"),
+        *_written(),
+        _optional("thing_id", TEXT, "namespace:name of the thing addressed"),
+        _required("status", INTEGER, "HTTP status of the answer"),
+        _required("completed_by", TEXT, "what completed it: acknowledgements, response, timeout, error, invalid"),
+        _required("requested", TEXTS, "labels waited for, in the order of the request"),
+        _required("missing", TEXTS, "those of them that did not come in time"),
+        _required("started_at", TIME, "the broker's time of the request"),
+        _required("latency_ms", LONG, "from started_at to decided_at, in milliseconds"),
+        _required("reply_id", TEXT, "id of the reply: a repeated reply has the same"),
+        _optional("reply", TEXT, "JSON: the reply as it was sent; null where none was wanted"),
+        _optional("reply_topic", TEXT, "Kafka topic of the reply; null where none was wanted"),
+        _required("id", TEXT, "the same as reply_id"),
+        _day("decided_at"),
+    ]
+)
+
+DEAD_LETTERS = StructType(
+    [
+        _optional("correlation_id", TEXT, "correlation-id, where one could be read"),
+        _required("received_at", TIME, "the broker's time of the record"),
+        *_written(_optional),
+        _required("reason", TEXT, "why the record could not be used"),
+        _optional("key", BYTES, "the record's key"),
+        _optional("value", BYTES, "the record's value"),
+        _required("truncated", BOOLEAN, "whether only the beginning of the value is kept"),
+        *_coordinates("record"),
+        _required("id", TEXT, "topic-partition-offset"),
+        _day("received_at"),
+    ]
+)
+
+# -- ledger -----------------------------------------------------------------------------------------------------------
+
+
+def _ledger(required: dict[str, Any], optional: dict[str, Any]) -> Any:
+    fields = [StructField(name, kind, nullable=False) for name, kind in required.items()]
+    return StructType(fields + [StructField(name, kind, nullable=True) for name, kind in optional.items()])
+
+
+_COORDINATES = {"topic": TEXT, "partition": INTEGER, "offset": LONG}
+
+LEDGER_SIGNAL = _ledger(
+    {"correlation_id": TEXT, "received_at": LONG, "requested_acks": TEXTS, **_COORDINATES},
+    {"thing_id": TEXT, "channel": TEXT, "criterion": TEXT, "action": TEXT, "path": TEXT,
+     "response_required": BOOLEAN, "timeout_ms": LONG, "headers": TEXT, "value": TEXT},
+)  # fmt: skip
+LEDGER_ACK = _ledger(
+    {"received_at": LONG, "disposition": TEXT, **_COORDINATES, "index": INTEGER},
+    {"correlation_id": TEXT, "label": TEXT, "status": INTEGER, "weak": BOOLEAN, "latency_ms": LONG, "payload": TEXT},
+)
+LEDGER_OUTCOME = _ledger(
+    {"correlation_id": TEXT, "status": INTEGER, "completed_by": TEXT, "requested": TEXTS, "missing": TEXTS,
+     "started_at": LONG, "decided_at": LONG, "latency_ms": LONG, "reply_id": TEXT},
+    {"thing_id": TEXT, "reply": TEXT, "reply_topic": TEXT},
+)  # fmt: skip
+LEDGER_DEAD_LETTER = _ledger(
+    {"reason": TEXT, **_COORDINATES, "received_at": LONG},
+    {"correlation_id": TEXT, "key": TEXT, "value": TEXT, "truncated": BOOLEAN},
+)
+PARTS: dict[str, Any] = {
+    "signal": LEDGER_SIGNAL,
+    "acks": LEDGER_ACK,
+    "outcome": LEDGER_OUTCOME,
+    "dead_letter": LEDGER_DEAD_LETTER,
+}
+"""The parts a ledger record may have; acks is an array of its kind."""
+
+LEDGER = _ledger(
+    {"kind": TEXT, "id": TEXT, "query_id": TEXT, "batch_id": LONG},
+    {name: ArrayType(part) if name == "acks" else part for name, part in PARTS.items()},
+)
+"""The JSON of a ledger record. What is not nullable must be there, else the record is malformed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, the part of a ledger record that its rows come from, and the column that is a row's time."""
+
+    name: str
+    comment: str
+    schema: Any
+    part: str
+    time: str
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table("signals", "One row a request.", SIGNALS, "signal", "received_at"),
+        Table("acknowledgements", "One row an acknowledgement.", ACKNOWLEDGEMENTS, "acks", "received_at"),
+        Table("outcomes", "One row a decided request.", OUTCOMES, "outcome", "decided_at"),
+        Table("dead_letters", "One row a record of no use.", DEAD_LETTERS, "dead_letter", "received_at"),
+    )
+}

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+
+from ackstream.errors import SettingsError, StartError
+from ackstream.lake import maintenance, tables
+from ackstream.lake.archive import Archive
+from ackstream.settings import Lake, Settings
+from tests.lake import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake)
+    running = Archive(lake)
+    for batch in range(3):
+        running.write(records.frame(spark, [records.outcome(batch, batch)], batch), batch, "query")
+    (report,) = maintenance.maintain(spark, Settings(lake=lake), ["outcomes"])
+    assert (report.table, report.files_before, report.files_after) == ("outcomes", 3, 1)
+    assert 0 < report.bytes_after < report.bytes_before
+    assert deltalake.DeltaTable(lake.table("outcomes")).to_pyarrow_table().num_rows == 3
+    # the query goes on beside it: a copy is found in the compacted file
+    running.write(records.frame(spark, [records.outcome(2, 2), records.outcome(3, 2)], 3), 3, "query")
+    assert deltalake.DeltaTable(lake.table("outcomes")).to_pyarrow_table().num_rows == 4
+    # files younger than the retention stay for those who read an older version
+    assert len(list(Path(lake.table("outcomes")).rglob("*.parquet"))) == 5
+
+
+def test_all_tables_are_maintained_by_default_with_the_settings_of_now(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake)
+    day = Lake(path=lake.path, retention="24h")
+    reports = maintenance.maintain(spark, Settings(lake=day))
+    assert [(report.table, report.files_after) for report in reports] == [
+        ("signals", 0),
+        ("acknowledgements", 0),
+        ("outcomes", 0),
+        ("dead_letters", 0),
+    ]
+    configuration = deltalake.DeltaTable(lake.table("signals")).metadata().configuration
+    assert configuration["delta.deletedFileRetentionDuration"] == "interval 86400000 milliseconds"
+
+
+def test_a_dangerous_retention_is_refused(spark: SparkSession) -> None:
+    settings = Settings(lake=Lake(retention="90m"))
+    with pytest.raises(SettingsError, match=r"^lake.retention is 1.5 h: removing files so young .* set it to 24h or"):
+        maintenance.maintain(spark, settings)
+
+
+def test_an_unknown_table_is_refused(spark: SparkSession, lake: Lake) -> None:
+    with pytest.raises(SettingsError, match="There is no table signal; the tables are signals, "):
+        maintenance.maintain(spark, Settings(lake=lake), ["signal"])
+
+
+def test_a_table_that_is_not_there_is_not_made(spark: SparkSession, lake: Lake) -> None:
+    with pytest.raises(StartError, match="There is no table outcomes"):
+        maintenance.maintain(spark, Settings(lake=lake), ["outcomes"])
+    assert not Path(lake.table("outcomes")).exists()

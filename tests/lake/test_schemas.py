@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import pytest
+
+from ackstream.correlation import ledger
+from ackstream.lake import schemas
+
+STRUCTS = {
+    "signal": (ledger.SignalRow, schemas.LEDGER_SIGNAL),
+    "acks": (ledger.AckRow, schemas.LEDGER_ACK),
+    "outcome": (ledger.OutcomeRow, schemas.LEDGER_OUTCOME),
+    "dead_letter": (ledger.DeadLetterRow, schemas.LEDGER_DEAD_LETTER),
+    "record": (ledger.LedgerRecord, schemas.LEDGER),
+}
+
+
+@pytest.mark.parametrize(("struct", "schema"), STRUCTS.values(), ids=STRUCTS)
+def test_the_ledger_is_read_with_the_fields_it_is_written_with(struct: Any, schema: Any) -> None:
+    assert sorted(schema.fieldNames()) == sorted(struct.__struct_fields__)
+
+
+@pytest.mark.parametrize(("struct", "schema"), STRUCTS.values(), ids=STRUCTS)
+def test_a_field_that_may_be_absent_from_the_ledger_is_not_required(struct: Any, schema: Any) -> None:
+    optional = {name for name, hint in get_type_hints(struct).items() if "None" in str(hint) or "Unset" in str(hint)}
+    assert not {field.name for field in schema if not field.nullable} & optional
+
+
+@pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
+def test_every_column_says_what_it_holds(table: schemas.Table) -> None:
+    assert all(field.metadata["comment"] for field in table.schema)
+
+
+@pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
+def test_statistics_cover_what_queries_and_the_archive_select_by(table: schemas.Table) -> None:
+    indexed = table.schema.fieldNames()[: schemas.INDEXED_COLUMNS]
+    assert indexed == ["correlation_id", table.time, "query_id", "batch_id"]
+
+
+@pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
+def test_every_table_has_the_key_and_the_partition(table: schemas.Table) -> None:
+    assert {*schemas.KEY, schemas.PARTITION} <= set(table.schema.fieldNames())

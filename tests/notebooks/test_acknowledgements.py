@@ -1,0 +1,100 @@
+"""The notebook, executed on a small day in real tables."""
+
+from __future__ import annotations
+
+import base64
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from ackstream.lake import tables
+from ackstream.lake.archive import Archive
+from ackstream.settings import Lake
+from tests.lake import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "notebooks" / "acknowledgements.ipynb"
+# median in milliseconds, share that never comes
+PARTIES = {"twin-persisted": (30, 0.0), "billing:booked": (250, 0.02), "pump:done": (900, 0.12)}
+TIMEOUT_MS = 5000
+
+
+def request(number: int, chance: random.Random) -> bytes:
+    received_at = records.START + number * 9_000
+    acks, missing = [], []
+    for index, (label, (median, loss)) in enumerate(PARTIES.items()):
+        latency = round(chance.lognormvariate(0, 0.6) * median)
+        if chance.random() < loss or latency > TIMEOUT_MS:
+            missing.append(label)
+        else:
+            times: dict[str, Any] = {"received_at": received_at + latency, "latency_ms": latency}
+            acks.append(records.ack_row(number, label, index, **times))
+    latency = TIMEOUT_MS if missing else max(ack.latency_ms or 0 for ack in acks)
+    outcome = records.outcome_row(
+        number,
+        status=424 if missing else 200,
+        completed_by="timeout" if missing else "acknowledgements",
+        requested=tuple(PARTIES),
+        missing=missing,
+        started_at=received_at,
+        decided_at=received_at + latency,
+        latency_ms=latency,
+    )
+    return records.outcome(
+        number, signal=records.signal_row(number, received_at=received_at), acks=acks, outcome=outcome
+    )
+
+
+def small_day() -> list[bytes | None]:
+    chance = random.Random(7)
+    late = [records.acknowledgement(900 + at, label="pump:done") for at in range(5)]
+    return [*[request(number, chance) for number in range(600)], *late]
+
+
+def execute(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run all cells in a kernel of their own and return the executed notebook."""
+    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", str(lake))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    return notebook
+
+
+def outputs(notebook: Any, kind: str) -> list[Any]:
+    found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return [output["data"][kind] for output in found if kind in output.get("data", {})]
+
+
+def test_it_shows_its_four_plots(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(path=str(tmp_path / "lake"))
+    tables.create(spark, lake)
+    Archive(lake).write(records.frame(spark, small_day()), 0, "query")
+    executed = execute(tmp_path / "lake", monkeypatch)
+    plots = [base64.b64decode(plot) for plot in outputs(executed, "image/png")]
+    assert len(plots) == 4
+    for at, plot in enumerate(plots):
+        (tmp_path / f"plot-{at}.png").write_bytes(plot)
+        assert len(plot) > 10_000
+    shown = "\n".join(outputs(executed, "text/plain") + outputs(executed, "text/html"))
+    assert all(label in shown for label in PARTIES)
+
+
+def test_it_says_so_when_there_is_nothing_to_show(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, Lake(path=str(tmp_path / "lake")))
+    with pytest.raises(CellExecutionError, match=r"There is no outcome yet in .*outcomes: run `make demo`"):
+        execute(tmp_path / "lake", monkeypatch)
+
+
+def test_it_is_kept_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
