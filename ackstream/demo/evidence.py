@@ -1,0 +1,123 @@
+"""What the demo left behind, gathered for comparison: topics as they are on the broker, tables as Spark sees them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.connection import connect_consumer
+from ackstream.client.reader import Reader
+from ackstream.client.records import CORRELATION_ID
+from ackstream.client.reply import Reply, read_reply
+from ackstream.demo.check import Answered, Evidence, Said
+from ackstream.errors import AckstreamError
+from ackstream.lake import tables
+from ackstream.local.topics import admin
+from ackstream.monitor import partitions
+from ackstream.offsets import consumed_offsets
+from ackstream.protocol.envelopes import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.demo.traffic import Tally
+    from ackstream.settings import Settings
+
+READ_SECONDS = 60.0
+POLL_SECONDS = 0.2
+
+
+def catch_up(
+    settings: Settings, queries: Mapping[StreamingQuery, tuple[str, ...]], patience: float, healthy: Callable[[], None]
+) -> bool:
+    """Wait until queries have read their topics to the end, one after the other: each writes what the next reads.
+
+    :param queries: with the names of their topics, without the prefix
+    :param patience: seconds, for all together
+    :returns: whether they have
+    """
+    until = time.monotonic() + patience
+    with admin(settings) as client:
+        for query, names in queries.items():
+            wanted = partitions.ends(client, partitions.of_topics(client, map(settings.kafka.topic, names)))
+            while not _has_read(query, wanted):
+                if time.monotonic() > until:
+                    return False
+                healthy()
+                time.sleep(POLL_SECONDS)
+    return True
+
+
+def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
+    """Read topics and tables.
+
+    :raises AckstreamError: the broker does not answer
+    """
+    topics = read_topics(settings, ("signals", "acks", "replies"))
+    outcomes = _rows(spark, settings, "outcomes", "correlation_id", "reply_id", "status", "completed_by", "reply")
+    return Evidence(
+        sent=list(tally.sent),
+        received=[_answered(reply) for reply in tally.replies.values()],
+        commands=[(_key(record), record.timestamp) for record in topics["signals"]],
+        said=[_said(record) for record in topics["acks"]],
+        replies=[_answered(reply) for record in topics["replies"] if (reply := _reply(record)) is not None],
+        signal_rows=[row[0] for row in _rows(spark, settings, "signals", "correlation_id")],
+        outcome_rows=[_answered(Reply(row[0], row[1], row[2], row[3], (row[4] or "").encode())) for row in outcomes],
+        ack_rows=_rows(spark, settings, "acknowledgements", "topic", "partition", "offset"),
+        dead_letters=len(_rows(spark, settings, "dead_letters", "id")),
+    )
+
+
+def read_topics(settings: Settings, names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return all records of topics, by the topics' names without the prefix.
+
+    :raises AckstreamError: the broker does not answer
+    """
+    kafka = settings.kafka
+    real = {kafka.topic(name): name for name in names}
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    with admin(settings) as client, closing(connect_consumer(kafka, None)) as consumer:
+        ends = partitions.ends(client, partitions.of_topics(client, real))
+        consumer.assign(list(ends))
+        consumer.seek_to_beginning()
+        reader = Reader(consumer, threading.Event())
+        until = time.monotonic() + READ_SECONDS
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            if time.monotonic() > until:
+                raise AckstreamError(f"Kafka at {kafka.bootstrap} does not give its records within {READ_SECONDS:g} s.")
+            for record in reader.read():
+                found[real[record.topic]].append(record)
+    return found
+
+
+def _has_read(query: StreamingQuery, wanted: Mapping[Any, int]) -> bool:
+    done = consumed_offsets(query)
+    return all(done.get(place, 0) >= end for place, end in wanted.items())
+
+
+def _rows(spark: SparkSession, settings: Settings, table: str, *columns: str) -> list[Any]:
+    return [tuple(row) for row in tables.read(spark, settings.lake, table).select(*columns).collect()]
+
+
+def _key(record: Any) -> str:
+    return (dict(record.headers).get(CORRELATION_ID) or b"").decode()
+
+
+def _reply(record: Any) -> Reply | None:
+    return read_reply(record.headers, record.value, record.timestamp)
+
+
+def _answered(reply: Reply) -> Answered:
+    statuses = {label: ack.status for label, ack in reply.acks.items()}
+    return Answered(reply.correlation_id, reply.reply_id, reply.status, reply.completed_by, statuses, reply.data)
+
+
+def _said(record: Any) -> Said:
+    envelope = decode(record.value)
+    place = record.topic, record.partition, record.offset
+    return Said(_key(record), envelope.topic.subject, envelope.status or 0, record.timestamp, place)

@@ -1,0 +1,122 @@
+"""What the demo tells at its end: how the commands ended, three of their replies, and the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.json import JSON
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ackstream.demo.fleet import HABITS
+from ackstream.lake import tables
+from ackstream.lake.schemas import TABLES
+from ackstream.monitor.display import STYLES, span
+from ackstream.monitor.meter import VERDICTS, percentile, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from ackstream.client import Reply
+    from ackstream.demo.check import Finding
+    from ackstream.demo.fleet import Device
+    from ackstream.demo.traffic import Tally
+    from ackstream.settings import Settings
+
+PERCENTILES = (0.5, 0.95, 0.99)
+
+
+def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    return {name: tables.read(spark, settings.lake, name).count() for name in TABLES}
+
+
+def show(console: Console, tally: Tally, devices: Sequence[Device]) -> None:
+    """Print how the commands ended, and sample replies."""
+    _title(console, "How the commands ended")
+    console.print(_verdicts(tally), "", _habits(tally, devices), "", sep="\n")
+    for name, reply in samples(tally.replies.values()):
+        _title(console, f"A reply: {name}")
+        topic = reply.envelope.topic
+        console.print(f"{reply.correlation_id} to {topic.thing_id}, completed by {reply.completed_by}", highlight=False)
+        console.print(Text(reply.explanation, style="dim"))
+        value = JSON.from_data(reply.value).text
+        value.no_wrap = False
+        console.print(Padding(value, (0, 0, 1, 2)))
+
+
+def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> None:
+    """Print the row counts."""
+    _title(console, f"Delta tables in {settings.lake.path}")
+    table = Table("table", "rows", "", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for name, number in rows.items():
+        table.add_row(name, f"{number:,}", Text(TABLES[name].comment, style="dim"))
+    console.print(table, "", sep="\n")
+
+
+def show_findings(console: Console, findings: Iterable[Finding], *, caught_up: bool) -> None:
+    """Print what was checked, and what differs."""
+    _title(console, "Does it add up?")
+    if not caught_up:
+        console.print(Text("The jobs did not catch up in time; what they have not done yet is missing below.", "red"))
+    for finding in findings:
+        good = not finding.differences
+        console.print(Text.assemble(("yes  " if good else "NO   ", "green" if good else "bold red"), finding.text))
+        for difference in finding.differences:
+            console.print(Text(f"     {difference}", style="red"))
+    console.print()
+
+
+def samples(replies: Iterable[Reply]) -> list[tuple[str, Reply]]:
+    """Return one complete reply, one with a 408 entry, and one that is an error, where there are such."""
+    found: dict[str, Reply] = {}
+    for reply in replies:
+        if reply.completed_by == "error":
+            found.setdefault(f"the error {reply.status}", reply)
+        elif reply.missing and reply.missing != tuple(reply.acks):
+            found.setdefault(f"{reply.status}, with a label that timed out", reply)
+        elif reply.ok:
+            found.setdefault(str(reply.status), reply)
+    return sorted(found.items())
+
+
+def _verdicts(tally: Tally) -> Table:
+    headings = [f"p{round(share * 100)}" for share in PERCENTILES]
+    table = Table("", "commands", "share", *headings, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    sent = len(tally.sent)
+    for how in VERDICTS:
+        latencies = sorted(latency for found, latency in tally.latencies if found == how)
+        spans = [span(percentile(latencies, share)) for share in PERCENTILES]
+        table.add_row(Text(how, style=STYLES[how]), f"{len(latencies):,}", f"{len(latencies) / sent:.1%}", *spans)
+    if tally.failures:
+        share = f"{len(tally.failures) / sent:.1%}"
+        table.add_row(Text("without a reply", style="bold red"), f"{len(tally.failures):,}", share)
+    table.add_row("sent", f"{sent:,}")
+    return table
+
+
+def _habits(tally: Tally, devices: Sequence[Device]) -> Table:
+    habits = {device.thing_id: device.habit for device in devices}
+    answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
+    for reply in tally.replies.values():
+        how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
+        answers[habits[reply.envelope.topic.thing_id]][how] += 1
+    table = Table("devices", "", "their way", "answers", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for habit, about in HABITS.items():
+        number = sum(found == habit for found in habits.values())
+        counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
+        table.add_row(habit, str(number), Text(about, style="dim"), counts)
+    return table
+
+
+def _title(console: Console, text: str) -> None:
+    console.rule(Text(text, style="bold"), align="left", style="dim")
