@@ -41,11 +41,14 @@ def guard(spark: SparkSession, settings: Settings) -> None:
             stream.close()
         compare(ours, theirs, location)
         return
-    out = files.create(path, True)  # noqa: FBT003 - overwrite, in Java's signature
+    # whole or not at all: a job may be killed at any moment
+    draft = jvm.org.apache.hadoop.fs.Path(f"{location}/.{NAME}.draft")
+    out = files.create(draft, True)  # noqa: FBT003 - overwrite, in Java's signature
     try:
         out.write(json.dumps(ours).encode())
     finally:
         out.close()
+    files.rename(draft, path)
 
 
 def compare(ours: dict[str, object], theirs: dict[str, object], location: str) -> None:

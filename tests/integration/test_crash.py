@@ -65,7 +65,7 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
                 job = chance.choice(jobs)
                 step = chance.randrange(50, 1_500)
                 grown = _outcome_count if job.name == "archive" else _ledger_count
-                _wait_for_growth(grown, system, step)
+                _wait_for_growth(grown, system, step, jobs)
                 job.kill()
                 job.start()
             traffic.join()
@@ -96,9 +96,15 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
     assert {key for key, (_, status) in by_key.items() if status == 424} == silent
 
 
-def _wait_for_growth(grown: Callable[[System], int], system: System, step: int) -> None:
+def _wait_for_growth(grown: Callable[[System], int], system: System, step: int, jobs: list[Job]) -> None:
     mark = grown(system) + step
-    eventually(None, lambda: grown(system) >= mark, f"growth by {step}")
+
+    def reached() -> bool:
+        for job in jobs:
+            job.check()
+        return grown(system) >= mark
+
+    eventually(None, reached, f"growth by {step}")
 
 
 def _finished(system: System, jobs: list[Job], expected_acks: int) -> bool:
