@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 END_SECONDS = 10
 """How long a JVM that was told to end is waited for before it is killed."""
 
@@ -49,7 +50,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         try:
             with console.status("Starting Spark"):
                 try:
-                    spark = session(settings, name, jars=paths)
+                    spark = session(settings, name, jars=paths, conf=_conf(settings))
                 except Exception as error:
                     raise LocalError(f"Spark did not start: correct what its log {log} tells.") from error
             # it would print a stack trace where the JVM is killed
@@ -60,6 +61,12 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
             _end(launched, 0)
             raise
         _end(launched, END_SECONDS)
+
+
+def _conf(settings: Settings) -> dict[str, str]:
+    """Return what suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back."""
+    options = settings.spark.conf.get(JAVA_OPTIONS, "")
+    return {JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 {options}".strip()}
 
 
 def kill(spark: SparkSession) -> None:

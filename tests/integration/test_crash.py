@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -16,7 +15,6 @@ from tests.integration.jobs import Job
 from tests.integration.system import System, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ackstream.settings import Kafka
@@ -24,18 +22,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 REQUESTS = 20_000
-RATE = 300
 KILLS = 5
+PORTION = REQUESTS // (KILLS + 1) + 1
+RATE = 500
 # every so many-th request never gets its second acknowledgement
 SILENT_EVERY = 20
 TIMEOUT_MS = 20_000
 
 
-def _traffic(system: System) -> None:
-    """Send all requests and acknowledgements at a steady rate, whatever the jobs do meanwhile."""
+def _send(system: System, numbers: range) -> None:
+    """Send requests and their acknowledgements at a steady rate, whatever the jobs do meanwhile."""
     start = time.monotonic()
-    for number in range(REQUESTS):
-        while time.monotonic() - start < number / RATE:
+    for place, number in enumerate(numbers):
+        while time.monotonic() - start < place / RATE:
             time.sleep(0.002)
         key = f"request-{number}"
         system.post("signals", system.command_json(key, requested_acks=["a-ack", "b-ack"], timeout=f"{TIMEOUT_MS}ms"))
@@ -57,22 +56,25 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
     chance = random.Random(20261120)
     with closing(System(kafka, tmp_path, max_offsets_per_trigger=20_000)) as system:
         jobs = [Job(name, system.settings, tmp_path) for name in ("correlate", "archive")]
-        traffic = threading.Thread(target=_traffic, args=(system,))
         try:
-            traffic.start()
-            for _ in range(KILLS):
-                # a job is killed some way into its work: once the ledger, or the table, has grown by some records
+            for portion in range(0, REQUESTS, PORTION):
+                numbers = range(portion, min(portion + PORTION, REQUESTS))
+                if portion == 0:
+                    _send(system, numbers)
+                    continue
+                # a job is killed some way into its work on what was sent last
                 job = chance.choice(jobs)
-                step = chance.randrange(50, 1_500)
-                grown = _outcome_count if job.name == "archive" else _ledger_count
-                _wait_for_growth(grown, system, step, jobs)
+                mark = _written(system, job) + chance.randrange(1, PORTION // 3)
+                _send(system, numbers[: PORTION // 2])
+                eventually(None, lambda: _alive(jobs) and _written(system, job) >= mark, f"{job.name} to write")  # noqa: B023
                 job.kill()
+                _send(system, numbers[PORTION // 2 :])
                 job.start()
-            traffic.join()
             expected_acks = 2 * REQUESTS - REQUESTS // SILENT_EVERY
-            eventually(None, lambda: _finished(system, jobs, expected_acks), "all outcomes and acknowledgements")
+            eventually(
+                None, lambda: _alive(jobs) and _finished(system, expected_acks), "all outcomes and acknowledgements"
+            )
         finally:
-            traffic.join()
             for job in jobs:
                 job.kill()
         outcomes = _rows(system, "outcomes", "correlation_id", "status", "completed_by", "reply_id")
@@ -96,25 +98,18 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
     assert {key for key, (_, status) in by_key.items() if status == 424} == silent
 
 
-def _wait_for_growth(grown: Callable[[System], int], system: System, step: int, jobs: list[Job]) -> None:
-    mark = grown(system) + step
-
-    def reached() -> bool:
-        for job in jobs:
-            job.check()
-        return grown(system) >= mark
-
-    eventually(None, reached, f"growth by {step}")
+def _written(system: System, job: Job) -> int:
+    return _outcome_count(system) if job.name == "archive" else system.end("ledger")
 
 
-def _finished(system: System, jobs: list[Job], expected_acks: int) -> bool:
+def _alive(jobs: list[Job]) -> bool:
     for job in jobs:
         job.check()
+    return True
+
+
+def _finished(system: System, expected_acks: int) -> bool:
     return _outcome_count(system) >= REQUESTS and len(_rows(system, "acknowledgements", "offset")) >= expected_acks
-
-
-def _ledger_count(system: System) -> int:
-    return system.end("ledger")
 
 
 def _outcome_count(system: System) -> int:
