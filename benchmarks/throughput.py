@@ -53,7 +53,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(requests=242_000, batch=100_000, slow_requests=14_000, slow_batch=8_000, rounds=ROUNDS)
+FULL = Size(requests=242_000, batch=100_000, slow_requests=4_000, slow_batch=2_400, rounds=ROUNDS)
 SMALL = Size(requests=7_000, batch=4_000, slow_requests=1_000, slow_batch=600, rounds=2)
 
 

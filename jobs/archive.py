@@ -6,7 +6,8 @@ import sys
 
 from ackstream.errors import AckstreamError
 from ackstream.lake import archive
-from ackstream.local.topics import ensure_topics
+from ackstream.local.topics import prepare
+from ackstream.offsets import committer
 from ackstream.session import session
 from ackstream.settings import load
 
@@ -15,8 +16,10 @@ def main() -> None:
     """Parse the settings, build the session, start, await."""
     try:
         settings = load()
-        ensure_topics(settings, ["ledger"])
-        archive.start(session(settings, "ackstream-archive"), settings).awaitTermination()
+        prepare(settings, ["ledger"])
+        query = archive.start(session(settings, "ackstream-archive"), settings)
+        with committer(settings.kafka, query, settings.archive.group):
+            query.awaitTermination()
     except AckstreamError as error:
         sys.exit(str(error))
 
