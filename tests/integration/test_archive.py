@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -18,7 +12,6 @@ from pyspark.errors import StreamingQueryException
 from ackstream.lake import archive
 from ackstream.lake.archive import Archive
 from ackstream.lake.schemas import TABLES
-from ackstream.local.submit import submit_command, submit_environment
 from ackstream.local.topics import ensure_topics
 from ackstream.settings import Archive as ArchiveSettings
 from ackstream.settings import Kafka, Lake, Settings
@@ -26,16 +19,16 @@ from tests.lake import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
 
+PATIENCE_SECONDS = 180
 REQUESTS = 300
 BATCH = 20
 """Requests that one batch of correlate decides."""
-
-PATIENCE_SECONDS = 180
 
 
 @pytest.fixture
@@ -120,54 +113,3 @@ def test_a_crash_between_the_commits_of_two_tables_leaves_no_gap_and_no_copy(
             finish(spark, settings)
     finish(spark, settings)
     check(settings)
-
-
-def test_a_job_that_is_killed_again_and_again_loses_and_repeats_nothing(
-    spark: SparkSession, settings: Settings
-) -> None:
-    produce(settings, entries())
-    for commits in (5, 9, 14):
-        with submitted(settings):
-            wait_for_commits(settings, commits)
-    finish(spark, settings)
-    check(settings)
-
-
-@contextmanager
-def submitted(settings: Settings) -> Iterator[None]:
-    """Run ``jobs/archive.py`` as ``ackstream submit archive`` does, and kill it at the end of the block."""
-    environment = submit_environment() | {
-        "ACKSTREAM_KAFKA_BOOTSTRAP": settings.kafka.bootstrap,
-        "ACKSTREAM_KAFKA_TOPIC_PREFIX": settings.kafka.topic_prefix,
-        "ACKSTREAM_ARCHIVE_TRIGGER": settings.archive.trigger,
-        "ACKSTREAM_ARCHIVE_MAX_OFFSETS_PER_TRIGGER": str(settings.archive.max_offsets_per_trigger),
-        "ACKSTREAM_LAKE_PATH": settings.lake.path,
-        "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
-        "PYTHONPATH": str(Path(archive.__file__).parents[2]),
-    }
-    log = Path(settings.lake.path).with_name("job.log")
-    with log.open("ab") as output:
-        job = subprocess.Popen(
-            submit_command(settings, "archive"),
-            env=environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            yield
-            assert job.poll() is None, log.read_text("utf-8")
-        finally:
-            # JVM and Python alike
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
-
-
-def wait_for_commits(settings: Settings, number: int) -> None:
-    """Wait until all tables together have so many commits."""
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < limit:
-        if sum(1 for _ in Path(settings.lake.path).glob("*/_delta_log/*.json")) >= number:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no {number} commits within {PATIENCE_SECONDS} s")
