@@ -184,9 +184,10 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
             raise SettingsError(f"The settings file {path} does not exist; correct ACKSTREAM_CONF or leave it out.")
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
+    return values
 
 
 def _read_environment(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
