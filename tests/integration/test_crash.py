@@ -109,7 +109,9 @@ def _alive(jobs: list[Job]) -> bool:
 
 
 def _finished(system: System, expected_acks: int) -> bool:
-    return _outcome_count(system) >= REQUESTS and len(_rows(system, "acknowledgements", "offset")) >= expected_acks
+    # the tables are committed one by one: all of them must be complete
+    expected = {"outcomes": REQUESTS, "signals": REQUESTS, "acknowledgements": expected_acks}
+    return all(len(_rows(system, table, "correlation_id")) >= rows for table, rows in expected.items())
 
 
 def _outcome_count(system: System) -> int:
