@@ -20,7 +20,7 @@ def test_no_kafka_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
 def test_an_option_that_the_client_does_not_know_is_named():
     kafka = Kafka(options={"security.protocol": "PLAINTEXT", "securty.protocol": "SSL"})
     with pytest.raises(
-        SettingsError, match=r"^kafka\.options has securty_protocol, which the Kafka client does not know"
+        SettingsError, match=r"^kafka\.options has securty.protocol, which the Kafka client does not know"
     ):
         topics.ensure_topics(Settings(kafka=kafka))
 
