@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from ackstream.local import places
+from ackstream.local.submit import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +37,7 @@ def session(
     if not _submitted():
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
         if settings.spark.master.startswith("local"):
-            # the machine's name may not resolve, and its address may change while a laptop moves
-            entries["spark.driver.host"] = entries["spark.driver.bindAddress"] = "127.0.0.1"
+            entries |= LOOPBACK
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
     builder = SparkSession.builder.appName(name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.correlation.ledger import DEAD_LETTER_BYTES
 from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
 from ackstream.options import options
 from ackstream.protocol.envelopes import PROTOCOL_CONTENT_TYPE
@@ -25,9 +26,6 @@ LATEST_TICK = 4_102_444_800_000
 
 EARLIEST, LATEST = -2, -1
 """Spark's names for the ends of a partition."""
-
-KEPT_BYTES = 65_536
-"""Of a value over the limit only so much goes on: enough for its dead letter."""
 
 
 def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
@@ -118,7 +116,8 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
             .otherwise(F.col("correlation_id"))
             .alias("correlation_id"),
             "key",
-            F.when(F.length("value") > rules.max_value_bytes, F.substring("value", 1, KEPT_BYTES))
+            # of a value over the limit only as much goes on as its dead letter keeps
+            F.when(F.length("value") > rules.max_value_bytes, F.substring("value", 1, DEAD_LETTER_BYTES))
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),

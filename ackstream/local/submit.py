@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
-_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def submit_command(settings: Settings, job: str, *arguments: str, console: Console | None = None) -> list[str]:
@@ -28,7 +28,7 @@ def submit_command(settings: Settings, job: str, *arguments: str, console: Conso
     script = places.job(job)
     spark = settings.spark
     # the machine's name may not resolve, and its address may change while a laptop moves
-    hosts = _LOOPBACK if spark.master.startswith("local") else {}
+    hosts = LOOPBACK if spark.master.startswith("local") else {}
     # of two entries with one key spark-submit takes the last
     entries = [*hosts.items(), *spark.conf.items()]
     return [
