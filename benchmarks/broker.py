@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ackstream.local.broker import Broker
-from ackstream.local.topics import TOPICS
+from ackstream.topics import TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ackstream.local import jars, places
-from ackstream.local.topics import TOPICS, ensure_topics
 from ackstream.session import session
 from ackstream.settings import Settings, load
+from ackstream.topics import TOPICS, ensure_topics
 from benchmarks import broker
 from benchmarks.broker import Offsets
 

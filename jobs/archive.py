@@ -6,10 +6,10 @@ import sys
 
 from ackstream.errors import AckstreamError
 from ackstream.lake import archive
-from ackstream.local.topics import prepare
 from ackstream.offsets import committer
 from ackstream.session import session
 from ackstream.settings import load
+from ackstream.topics import prepare
 
 
 def main() -> None:

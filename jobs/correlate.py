@@ -6,9 +6,9 @@ import sys
 
 from ackstream.correlation.service import TOPICS, running
 from ackstream.errors import AckstreamError
-from ackstream.local.topics import prepare
 from ackstream.session import session
 from ackstream.settings import load
+from ackstream.topics import prepare
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": set(),
     "errors": set(),
     "settings": {"protocol"},
+    "topics": set(),
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},

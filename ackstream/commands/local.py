@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ackstream import topics
 from ackstream.errors import AckstreamError, LocalError, SettingsError
-from ackstream.local import jars, java, ports, topics
+from ackstream.local import jars, java, ports
 from ackstream.local.broker import Broker
 from ackstream.local.submit import run, submit_command
 from ackstream.settings import load

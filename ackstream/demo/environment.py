@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
+from ackstream import topics
 from ackstream.correlation.service import TOPICS
 from ackstream.errors import LocalError
-from ackstream.local import topics
 from ackstream.local.broker import Broker
 from ackstream.settings import Clock, Kafka, Lake
 

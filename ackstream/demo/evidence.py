@@ -14,10 +14,10 @@ from ackstream.client.reply import Reply, read_reply
 from ackstream.demo.check import Answered, Evidence, Said
 from ackstream.errors import AckstreamError
 from ackstream.lake import tables
-from ackstream.local.topics import admin
 from ackstream.monitor import partitions
 from ackstream.offsets import consumed_offsets
 from ackstream.protocol.envelopes import decode
+from ackstream.topics import admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,8 +11,8 @@ from kafka.errors import RetriableError
 
 from ackstream.client.connection import check_topics, connect_consumer
 from ackstream.client.reader import Reader
-from ackstream.local.topics import admin
 from ackstream.monitor import ledger, partitions
+from ackstream.topics import admin
 
 if TYPE_CHECKING:
     from types import TracebackType

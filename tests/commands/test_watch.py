@@ -8,8 +8,8 @@ from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from ackstream.cli import app
-from ackstream.local.topics import ensure_topics
 from ackstream.settings import Settings
+from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from pathlib import Path

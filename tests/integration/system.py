@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
 from ackstream.correlation.service import TOPICS, running
-from ackstream.local.topics import ensure_topics
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
+from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from ackstream.lake import archive
 from ackstream.lake.archive import Archive
 from ackstream.lake.schemas import TABLES
-from ackstream.local.topics import ensure_topics
 from ackstream.settings import Archive as ArchiveSettings
 from ackstream.settings import Kafka, Lake, Settings
+from ackstream.topics import ensure_topics
 from tests.lake import records
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from ackstream.errors import LocalError
 from ackstream.local import ports
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
-from ackstream.local.topics import ensure_topics
 from ackstream.settings import Kafka, Local, Settings
+from ackstream.topics import ensure_topics
 from tests.conftest import free_ports
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from ackstream.client import (
     connection,
 )
 from ackstream.local.broker import Broker
-from ackstream.local.topics import ensure_topics
 from ackstream.protocol.acknowledgements import read_ack
 from ackstream.protocol.envelopes import decode
 from ackstream.protocol.errors import thing_not_found
 from ackstream.settings import Kafka, Local, Settings
+from ackstream.topics import ensure_topics
 from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
 from tests.conftest import free_ports
 

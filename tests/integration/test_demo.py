@@ -17,8 +17,8 @@ import pytest
 
 from ackstream.local.broker import Broker
 from ackstream.local.ports import is_free
-from ackstream.local.topics import admin
 from ackstream.settings import Kafka, Local, Settings
+from ackstream.topics import admin
 from tests.conftest import free_ports
 
 if TYPE_CHECKING:

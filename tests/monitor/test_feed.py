@@ -8,10 +8,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
-from ackstream.local.topics import ensure_topics
 from ackstream.monitor.feed import Feed
 from ackstream.monitor.meter import Meter
 from ackstream.settings import Archive, Correlate, Settings
+from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka

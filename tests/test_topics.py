@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from ackstream import topics
 from ackstream.errors import LocalError, SettingsError
-from ackstream.local import topics
 from ackstream.settings import Kafka, Settings
 from tests.conftest import free_ports
 
