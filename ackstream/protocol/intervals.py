@@ -1,0 +1,138 @@
+"""Sets of sequence numbers as closed intervals: what was acknowledged, stored or discarded, in any order.
+
+One type for all planes. The watermark is the end of the run that begins at the first expected number, never the
+maximum: what lies behind a hole is known, but nothing may be released because of it (brokers.md 4, rule 4; RTI-30).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Interval: TypeAlias = tuple[int, int]
+"""First and last number, both included."""
+
+
+class TooManyHolesError(ValueError):
+    """An interval would leave more holes than the set may have; the set is as before."""
+
+
+class Intervals:
+    """A set of whole numbers from ``start`` on; numbers before it count as members.
+
+    Grows only. Adding costs a binary search, and moving the runs behind where one is inserted; memory is two integers a
+    run, however many numbers it has.
+    """
+
+    __slots__ = ("_firsts", "_lasts", "max_holes", "start")
+
+    def __init__(self, intervals: Iterable[Interval] = (), *, start: int = 1, max_holes: int | None = None) -> None:
+        """Hold the given intervals, which may overlap and come in any order.
+
+        :param start: the first expected number
+        :param max_holes: how many holes there may be; ``None`` for any number
+        :raises ValueError: an interval is reversed
+        :raises TooManyHolesError: there are more holes than ``max_holes``
+        """
+        self.start = start
+        self.max_holes = max_holes
+        # disjoint, ascending, with at least one number between two runs
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in intervals:
+            self.add(first, last)
+
+    def add(self, first: int, last: int | None = None) -> list[Interval]:
+        """Add the numbers ``first`` to ``last`` (one number without it); return the runs that are new, ascending.
+
+        :raises ValueError: ``last`` is before ``first``
+        :raises TooManyHolesError: more holes than ``max_holes``; an interval that opens none is always taken
+        """
+        last = first if last is None else last
+        new = self.missing(first, last)
+        if not new:
+            return []
+        first = max(first, self.start)
+        # the runs [low, high) overlap or touch the interval
+        low, high = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
+        if low == high and self.max_holes is not None:
+            # a run of its own: it divides a hole, or opens one behind all others
+            holes = self.holes + (first > self.first_hole)
+            if holes > max(self.max_holes, self.holes):
+                raise TooManyHolesError(
+                    f"{first} to {last} would be behind hole {holes}; {self.max_holes} are allowed."
+                )
+        if low < high:
+            first, last = min(first, self._firsts[low]), max(last, self._lasts[high - 1])
+        self._firsts[low:high] = [first]
+        self._lasts[low:high] = [last]
+        return new
+
+    def merge(self, intervals: Iterable[Interval]) -> list[Interval]:
+        """Add several intervals (or another set); return the runs that are new, in the order of adding.
+
+        :raises ValueError: as :meth:`add`; what came before the wrong interval is added
+        """
+        return [run for first, last in intervals for run in self.add(first, last)]
+
+    def missing(self, first: int, last: int) -> list[Interval]:
+        """Return the runs of ``first`` to ``last`` that are not in the set, ascending.
+
+        :raises ValueError: ``last`` is before ``first``
+        """
+        if last < first:
+            raise ValueError(f"An interval must not end before it begins: {first} to {last}.")
+        found = []
+        position = max(first, self.start)
+        for index in range(bisect_left(self._lasts, position), bisect_right(self._firsts, last)):
+            if position < self._firsts[index]:
+                found.append((position, self._firsts[index] - 1))
+            position = self._lasts[index] + 1
+        if position <= last:
+            found.append((position, last))
+        return found
+
+    def __contains__(self, number: int) -> bool:
+        index = bisect_left(self._lasts, number)
+        return number < self.start or (index < len(self._lasts) and self._firsts[index] <= number)
+
+    @property
+    def first_hole(self) -> int:
+        """The smallest number that is not in the set."""
+        return self._lasts[0] + 1 if self._firsts and self._firsts[0] == self.start else self.start
+
+    @property
+    def watermark(self) -> int:
+        """The number up to which all are in the set; ``start - 1`` where the first expected one is missing."""
+        return self.first_hole - 1
+
+    @property
+    def highest(self) -> int:
+        """The greatest number in the set; ``start - 1`` where it is empty."""
+        return self._lasts[-1] if self._lasts else self.start - 1
+
+    @property
+    def holes(self) -> int:
+        """How many runs of numbers below the highest are missing."""
+        return len(self._firsts) - (self.first_hole > self.start)
+
+    def __iter__(self) -> Iterator[Interval]:
+        """Iterate over the runs, ascending."""
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._firsts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return (self.start, self._firsts, self._lasts) == (other.start, other._firsts, other._lasts)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"Intervals({list(self)}, start={self.start})"
