@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
@@ -148,6 +148,36 @@ class Lake(Part):
         return f"{self.checkpoints.rstrip('/')}/{job}"
 
 
+class AccessRule(Part):
+    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters."""
+
+    subjects: tuple[str, ...] = Field(min_length=1)
+    things: tuple[str, ...] = ("*",)
+    path: str = Field("/", pattern="^/")
+    grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
+
+
+class Gateway(Part):
+    """HTTP and WebSocket."""
+
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8080, ge=0, le=65535)
+    max_body_bytes: int = Field(1_000_000, ge=1)
+    max_timeout: Milliseconds = Field("60s")  # type: ignore[assignment]
+    max_claim_timeout: Milliseconds = Field("10m")  # type: ignore[assignment]
+    fire_and_forget_wait: Milliseconds = Field("3s")  # type: ignore[assignment]
+    delivery_timeout: Milliseconds = Field("10s")  # type: ignore[assignment]
+    default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
+    page_window: Milliseconds = Field("5m")  # type: ignore[assignment]
+    users: dict[str, str] = {}
+    jwt_key_file: str = ""
+    jwt_jwks_file: str = ""
+    jwt_algorithms: tuple[str, ...] = ("RS256",)
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    access: tuple[AccessRule, ...] = ()
+
+
 class Settings(Part):
     """All parts."""
 
@@ -158,6 +188,7 @@ class Settings(Part):
     clock: Clock = Clock()
     archive: Archive = Archive()
     lake: Lake = Lake()
+    gateway: Gateway = Gateway()
 
 
 def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
