@@ -214,6 +214,11 @@ def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return reply
 
 
+def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the headers of a message clients get to see: internal ones vanish."""
+    return {name: value for name, value in headers.items() if name.lower() not in _NEVER_WRITTEN}
+
+
 def external_in(headers: Mapping[str, str]) -> dict[str, str]:
     """Return what of text headers (HTTP, message headers) clients may set; acks as JSON arrays.
 
