@@ -160,15 +160,15 @@ def check_topics(consumer: Any, kafka: Kafka, *topics: str) -> None:
             )
 
 
-def subscribe_at_end(consumer: Any, kafka: Kafka, topic: str) -> None:
-    """Read a topic from now on: all partitions, without a group; partitions added later from their beginning.
+def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
+    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
 
     When this returns, every record written from now on will be read. The consumer is to have ``auto_offset_reset``
     ``earliest``: a partition that is new has been empty.
 
     :raises UnreachableError: the broker went away
     """
-    consumer.subscribe([topic])
+    consumer.subscribe(list(topics))
     try:
         # asks for metadata, which assign the partitions
         consumer.topics()

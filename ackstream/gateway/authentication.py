@@ -1,0 +1,194 @@
+"""Who a client is: Basic with password hashes, Bearer with JSON Web Tokens, or nobody asks on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import json
+import logging
+import os
+from base64 import b64decode
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from ackstream.errors import SettingsError
+from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.passwords import hash_password, matches
+from ackstream.protocol.access import OPEN, Access, Rule
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from ackstream.settings import Gateway
+
+log = logging.getLogger(__name__)
+
+ANONYMOUS = ("anonymous",)
+REMEMBERED = 1_024
+"""So many good passwords are known again by a keyed hash; checking one anew takes 50 ms."""
+
+
+class Authenticator:
+    """Tells the subjects of a connection: ``user:NAME`` or ``jwt:SUB``; without authentication ``anonymous``."""
+
+    def __init__(self, settings: Gateway) -> None:
+        """Read the keys.
+
+        :raises SettingsError: a key or a hash is none, or authentication is off on an address others can reach
+        """
+        self._users = dict(settings.users)
+        self._tokens = _Tokens(settings) if settings.jwt_key_file or settings.jwt_jwks_file else None
+        self.required = bool(self._users) or self._tokens is not None
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._pepper = os.urandom(32)
+        # what a name nobody has is checked against, so that it takes as long
+        self._nobody = hash_password("", b"nobody")
+        for name, hashed in self._users.items():
+            _check_hash(name, hashed)
+        if not self.required:
+            _check_loopback(settings.host)
+
+    async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
+        """Return the subjects of an HTTP request or a WebSocket.
+
+        :raises DittoError: 401 ``gateway:authentication.failed``
+        """
+        if not self.required:
+            return ANONYMOUS
+        scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "basic" and self._users:
+            return (f"user:{await self._user(credentials.strip())}",)
+        if scheme.lower() == "bearer" and self._tokens is not None:
+            return (f"jwt:{self._tokens.subject(credentials.strip())}",)
+        raise authentication_failed("The request has no credentials of a kind that is accepted here.", self.schemes)
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The accepted schemes, as in ``WWW-Authenticate``."""
+        found = ('Basic realm="ackstream", charset="UTF-8"',) if self._users else ()
+        return (*found, 'Bearer realm="ackstream"') if self._tokens is not None else found
+
+    async def _user(self, credentials: str) -> str:
+        try:
+            name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
+        except ValueError:
+            name = colon = password = ""
+        key = hashlib.blake2b(f"{name}:{password}".encode(), key=self._pepper).digest()
+        if colon and key in self._known:
+            self._known.move_to_end(key)
+            return name
+        hashed = self._users.get(name)
+        right = await asyncio.to_thread(matches, password, hashed or self._nobody)
+        if hashed is None or not right:
+            raise authentication_failed("The user name or the password is wrong.", self.schemes)
+        self._known[key] = None
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return name
+
+
+_ALGORITHMS = set(jwt.algorithms.get_default_algorithms()) - {"none"}
+
+
+class _Tokens:
+    """Checks bearer tokens: signature, expiry, issuer, audience."""
+
+    def __init__(self, settings: Gateway) -> None:
+        self._algorithms = list(settings.jwt_algorithms)
+        self._issuer = settings.jwt_issuer or None
+        self._audience = settings.jwt_audience or None
+        self._key: Any = None
+        self._set: jwt.PyJWKSet | None = None
+        if not self._algorithms or not {*self._algorithms} <= _ALGORITHMS:
+            raise SettingsError(
+                f"The setting gateway.jwt_algorithms is {self._algorithms!r}: name algorithms such as RS256 or HS256."
+            )
+        if settings.jwt_key_file:
+            self._key = _read_key("jwt_key_file", settings.jwt_key_file).strip()
+        else:
+            text = _read_key("jwt_jwks_file", settings.jwt_jwks_file)
+            try:
+                self._set = jwt.PyJWKSet.from_dict(json.loads(text))
+            except (ValueError, KeyError, AttributeError, jwt.PyJWTError) as error:
+                raise SettingsError(
+                    f"The setting gateway.jwt_jwks_file is {settings.jwt_jwks_file!r}, which holds no JSON Web Key Set "
+                    f"({error}): write the issuer's into it."
+                ) from None
+
+    def subject(self, token: str) -> str:
+        try:
+            required = ["sub", *(["iss"] if self._issuer else []), *(["aud"] if self._audience else [])]
+            claims = jwt.decode(
+                token,
+                self._key if self._set is None else self._signing_key(token, self._set),
+                algorithms=self._algorithms,
+                issuer=self._issuer,
+                audience=self._audience,
+                options={"require": required, "verify_aud": self._audience is not None},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise authentication_failed(
+                f"The token is not accepted: {error}.", ('Bearer error="invalid_token"',)
+            ) from None
+        return str(claims["sub"])
+
+    @staticmethod
+    def _signing_key(token: str, keys: jwt.PyJWKSet) -> Any:
+        wanted = jwt.get_unverified_header(token).get("kid")
+        if wanted is None and len(keys.keys) == 1:
+            return keys.keys[0]
+        for key in keys.keys:
+            if key.key_id == wanted:
+                return key
+        raise jwt.InvalidTokenError("it names no key of the key set")
+
+
+def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
+    """Return the access rules; where nobody is asked who they are, everything is open.
+
+    :raises SettingsError: authentication is on and no rule grants anything
+    """
+    if not authenticator.required:
+        return OPEN
+    if not settings.access:
+        raise SettingsError(
+            "The setting gateway.access is empty, so that nobody who signs in may do anything: grant something with "
+            "[[gateway.access]] (subjects, things, path, grant)."
+        )
+    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in settings.access)
+
+
+def _check_loopback(host: str) -> None:
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise SettingsError(
+            f"The setting gateway.host is {host!r}, which others can reach, and authentication is off: give "
+            f"gateway.users or gateway.jwt_key_file, or listen at 127.0.0.1."
+        )
+    log.warning("Authentication is off: everybody on this machine may read and write every thing.")
+
+
+def _check_hash(name: str, hashed: str) -> None:
+    try:
+        matches("", hashed)
+    except ValueError as error:
+        raise SettingsError(
+            f"The setting gateway.users has {hashed!r} for {name!r}, which is no password hash ({error}): put there "
+            f"what `ackstream password` prints."
+        ) from None
+    if ":" in name:
+        raise SettingsError(f"The setting gateway.users has the name {name!r}: a user name has no colon.")
+
+
+def _read_key(key: str, name: str) -> str:
+    try:
+        return Path(name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The setting gateway.{key} is {name!r}, which cannot be read ({error}).") from None
