@@ -9,7 +9,7 @@ import pytest
 from ackstream import conformance
 from ackstream.conformance import KINDS, Case, CaseFileError, check, main, run
 
-CASES = Path(__file__).parent / "vectors" / "cases"
+CASES = Path(__file__).parent.parent / "vectors" / "cases"
 
 
 def _cases(kind: str) -> list[Any]:

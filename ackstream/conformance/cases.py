@@ -1,7 +1,7 @@
-"""Runs case files against the library, so that whoever writes a client can see that both understand the same.
+"""Cases of the protocol: one line of JSON each, ``{"id", "kind", "given", "expect"}``.
 
-A case is one line of JSON: ``{"id", "kind", "given", "expect"}``. Each kind goes through public functions of the
-library. An ``error`` in ``expect`` names the fields that must be equal, others are free; ``{}`` means any error.
+Each kind goes through public functions of the library. An ``error`` in ``expect`` names the fields that must be equal,
+others are free; ``{}`` means any error.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 
+from ackstream.conformance.results import Failure
 from ackstream.correlation import aggregation
-from ackstream.errors import AckstreamError
 from ackstream.protocol import rql, settlement
 from ackstream.protocol.acknowledgements import (
     Acknowledgement,
@@ -47,14 +46,9 @@ from ackstream.protocol.labels import is_built_in, parse_label, parse_request
 from ackstream.protocol.topics import TopicPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
 Json = dict[str, Any]
-
-
-class CaseFileError(AckstreamError):
-    """A path is not there, or what is there are no cases."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -64,28 +58,6 @@ class Case(msgspec.Struct, frozen=True):
     kind: str
     given: Json
     expect: Json
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """A case that came out otherwise than expected."""
-
-    id: str
-    expected: Json
-    actual: Json
-
-
-class FileResult(msgspec.Struct):
-    """What the cases of one file came to; ``unknown`` holds id and kind of those nothing is known about."""
-
-    name: str
-    passed: int = 0
-    failed: list[Failure] = []
-    unknown: list[tuple[str, str]] = []
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether all cases passed."""
-        return not self.failed and not self.unknown
 
 
 # -- the kinds: what is given in, what the library says out; a DittoError is an answer too ---------------------------
@@ -305,9 +277,6 @@ _SAID_WHERE_CONCERNED = {"header-defaults", "header-value"}
 """Kinds whose cases expect only some of what there is to say."""
 
 
-# -- running ---------------------------------------------------------------------------------------------------------
-
-
 def check(case: Case) -> Failure | None:
     """Run a case of a known kind; ``None``: it passed."""
     try:
@@ -323,76 +292,6 @@ def check(case: Case) -> Failure | None:
     if isinstance(wanted, dict) and isinstance(found, dict):
         compared = compared | {"error": {name: found.get(name) for name in wanted}}
     return None if _text(compared) == _text(case.expect) else Failure(case.id, case.expect, actual)
-
-
-def run(paths: Sequence[Path]) -> list[FileResult]:
-    """Run the cases of files, and of all ``*.jsonl`` files in directories.
-
-    :raises CaseFileError: a path is not there or holds no cases
-    """
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found = sorted(path.rglob("*.jsonl"))
-            if not found:
-                raise CaseFileError(f"{path} holds no *.jsonl file; name a file of cases or a directory of such files.")
-            files += found
-        elif path.exists():
-            files.append(path)
-        else:
-            raise CaseFileError(f"{path} does not exist; name a file of cases or a directory of such files.")
-    loaded = [(file.name, _load(file)) for file in files]
-    return [_run_file(name, cases) for name, cases in loaded]
-
-
-def main(paths: Sequence[Path]) -> int:
-    """Run and print; return the exit code: 1 where anything failed or is unknown."""
-    try:
-        results = run(paths)
-    except CaseFileError as error:
-        typer.echo(str(error), err=True)
-        return 1
-    for result in results:
-        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.unknown)} unknown"
-        typer.echo(f"{result.name}: {counts}")
-        for failure in result.failed:
-            typer.echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
-        for identity, kind in result.unknown:
-            typer.echo(f"  {identity}\n    the kind {kind} is not known")
-    return 0 if all(result.ok for result in results) else 1
-
-
-def _load(file: Path) -> list[Case]:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaseFileError(f"{file} cannot be read as UTF-8 text: {error}.") from error
-    cases = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            cases.append(msgspec.convert(json.loads(line), Case))
-        except (ValueError, RecursionError) as error:
-            raise CaseFileError(
-                f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
-                f" ({error})."
-            ) from error
-    return cases
-
-
-def _run_file(name: str, cases: Iterable[Case]) -> FileResult:
-    result = FileResult(name)
-    for case in cases:
-        if case.kind not in KINDS:
-            result.unknown.append((case.id, case.kind))
-            continue
-        failure = check(case)
-        if failure is None:
-            result.passed += 1
-        else:
-            result.failed.append(failure)
-    return result
 
 
 def _text(value: Json) -> str:

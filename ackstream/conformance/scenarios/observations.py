@@ -1,0 +1,135 @@
+"""Comparing what was observed with what a scenario expects (brokers.md 6).
+
+An object must have what is expected of it and may have more; a list must be equal in length and order, so that one ack
+too many is a failure. Times are words of an object: ``at_ms`` exactly, ``by_ms`` no later, ``not_before_ms`` no earlier
+than the observed ``at_ms``. ``or`` in an object is another object that is as good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+AT, BY, NOT_BEFORE, OR = "at_ms", "by_ms", "not_before_ms", "or"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A value seen after each step: expected is the last one, or all of them, with or without repetitions."""
+
+    values: Sequence[Any]
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        values = list(self.values)
+        if not isinstance(expected, list):
+            return matches(expected, values[-1])
+        changes = [value for index, value in enumerate(values) if index == 0 or value != values[index - 1]]
+        return matches(expected, values) or matches(expected, changes)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A list of which also the length may be expected."""
+
+    values: Sequence[Any]
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        return matches(expected, list(self.values) if isinstance(expected, list) else len(self.values))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of a log: each expected text must stand in one of them."""
+
+    values: Sequence[str]
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        return isinstance(expected, list) and all(any(text in line for line in self.values) for text in expected)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Numbered messages with other things between; ``a..b`` stands for all numbers from a to b."""
+
+    values: Sequence[str | int]
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        if not isinstance(expected, list):
+            return False
+        return [item for entry in expected for item in _expand(entry)] == [str(value) for value in self.values]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Times of several things, the earliest and the latest."""
+
+    first: int
+    last: int
+
+
+def matches(expected: Any, observed: Any) -> bool:
+    """Tell whether what was observed is what is expected."""
+    if isinstance(observed, (Series, Counted, Lines, Stream)):
+        return observed.matches(expected)
+    if isinstance(expected, dict):
+        return isinstance(observed, dict) and _matches_object(expected, {str(key): observed[key] for key in observed})
+    if isinstance(expected, list):
+        return (
+            isinstance(observed, (list, tuple))
+            and len(expected) == len(observed)
+            and all(map(matches, expected, observed))
+        )
+    # a boolean is no number
+    return isinstance(expected, bool) == isinstance(observed, bool) and bool(expected == observed)
+
+
+def plain(observed: Any) -> Any:
+    """Return an observation as JSON, for people to read."""
+    if isinstance(observed, (Series, Counted, Lines, Stream)):
+        return plain(list(observed.values))
+    if isinstance(observed, Span):
+        return observed.first if observed.first == observed.last else [observed.first, observed.last]
+    if isinstance(observed, dict):
+        return {str(key): plain(value) for key, value in observed.items()}
+    if isinstance(observed, (list, tuple)):
+        return [plain(value) for value in observed]
+    return observed
+
+
+def _matches_object(expected: dict[str, Any], observed: dict[str, Any]) -> bool:
+    if OR in expected:
+        rest = {key: value for key, value in expected.items() if key != OR}
+        return _matches_object(rest, observed) or matches(expected[OR], observed)
+    return all(
+        _TIMES[key](value, _span(observed[AT])) if key in _TIMES and AT in observed else _has(observed, key, value)
+        for key, value in expected.items()
+    )
+
+
+def _has(observed: dict[str, Any], key: str, value: Any) -> bool:
+    return key in observed and matches(value, observed[key])
+
+
+def _span(time: Any) -> Span:
+    return time if isinstance(time, Span) else Span(time, time)
+
+
+_TIMES: dict[str, Callable[[int, Span], bool]] = {
+    AT: lambda time, seen: seen.first == seen.last == time,
+    BY: lambda time, seen: seen.last <= time,
+    NOT_BEFORE: lambda time, seen: seen.first >= time,
+}
+
+
+def _expand(entry: Any) -> list[str]:
+    first, dots, last = str(entry).partition("..")
+    if not (dots and first.isdigit() and last.isdigit()):
+        return [str(entry)]
+    return [str(number) for number in range(int(first), int(last) + 1)]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackstream.conformance.scenarios.observations import Counted, Lines, Series, Span, Stream, matches, plain
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "same"),
+    [
+        (1, 1, True),
+        (1, 2, False),
+        (1, True, False),
+        (0, False, False),
+        (None, None, True),
+        ([1, 2], (1, 2), True),
+        ([1], [1, 2], False),
+        ([2, 1], [1, 2], False),
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": None}, {"a": 1}, False),
+        ({"1": 5}, {1: 5}, True),
+        ({"a": 1}, 1, False),
+        ({"a": 1, "or": {"b": 2}}, {"a": 1}, True),
+        ({"a": 1, "or": {"b": 2}}, {"a": 0, "b": 2}, True),
+        ({"a": 1, "or": {"b": 2}}, {"a": 0, "b": 0}, False),
+        ({"at_ms": 5}, {"at_ms": 5}, True),
+        ({"at_ms": 5}, {"at_ms": 6}, False),
+        ({"by_ms": 5, "not_before_ms": 5}, {"at_ms": 5}, True),
+        ({"by_ms": 4}, {"at_ms": 5}, False),
+        ({"not_before_ms": 6}, {"at_ms": 5}, False),
+        ({"by_ms": 4}, {}, False),
+        ({"not_before_ms": 1, "by_ms": 9}, {"at_ms": Span(1, 9)}, True),
+        ({"by_ms": 8}, {"at_ms": Span(1, 9)}, False),
+        ({"at_ms": 9}, {"at_ms": Span(1, 9)}, False),
+        ([5, 2, 0], Series([5, 2, 0]), True),
+        ([5, 2, 0], Series([5, 2, 2, 0]), True),
+        ([5, 2, 2, 0], Series([5, 2, 2, 0]), True),
+        ([5, 5, 2, 0], Series([5, 2, 2, 0]), False),
+        (0, Series([5, 0]), True),
+        (5, Series([5, 0]), False),
+        ([4, 5], Counted([4, 5]), True),
+        (2, Counted([4, 5]), True),
+        (True, Counted([4]), False),
+        (["b"], Lines(["a b c"]), True),
+        (["x"], Lines(["a b c"]), False),
+        ("a", Lines(["a"]), False),
+        (["ack:a", "1..3", "5"], Stream(["ack:a", 1, 2, 3, 5]), True),
+        (["1..2", "3..3"], Stream([1, 2, 3]), True),
+        (["1..3"], Stream([1, 2]), False),
+        ("1..2", Stream([1, 2]), False),
+    ],
+)
+def test_comparison(expected: Any, observed: Any, same: bool) -> None:  # noqa: FBT001
+    assert matches(expected, observed) is same
+
+
+def test_observations_are_shown_as_json() -> None:
+    observed = {"s": Series([1]), "t": Span(1, 1), "u": Span(1, 2), 3: (Lines(["x"]), Stream(["a", 1]))}
+    assert plain(observed) == {"s": [1], "t": 1, "u": [1, 2], "3": [["x"], ["a", 1]]}
