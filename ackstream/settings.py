@@ -7,18 +7,19 @@ Lists and tables are written as JSON there. The file is ``conf/ackstream.toml`` 
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
+from ackstream.connections import Connection
 from ackstream.errors import SettingsError
-from ackstream.protocol.durations import Duration
+from ackstream.parts import UNKNOWN_KEY, Milliseconds, Part, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,32 +30,6 @@ ENV_PREFIX = "ACKSTREAM_"
 DEFAULT_FILE = Path("conf/ackstream.toml")
 
 
-def _milliseconds(value: object) -> int:
-    """Read a duration of the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``) as milliseconds."""
-    if isinstance(value, str):
-        try:
-            return Duration.parse(value).milliseconds
-        except Exception as error:
-            raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
-    raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")
-
-
-def _positive(value: int) -> int:
-    if value <= 0:
-        raise ValueError("must be longer than zero")
-    return value
-
-
-Milliseconds = Annotated[int, BeforeValidator(_milliseconds), AfterValidator(_positive)]
-"""A span of time, read as ``"10s"``, held as whole milliseconds, more than zero."""
-
-
-class Part(BaseModel):
-    """Base of all parts: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
 class Kafka(Part):
     """Where the broker is and what its topics are called."""
 
@@ -62,7 +37,7 @@ class Kafka(Part):
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
     partitions: int = Field(4, ge=1)
     replication: int = Field(1, ge=1)
-    options: dict[str, str] = {}
+    options: dict[str, str] = Field({})
 
     def topic(self, name: str) -> str:
         """Return the topic's real name: the prefix and the name of DESIGN 3."""
@@ -84,7 +59,7 @@ class Spark(Part):
 
     master: str = "local[2]"
     driver_memory: str = Field("2g", pattern=r"^\d+[kmgKMG]$")
-    conf: dict[str, str] = {}
+    conf: dict[str, str] = Field({})
 
 
 class Correlate(Part):
@@ -169,7 +144,7 @@ class Gateway(Part):
     delivery_timeout: Milliseconds = Field("10s")  # type: ignore[assignment]
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
     page_window: Milliseconds = Field("5m")  # type: ignore[assignment]
-    users: dict[str, str] = {}
+    users: dict[str, str] = Field({})
     jwt_key_file: str = ""
     jwt_jwks_file: str = ""
     jwt_algorithms: tuple[str, ...] = ("RS256",)
@@ -189,6 +164,16 @@ class Settings(Part):
     archive: Archive = Archive()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
+    connections: tuple[Connection, ...] = ()
+
+    @field_validator("connections")
+    @classmethod
+    def _different_ids(cls, connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
+        ids = [connection.id for connection in connections]
+        for identity in ids:
+            if ids.count(identity) > 1:
+                raise ValueError(f"two connections have the id {identity!r}: give each its own")
+        return connections
 
 
 def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
@@ -202,7 +187,7 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
     named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
     values = _read_file(named or DEFAULT_FILE, required=named is not None)
     for part, keys in _read_environment(environment).items():
-        values[part] = {**values.get(part, {}), **keys}
+        values[part] = {**values.get(part, {}), **keys} if isinstance(keys, dict) else keys
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -221,8 +206,8 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
     return values
 
 
-def _read_environment(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, text in sorted(environment.items()):
         if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF":
             continue
@@ -230,9 +215,12 @@ def _read_environment(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
         if part not in Settings.model_fields:
             known = [f"{ENV_PREFIX}{field.upper()}_…" for field in Settings.model_fields]
             raise SettingsError(
-                f"The environment variable {name} names no part of the settings; {_nearest(name, known)}."
+                f"The environment variable {name} names no part of the settings; {nearest(name, known)}."
             )
-        found.setdefault(part, {})[key] = _read_text(part, key, text)
+        if isinstance(Settings.model_fields[part].default, tuple):
+            found[part] = _read_json(name, text)
+        else:
+            found.setdefault(part, {})[key] = _read_text(part, key, text)
     return found
 
 
@@ -240,14 +228,17 @@ def _read_text(part: str, key: str, text: str) -> Any:
     """Read lists and tables from JSON; everything else stays text, which the typed field reads itself."""
     section = Settings.model_fields[part].default
     if isinstance(getattr(section, key, None), (tuple, list, dict)):
-        try:
-            return json.loads(text)
-        except ValueError:
-            name = f"{ENV_PREFIX}{part}_{key}".upper()
-            raise SettingsError(
-                f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
-            ) from None
+        return _read_json(f"{ENV_PREFIX}{part}_{key}".upper(), text)
     return text
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise SettingsError(
+            f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
+        ) from None
 
 
 def _sentences(error: ValidationError) -> str:
@@ -255,22 +246,19 @@ def _sentences(error: ValidationError) -> str:
 
 
 def _sentence(entry: Any) -> str:
-    location = [str(step) for step in entry["loc"]]
-    key = ".".join(location)
-    if entry["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        return f"The setting {key} is not known; {_nearest(location[-1], known)}."
+    location = list(entry["loc"])
+    if location[:1] == ["connections"] and len(location) > _KIND:
+        # behind the number stands the type of connection, which is no key
+        del location[_KIND]
+    key = ".".join(map(str, location))
+    if entry["type"] == UNKNOWN_KEY:
+        context = entry["ctx"]
+        return f"The setting {'.'.join(filter(None, (key, context['key'])))} is not known; {context['hint']}."
     problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
-    name = ENV_PREFIX + "_".join(location[:2]).upper()
-    return f"The setting {key} is {entry['input']!r}: {problem}. Correct it in the settings file or in {name}."
+    # a table may hold a password
+    value = "" if isinstance(entry["input"], dict) else f" is {entry['input']!r}"
+    name = ENV_PREFIX + "_".join(takewhile(lambda step: isinstance(step, str), location[:2])).upper()
+    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {name}."
 
 
-def _known_keys(parents: list[str]) -> list[str]:
-    if not parents:
-        return list(Settings.model_fields)
-    return list(type(Settings.model_fields[parents[0]].default).model_fields)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"
+_KIND = 2

@@ -12,15 +12,18 @@ PACKAGE = Path(__file__).parent.parent / "ackstream"
 ALLOWED: dict[str, set[str]] = {
     "protocol": set(),
     "errors": set(),
-    "settings": {"protocol"},
+    "parts": {"protocol"},
+    "connections": {"protocol"},
+    "settings": {"protocol", "connections"},
     "topics": set(),
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},
     "lake": {"protocol"},
     "client": {"protocol"},
+    "connectivity": {"protocol", "client", "connections", "correlation"},
 }
-COMMON = {"errors", "settings", "offsets", "options"}
+COMMON = {"errors", "parts", "settings", "offsets", "options"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

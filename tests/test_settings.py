@@ -32,7 +32,7 @@ def test_the_file_we_ship_says_the_defaults_and_names_every_key() -> None:
     text = path.read_text("utf-8")
     for part, field in Settings.model_fields.items():
         assert f"[{part}]" in text
-        for key in type(field.default).model_fields:
+        for key in getattr(type(field.default), "model_fields", ()):
             assert f"\n{key} = " in text
 
 

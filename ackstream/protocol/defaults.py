@@ -139,6 +139,11 @@ def _is_zero(headers: Mapping[str, Any]) -> bool:
     return timeout is not None and Duration.parse(timeout).is_zero
 
 
+def takes_acks(kind: SignalKind) -> bool:
+    """Tell whether acknowledgements can be requested for a signal at all."""
+    return kind in _RULES
+
+
 def waits_for_acks(kind: SignalKind, labels: Iterable[str]) -> bool:
     """Tell whether acknowledgements are awaited, given the labels after the defaults."""
     if kind == "twin":

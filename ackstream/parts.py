@@ -1,0 +1,56 @@
+"""What the parts of the settings are made of."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from ackstream.protocol.durations import Duration
+
+UNKNOWN_KEY = "unknown_key"
+"""The type of the error that an unknown key is; its context has the ``key`` and a ``hint``."""
+
+
+def _milliseconds(value: object) -> int:
+    """Read a duration of the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``) as milliseconds."""
+    if isinstance(value, str):
+        try:
+            return Duration.parse(value).milliseconds
+        except Exception as error:
+            raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
+    raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")
+
+
+def _positive(value: int) -> int:
+    if value <= 0:
+        raise ValueError("must be longer than zero")
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(_milliseconds), AfterValidator(_positive)]
+"""A span of time, read as ``"10s"``, held as whole milliseconds, more than zero."""
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen, and an unknown key is an error that names the nearest known one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    hint = nearest(str(key), list(cls.model_fields))
+                    raise PydanticCustomError(UNKNOWN_KEY, "unknown key", {"key": key, "hint": hint})
+        return values
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return the words that point from a wrong name to a right one."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"

@@ -1,0 +1,80 @@
+"""The acknowledgement labels of a connection: those its sources declare and those its targets issue themselves.
+
+Source of the rules: Eclipse Ditto, ``ConnectionValidator`` (ditto.md 6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.protocol.errors import DittoError, label_invalid, label_not_unique
+from ackstream.protocol.labels import LIVE_RESPONSE, parse_label
+from ackstream.protocol.placeholders import Context, PlaceholderError, Template
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ConnectionLabels(msgspec.Struct, frozen=True):
+    """Labels with their placeholders filled in; ``live-response`` only among the issued ones."""
+
+    declared: tuple[str, ...]
+    issued: tuple[str, ...]
+
+    @property
+    def to_declare(self) -> tuple[str, ...]:
+        """What the connection declares to the system, each label once, in order."""
+        custom = [label for label in self.issued if label != LIVE_RESPONSE]
+        return tuple(dict.fromkeys([*self.declared, *custom]))
+
+
+def connection_labels(connection_id: str, declared: Sequence[str], issued: Sequence[str]) -> ConnectionLabels:
+    """Return the labels of a connection, with ``{{connection:id}}`` filled in.
+
+    :param declared: of its sources, which may have labels in common
+    :param issued: of its targets; only these may be ``live-response``
+    :raises DittoError: 400 ``acknowledgement:label.invalid``: a label does not begin with the connection's id and a
+        colon; 409 ``acknowledgement:label.not.unique``: two targets issue the same
+    """
+    labels = ConnectionLabels(
+        tuple(resolve_label(connection_id, label) for label in declared),
+        tuple(resolve_label(connection_id, label) for label in issued),
+    )
+    custom = [label for label in labels.issued if label != LIVE_RESPONSE]
+    for label in (*labels.declared, *custom):
+        if not label.startswith(f"{connection_id}:"):
+            raise _unprefixed(label)
+    if len(custom) > len(set(custom)):
+        raise _issued_twice()
+    return labels
+
+
+def resolve_label(connection_id: str, label: str) -> str:
+    """Return a label with ``{{connection:id}}`` filled in.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid``
+    """
+    parse_label(label)
+    try:
+        resolved = Template.parse(label).resolve(Context({}, connection_id))
+    except PlaceholderError:
+        raise label_invalid(label) from None
+    return parse_label(resolved or "")
+
+
+def _unprefixed(label: str) -> DittoError:
+    error = label_invalid(label)
+    error.description = "Declared acknowledgement labels of a connection must have the form <id>:<alphanumeric-suffix>"
+    return error
+
+
+def _issued_twice() -> DittoError:
+    error = label_not_unique()
+    return DittoError(
+        error.status,
+        error.error,
+        "An issued acknowledgement label may only be used for one target of the connection.",
+        "Please choose unique suffixes for your configured issued acknowledgement labels.",
+    )
