@@ -23,6 +23,8 @@ MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 """A record of several MB must be able to arrive: it is refused with a reason, not lost at the producer."""
 
 BOOTSTRAP_MILLISECONDS = 10_000
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
+"""The segment that is written to is never compacted; by default it would grow for a week."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Topic:
     def config(self) -> dict[str, str]:
         """Return the topic's configuration."""
         config = {TIMESTAMP_TYPE: "LogAppendTime", "max.message.bytes": str(MAX_MESSAGE_BYTES)}
-        return config | {"cleanup.policy": "compact"} if self.compacted else config
+        return config | COMPACTED if self.compacted else config
 
 
 TOPICS: dict[str, Topic] = {
@@ -50,7 +52,8 @@ TOPICS: dict[str, Topic] = {
     "replies": Topic(),
     "ledger": Topic(),
     "events": Topic(),
-    "declarations": Topic(compacted=True),
+    # one partition: its order decides who holds a label
+    "declarations": Topic(partitions=1, compacted=True),
     "messages": Topic(),
     "publisher-acks": Topic(),
     "app-acks": Topic(),
