@@ -1,0 +1,240 @@
+"""One writer's samples: who has acknowledged them, and which may be released.
+
+A sample is done when every required role has its quorum of distinct readers, present or not, and every plain reader
+that is there has acknowledged it. What is done stays done. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from ackstream.protocol.app_acks import (
+    MAX_RESPONSE_BYTES,
+    AckInterval,
+    AppAck,
+    AppAckConf,
+    ApplicationAcknowledged,
+    ProtocolAck,
+)
+from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MAX_HOLES = 1_000
+"""Of one reader in one writer's samples; what would open more waits until some are filled."""
+
+Reason: TypeAlias = Literal[
+    "stale-epoch", "stale-count", "role-changed", "reversed", "never-delivered", "too-many-holes", "response-too-long"
+]
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A report, or one interval of it, that was not used (of ``response-too-long``: without its response), and why."""
+
+    reason: Reason
+    first: int | None = None
+    last: int | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a report came to; without ``conf`` the reader sends it again."""
+
+    events: tuple[ApplicationAcknowledged, ...] = ()
+    conf: AppAckConf | None = None
+    ignored: tuple[Ignored, ...] = ()
+
+
+class Subscription(msgspec.Struct):
+    """What is known of one reader; ``present`` matters for readers without a required role."""
+
+    acknowledged: Intervals
+    role: str | None = None
+    present: bool = True
+    epoch: int = 0
+    count: int = 0
+
+
+class Retention:
+    """The samples of one writer from ``start`` on."""
+
+    def __init__(
+        self, writer: str, required: Mapping[str, int] | None = None, *, start: int = 1, max_holes: int = MAX_HOLES
+    ) -> None:
+        """Begin with no samples and no readers.
+
+        :param required: the quorum of each role that must acknowledge
+        """
+        self._writer = writer
+        self._required = dict(required or {})
+        self._max_holes = max_holes
+        self.readers: dict[str, Subscription] = {}
+        self.done = Intervals(start=start)
+        self.written = start - 1
+        """The highest sample there is; acknowledgements of later ones are not believed."""
+
+    @property
+    def released(self) -> int:
+        """The watermark: all samples up to this one are done."""
+        return self.done.watermark
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    def join(self, reader: str, role: str | None = None, *, durable: bool = False) -> None:
+        """Note that a reader is there. A new plain one is concerned by samples from now on, a durable one by all."""
+        known = self.readers.get(reader)
+        if known is not None:
+            known.present = True
+            return
+        start = self.done.start if durable or role in self._required else self.written + 1
+        self.readers[reader] = Subscription(Intervals(start=start, max_holes=self._max_holes), role)
+
+    def leave(self, reader: str) -> None:
+        """Note that a reader is gone for good: samples are kept for its required role, no longer for itself (R20)."""
+        known = self.readers.get(reader)
+        if known is not None:
+            known.present = False
+            self._settle(self.done.first_hole, self.written)
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def write(self, last: int) -> None:
+        """Note that there are samples up to ``last``."""
+        if last > self.written:
+            first, self.written = self.written + 1, last
+            self._settle(first, last)
+
+    def receive(self, report: AppAck | ProtocolAck) -> Receipt:
+        """Take what a reader says; a stale or impossible report changes nothing, and the receipt says why."""
+        known = self.readers.get(report.reader)
+        if known is None:
+            start = self.done.start if report.role in self._required else max(report.start, self.done.start)
+            known = Subscription(Intervals(start=start, max_holes=self._max_holes), report.role)
+            self.readers[report.reader] = known
+        count = report.count if isinstance(report, AppAck) else known.count
+        refusal = _refusal(known, report, count)
+        if refusal is not None:
+            return Receipt(ignored=(Ignored(refusal),))
+        known.epoch, known.count, known.role, known.present = report.epoch, count, report.role, True
+        if isinstance(report, ProtocolAck):
+            intervals: tuple[AckInterval, ...] = ()
+            if report.up_to >= known.acknowledged.start:
+                intervals = (AckInterval(known.acknowledged.start, report.up_to),)
+        else:
+            intervals = report.intervals
+        events, ignored = self._take(report.reader, known, intervals)
+        for event in events:
+            self._settle(event.first, event.last)
+        complete = all(entry.reason == "response-too-long" for entry in ignored)
+        if isinstance(report, ProtocolAck):
+            return Receipt((), None, tuple(ignored))
+        conf = AppAckConf(report.reader, self._writer, report.epoch, count) if complete else None
+        return Receipt(tuple(events), conf, tuple(ignored))
+
+    def _take(
+        self, reader: str, known: Subscription, intervals: Iterable[AckInterval]
+    ) -> tuple[list[ApplicationAcknowledged], list[Ignored]]:
+        events: list[ApplicationAcknowledged] = []
+        ignored: list[Ignored] = []
+        for interval in intervals:
+            first, last, response = interval.first, interval.last, interval.response
+            if last < first or last > self.written:
+                ignored.append(Ignored("reversed" if last < first else "never-delivered", first, last))
+                continue
+            if response is not None and len(response) > MAX_RESPONSE_BYTES:
+                ignored.append(Ignored("response-too-long", first, last))
+                response = None
+            try:
+                new = known.acknowledged.add(first, last)
+            except TooManyHolesError:
+                ignored.append(Ignored("too-many-holes", first, last))
+                continue
+            events += [
+                ApplicationAcknowledged(self._writer, reader, *run, known.role, response, interval.auto) for run in new
+            ]
+        return events, ignored
+
+    def _settle(self, first: int, last: int) -> None:
+        """Note which samples of a range are done now."""
+        if first > last:
+            return
+        groups: list[tuple[int, list[Intervals]]] = [
+            (quorum, [known.acknowledged for known in self.readers.values() if known.role == role])
+            for role, quorum in self._required.items()
+        ]
+        groups += [
+            (1, [known.acknowledged])
+            for known in self.readers.values()
+            if known.present and known.role not in self._required
+        ]
+        runs = [(first, last)]
+        for quorum, sets in groups:
+            runs = [found for run in runs for found in covered(sets, quorum, *run)]
+        self.done.merge(runs)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    @property
+    def retained(self) -> list[Interval]:
+        """The samples that must be kept, as runs."""
+        return self.done.missing(self.done.start, self.written) if self.written >= self.done.start else []
+
+    def undelivered(self, reader: str) -> list[Interval]:
+        """Return what a reader that starts again must get: the kept samples it has not acknowledged, as runs."""
+        known = self.readers.get(reader)
+        if known is None:
+            return self.retained
+        return [run for kept in self.retained for run in known.acknowledged.missing(*kept)]
+
+    def quorum(self, seq: int) -> dict[str, tuple[int, int]]:
+        """Return for each required role how many readers have acknowledged a sample, and how many must."""
+        return {
+            role: (sum(known.role == role and seq in known.acknowledged for known in self.readers.values()), quorum)
+            for role, quorum in self._required.items()
+        }
+
+    def waiting_for(self, seq: int) -> list[str]:
+        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum."""
+        if seq in self.done:
+            return []
+        plain = [
+            name
+            for name, known in self.readers.items()
+            if known.present and known.role not in self._required and seq not in known.acknowledged
+        ]
+        return plain + [role for role, (there, needed) in self.quorum(seq).items() if there < needed]
+
+
+def _refusal(known: Subscription, report: AppAck | ProtocolAck, count: int) -> Reason | None:
+    if report.epoch < known.epoch:
+        return "stale-epoch"
+    if report.epoch == known.epoch:
+        if count < known.count:
+            return "stale-count"
+        if report.role != known.role:
+            return "role-changed"
+    return None
+
+
+def covered(sets: Sequence[Intervals], quorum: int, first: int, last: int) -> list[Interval]:
+    """Return the runs of ``first`` to ``last`` that are in at least ``quorum`` of the sets, ascending."""
+    if len(sets) < quorum:
+        return []
+    steps: list[tuple[int, int]] = []
+    for held in sets:
+        position = first
+        for begin, end in [*held.missing(first, last), (last + 1, last + 1)]:
+            if begin > position:
+                steps += [(position, 1), (begin, -1)]
+            position = end + 1
+    steps.sort(key=lambda step: step[0])
+    found: list[Interval] = []
+    depth, since = 0, first
+    for position, step in steps:
+        if position > since and depth >= quorum:
+            found.append((since, position - 1))
+        depth += step
+        since = position
+    return found
