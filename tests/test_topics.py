@@ -29,6 +29,6 @@ def test_every_topic_is_stamped_by_the_broker():
     assert {topic.config()[topics.TIMESTAMP_TYPE] for topic in topics.TOPICS.values()} == {"LogAppendTime"}
 
 
-def test_the_clock_has_an_order_and_declarations_are_compacted():
-    assert [name for name, topic in topics.TOPICS.items() if topic.partitions == 1] == ["clock"]
+def test_the_clock_and_declarations_have_an_order_and_declarations_are_compacted():
+    assert [name for name, topic in topics.TOPICS.items() if topic.partitions == 1] == ["clock", "declarations"]
     assert [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()] == ["declarations"]
