@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from ackstream.correlation.rules import Rules
 
 # A Python worker of Spark runs gc.collect() after every task; with pandas loaded that is 0.19 s a batch. What is alive
-# after these imports stays alive: it need not be looked at again.
+# after these imports stays alive: it need not be looked at again. Nor is anything within a task: the records of a batch
+# make no cycles, and looking for some takes its share of every batch.
 gc.collect()
 gc.freeze()
+gc.disable()
 
 STATE_SCHEMA = StructType([StructField("version", IntegerType()), StructField("blob", BinaryType())])
 BINARY_FIELDS = {"key", "value", "spring_correlation"}

@@ -65,9 +65,11 @@ def decode(data: bytes) -> Envelope:
         type, an unknown topic path, numbers out of range, nested too deeply
     """
     try:
-        # the typed decoder copies raw values unseen; this pass makes sure that they can be read later
-        _decode_any(data)
         wire = _decode_wire(data)
+        # the typed decoder copies raw values unseen; this makes sure that they can be read later
+        for part in (wire.value, wire.extra, wire.metadata):
+            if part is not UNSET:
+                _decode_any(part)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _reason(data, error) from error
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(data):
