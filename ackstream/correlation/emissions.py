@@ -9,13 +9,13 @@ import msgspec
 from ackstream.correlation import ledger
 from ackstream.correlation.decision import Answer, Entry
 from ackstream.correlation.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRow
-from ackstream.correlation.reading import REPLY_TO, SPRING_CORRELATION, AckReading
+from ackstream.correlation.reading import SPRING_CORRELATION, AckReading, reply_topic
 from ackstream.protocol.envelopes import encode, error_envelope
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from ackstream.correlation.pending import Pending, Received, Record
     from ackstream.correlation.rules import Rules
-    from ackstream.protocol.errors import DittoError
     from ackstream.protocol.topics import TopicPath
 
 
@@ -98,12 +98,12 @@ class Writer:
         )
         encoded = encode(reply)
         answer = Answer(error.status, "invalid", [], reply)
-        wish = record.headers.get(REPLY_TO)
-        reply_topic = wish.decode("utf-8", "replace") if wish else rules.replies
-        if reply_topic not in rules.reply_topics:
-            reply_topic = rules.replies
+        try:
+            to = reply_topic(record, rules)
+        except DittoError:
+            to = rules.replies
         spring = record.headers.get(SPRING_CORRELATION)
-        self._reply(reply_topic, key, identity, encoded, answer, spring)
+        self._reply(to, key, identity, encoded, answer, spring)
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -115,7 +115,7 @@ class Writer:
             decided_at=record.timestamp,
             latency_ms=0,
             reply_id=identity,
-            reply_topic=reply_topic,
+            reply_topic=to,
             reply=msgspec.Raw(encoded),
         )
         self._ledger(key, "outcome", identity, outcome=outcome)

@@ -75,7 +75,7 @@ def read_signal(record: Record, rules: Rules) -> SignalReading:
         envelope = decode(_value(record, rules))
         topic = envelope.topic
         request = _request(envelope, record, rules)
-        reply_topic = _reply_topic(record, rules)
+        to = reply_topic(record, rules)
     except DittoError as error:
         raise Refusal(error, topic) from None
     key = record.correlation_id or ""
@@ -106,7 +106,7 @@ def read_signal(record: Record, rules: Rules) -> SignalReading:
         started_at=record.timestamp,
         deadline=record.timestamp + request.timeout_ms,
         reply_id=signal_id,
-        reply_topic=reply_topic,
+        reply_topic=to,
         spring_correlation=record.headers.get(SPRING_CORRELATION),
     )
     return SignalReading(signal_id, row, pending)
@@ -158,8 +158,11 @@ def _value(record: Record, rules: Rules) -> bytes:
     return record.value
 
 
-def _reply_topic(record: Record, rules: Rules) -> str:
-    """Return where the reply goes: the allowed wish of the request, else the replies topic."""
+def reply_topic(record: Record, rules: Rules) -> str:
+    """Return where the reply goes: the wish of the request, else the replies topic.
+
+    :raises DittoError: 400 ``header.invalid``; the wish is not an allowed topic
+    """
     for name in (REPLY_TO, SPRING_REPLY_TOPIC):
         wish = record.headers.get(name)
         if wish is None:

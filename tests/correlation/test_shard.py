@@ -156,6 +156,14 @@ def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: 
     assert reply["value"]["invalidHeaderKey"] == name
 
 
+@pytest.mark.parametrize("name", ["reply-to", "kafka_replytopic"])
+def test_what_is_wrong_with_a_request_is_said_where_its_sender_listens(log: Log, name: str) -> None:
+    run = Run(reply_topics=frozenset({"mine"}))
+    run.feed(_with(log.command(1, requested_acks=["a-ack"], timeout="0"), **{name: "mine"}))
+    (reply,) = run.replies()
+    assert (reply["status"], reply["sent-to"]) == (400, "mine")
+
+
 @pytest.mark.parametrize(
     ("value", "status", "code"),
     [
