@@ -85,10 +85,11 @@ class Retention:
     def join(self, reader: str, role: str | None = None, *, durable: bool = False) -> None:
         """Note that a reader is there. A new plain one is concerned by samples from now on, a durable one by all."""
         known = self.readers.get(reader)
-        if known is not None:
+        kept = durable or role in self._required
+        if known is not None and (known.present or kept):
             known.present = True
             return
-        start = self.done.start if durable or role in self._required else self.written + 1
+        start = self.done.start if kept else self.written + 1
         self.readers[reader] = Subscription(Intervals(start=start, max_holes=self._max_holes), role)
 
     def leave(self, reader: str) -> None:

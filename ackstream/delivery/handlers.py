@@ -1,0 +1,29 @@
+"""What a handler's end means for the message it was called with (brokers.md S17, A30)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from ackstream.protocol.app_acks import Outcome
+
+AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
+"""Who acknowledges: the application by its calls; or the library after the handler, which leaves the message with its
+consumer where the handler raised (Solace), or gives it back (AMPS)."""
+
+
+def after_handler(mode: AckMode, *, raised: bool) -> Outcome | None:
+    """Return how the library settles a message when its handler has ended; ``None``: it does not.
+
+    It knows of the handler alone: work that was handed to another thread may not be done yet.
+    """
+    if mode == "client":
+        return None
+    if not raised:
+        return "accepted"
+    return "failed" if mode == "auto-cancel" else None
+
+
+def takes_calls(mode: AckMode) -> bool:
+    """Tell whether calls of the application settle anything; otherwise they are without effect."""
+    return mode == "client"

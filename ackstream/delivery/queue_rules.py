@@ -1,0 +1,116 @@
+"""How a queue behaves: one set of rules with which it is a Solace endpoint, an AMPS queue, or something between."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ackstream.delivery.errors import InconsistentQosError
+
+Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
+"""Who gets the next message: the first that has room, each in turn, or who uses the smallest part of its backlog."""
+
+Settler: TypeAlias = Literal["holder", "strict", "sublet"]
+"""Who may settle a message: who holds it; or anybody while nobody holds it; or anybody at any time."""
+
+DAY_MS = 86_400_000
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Delays before redeliveries, growing by ``multiplier_percent`` / 100 up to ``max_ms`` (S22)."""
+
+    initial_ms: int = 1_000
+    multiplier_percent: int = 200
+    max_ms: int = 64_000
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: they would go backwards
+        """
+        if self.initial_ms < 0 or self.max_ms < 0 or self.multiplier_percent < 100:  # noqa: PLR2004 - once
+            raise InconsistentQosError(
+                f"Delays of {self.initial_ms} to {self.max_ms} ms, times {self.multiplier_percent} %: at least 0 ms and"
+                " 100 % are needed."
+            )
+
+    def delay(self, redelivery: int) -> int:
+        """Return the milliseconds before a redelivery, of which the first is 1."""
+        delay = self.initial_ms
+        for _ in range(redelivery - 1):
+            if delay >= self.max_ms or self.multiplier_percent == 100 or not delay:  # noqa: PLR2004 - once
+                break
+            delay = delay * self.multiplier_percent // 100
+        return min(delay, self.max_ms)
+
+
+class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue may do with its messages; the defaults are those of a Solace queue. 0 means no limit.
+
+    :param exclusive: only the consumer that was first has messages, the others stand by (S25)
+    :param max_backlog: messages one consumer may hold; a consumer may ask for fewer (A32, S19)
+    :param max_total_backlog: messages all consumers together may hold (A32)
+    :param lease_ms: a message is held so long at most (A31)
+    :param settler: who may settle (A34)
+    :param fairness: who gets the next message (A37)
+    :param at_most_once: a message leaves when it is sent; settling it makes room, no more (A28)
+    :param max_deliveries: after so many a message is not given again (A33; S21: redeliveries and one)
+    :param max_failures: after so many settlements as failed a message leaves (A33: MaxCancels)
+    :param backoff: delay after a failure; ``None`` for at once (S22)
+    :param max_ttl_ms: a message leaves after this time in the queue, or after its own if that is less (S24, A33)
+    :param respect_ttl: whether messages' own times count
+    :param dead_letters: whether messages that leave unsettled go somewhere; otherwise they are discarded
+    :param respect_eligible: whether messages that want no dead letter are discarded (S23)
+    :param early_ms: settlements of messages that are not here yet are remembered so long (A35)
+    """
+
+    exclusive: bool = False
+    max_backlog: int = 10_000
+    max_total_backlog: int = 0
+    lease_ms: int = 0
+    settler: Settler = "holder"
+    fairness: Fairness = "round-robin"
+    at_most_once: bool = False
+    max_deliveries: int = 0
+    max_failures: int = 0
+    backoff: Backoff | None = None
+    max_ttl_ms: int = 0
+    respect_ttl: bool = False
+    dead_letters: bool = True
+    respect_eligible: bool = True
+    early_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: a limit is below 0
+        """
+        limits = {
+            name: getattr(self, name)
+            for name in (
+                "max_backlog",
+                "max_total_backlog",
+                "lease_ms",
+                "max_deliveries",
+                "max_failures",
+                "max_ttl_ms",
+                "early_ms",
+            )
+        }
+        for name, value in limits.items():
+            if value < 0:
+                raise InconsistentQosError(f"{name} is {value}; it must be at least 0 (no limit).")
+
+
+def solace(*, max_redelivery: int = 0, redelivery_enabled: bool = True, **rules: Any) -> QueueRules:
+    """Return rules with Solace's words for the number of deliveries: the first, and the redeliveries after it (S21)."""
+    deliveries = 1 if not redelivery_enabled else max_redelivery + 1 if max_redelivery else 0
+    return QueueRules(max_deliveries=deliveries, **rules)
+
+
+def amps(**rules: Any) -> QueueRules:
+    """Return rules with the defaults of an AMPS queue (A28 to A37)."""
+    fairness = "round-robin" if rules.get("at_most_once") else "proportional"
+    defaults = {"max_backlog": 1, "settler": "sublet", "early_ms": DAY_MS, "respect_ttl": True, "fairness": fairness}
+    return QueueRules(**defaults | rules)
