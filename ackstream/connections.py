@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ackstream.parts import Part
 from ackstream.protocol.addresses import TargetAddress
-from ackstream.protocol.connections import ConnectionLabels, connection_labels
+from ackstream.protocol.connections import ConnectionLabels, connection_labels, target_subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.labels import parse_label
 from ackstream.protocol.placeholders import Pipeline, Template
@@ -37,10 +37,19 @@ def _label(text: str) -> str:
         raise ValueError(error.message) from error
 
 
+def _topic(text: str) -> str:
+    try:
+        target_subscription(text)
+    except DittoError as error:
+        raise ValueError(f"{error.message} {error.description or ''}") from error
+    return text
+
+
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_template)]
 """A text with placeholders in double braces."""
 
 PipelineText = Annotated[str, AfterValidator(_pipeline)]
+SubscriptionText = Annotated[str, AfterValidator(_topic)]
 Label = Annotated[str, AfterValidator(_label)]
 ResponseKind = Literal["response", "error", "nack"]
 
@@ -84,7 +93,7 @@ class Target(Part):
     """An address that signals go to, and which. ``issued_ack``: what the transport confirms is acknowledged so."""
 
     address: TemplateText
-    topics: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[SubscriptionText, ...] = Field(min_length=1)
     issued_ack: Label | None = None
     header_mapping: dict[str, TemplateText] = Field({})
     payload: Literal["ditto", "value"] = "ditto"

@@ -80,10 +80,11 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 _HASHES = 65_536
 
 
-def connect_producer(kafka: Kafka, topic: str, *, delivery_timeout: float, linger_ms: int = 0) -> Any:
+def connect_producer(kafka: Kafka, topic: str | None, *, delivery_timeout: float, linger_ms: int = 0) -> Any:
     """Return a producer that loses nothing and doubles nothing while the broker is away for a while.
 
-    :param topic: its real name, an existing one; its partitions are known afterwards, so that sending does not block
+    :param topic: its real name, an existing one; its partitions are known afterwards, so that sending does not block.
+        ``None``: the topics are not known yet
     :param delivery_timeout: seconds after which a record that the broker does not take fails
     :raises UnreachableError: no broker
     """
@@ -106,7 +107,8 @@ def connect_producer(kafka: Kafka, topic: str, *, delivery_timeout: float, linge
     except KafkaError as error:
         raise unreachable(kafka) from error
     try:
-        producer.partitions_for(topic)
+        if topic is not None:
+            producer.partitions_for(topic)
     except KafkaError as error:
         close_producer(producer, 0)
         raise unreachable(kafka) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,13 +31,14 @@ class Open:
 
     ``wait``: seconds a reply may take once the request is stored; ``None`` where it is done as soon as it is stored.
     ``give_up_at``: the time by which it has to be stored. ``record``: topic, value, key, headers, as long as it may
-    have to be sent again.
+    have to be sent again. ``on_stored``: whom to tell that the broker has it.
     """
 
     correlation_id: str
     wait: float | None
     give_up_at: float
     record: tuple[str, bytes, bytes, list[tuple[str, bytes]]] | None
+    on_stored: Callable[[], None] | None = None
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
     error: BaseException | None = None

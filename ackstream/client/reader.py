@@ -31,10 +31,10 @@ class Reader:
         self._stop = stop
         self._last_skipped: tuple[Any, int] | None = None
 
-    def read(self, timeout_ms: int = POLL_MS) -> list[Any]:
+    def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that came within the time, none after an error; never raises for what Kafka does."""
         try:
-            batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=MAX_RECORDS)
+            batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
             if not self._step_over(error):
                 log.warning("Reading from Kafka failed and is tried again: %s", error)

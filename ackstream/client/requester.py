@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client import connection
 from ackstream.client.addressing import address
+from ackstream.client.closing import Closing
 from ackstream.client.errors import (
     ClosedError,
     NoReplyExpectedError,
@@ -30,11 +31,8 @@ from ackstream.protocol.requests import Request, read_request
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ MAX_TIMEOUT_MS = 86_400_000
 _CLOSE_SECONDS = 5.0
 
 
-class Requester:
+class Requester(Closing):
     """Sends commands and messages; each gets a future that ends with its reply.
 
     Thousands may be in flight: one thread reads the replies for all of them. Safe to use from several threads. Done
@@ -99,14 +97,6 @@ class Requester:
         self._thread = threading.Thread(target=self._run, name="ackstream-replies", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def statistics(self) -> RequesterStatistics:
         """What has happened so far."""
@@ -132,6 +122,7 @@ class Requester:
         acks: Iterable[str] | None = None,
         response_required: bool | None = None,
         correlation_id: str | None = None,
+        on_stored: Callable[[], None] | None = None,
     ) -> Future[Reply]:
         """Send a request; the future ends with its reply.
 
@@ -141,6 +132,7 @@ class Requester:
         :param timeout: seconds, or a text such as ``"500ms"``
         :param acks: labels of the acknowledgements to wait for
         :param correlation_id: else that of the command's headers, else a new one
+        :param on_stored: called in the producer's thread when the broker has the request; should be quick
         :return: a future that fails with ``RequestTimeout`` (no reply at all), ``NotSentError`` or ``ClosedError``
         :raises NoReplyExpectedError: the request asks for no response: use ``publish``
         :raises CorrelationIdInUseError: a request with the correlation-id is open
@@ -156,7 +148,7 @@ class Requester:
                 "a response."
             )
         timeout_ms = self._default_timeout_ms if facts is None else facts.timeout_ms
-        return self._open(envelope, identity, timeout_ms / 1000 + self._grace).future
+        return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored).future
 
     def request(
         self,
@@ -215,11 +207,13 @@ class Requester:
         except DittoError:
             return None
 
-    def _open(self, envelope: Envelope, identity: str, wait: float | None) -> Open:
+    def _open(
+        self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
+    ) -> Open:
         now = time.monotonic()
         headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
         record = (self._signals, encode(envelope), envelope.topic.thing_id.encode(), headers)
-        request = Open(identity, wait, now + self._delivery_timeout, record)
+        request = Open(identity, wait, now + self._delivery_timeout, record, on_stored)
         self._requests.add(request, now)
         self._hand_over(request)
         return request
@@ -236,6 +230,8 @@ class Requester:
             sent.add_errback(partial(self._failed, request))
 
     def _stored(self, request: Open, metadata: Any) -> None:
+        if request.on_stored is not None:
+            request.on_stored()
         if self._requests.stored(request, time.monotonic()) and request.future.set_running_or_notify_cancel():
             place = Stored(
                 request.correlation_id, metadata.topic, metadata.partition, metadata.offset, metadata.timestamp

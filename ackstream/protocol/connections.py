@@ -1,17 +1,19 @@
-"""The acknowledgement labels of a connection: those its sources declare and those its targets issue themselves.
+"""The labels of a connection, those its sources declare and its targets issue, and what its targets subscribe to.
 
-Source of the rules: Eclipse Ditto, ``ConnectionValidator`` (ditto.md 6).
+Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFilteredTopic`` (ditto.md 6, 10).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from ackstream.protocol.errors import DittoError, label_invalid, label_not_unique
 from ackstream.protocol.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.placeholders import Context, PlaceholderError, Template
+from ackstream.protocol.subscriptions import Stream, Subscription, subscription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,3 +80,29 @@ def _issued_twice() -> DittoError:
         "An issued acknowledgement label may only be used for one target of the connection.",
         "Please choose unique suffixes for your configured issued acknowledgement labels.",
     )
+
+
+_STREAMS: dict[str, Stream] = {
+    "_/_/things/twin/events": "events",
+    "_/_/things/live/commands": "live-commands",
+    "_/_/things/live/events": "live-events",
+    "_/_/things/live/messages": "messages",
+}
+
+
+def target_subscription(text: str) -> Subscription:
+    """Return what a target wants, from Ditto's form ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
+
+    :raises DittoError: 400; the filter cannot be parsed
+    :raises ValueError: it is not of this form
+    """
+    name, _, query = text.partition("?")
+    stream = _STREAMS.get(name)
+    if stream is None:
+        raise ValueError(f"{name!r} is nothing a target can get; known are {', '.join(_STREAMS)}")
+    parameters = dict(parse_qsl(query))
+    unknown = sorted(parameters.keys() - {"namespaces", "filter"})
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no parameter of a target's topic; known are namespaces, filter")
+    namespaces = [namespace for namespace in parameters.get("namespaces", "").split(",") if namespace]
+    return subscription(stream, namespaces=namespaces, filter=parameters.get("filter"))

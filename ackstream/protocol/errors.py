@@ -299,3 +299,13 @@ def target_address_invalid(address: str, description: str) -> DittoError:
     """Refuse the address of a Kafka target."""
     message = f"The target address '{shown(address)}' is invalid."
     return DittoError(BAD_REQUEST, "connectivity:connection.configuration.invalid", message, shown(description))
+
+
+def kafka_message_rejected(place: str) -> DittoError:
+    """Say that a consumed record was rejected, so that its partition is read again."""
+    return DittoError(
+        REQUEST_TIMEOUT,
+        "connectivity:kafka.message.rejected",
+        f"The message {shown(place)} was rejected.",
+        "It is consumed again, with all behind it.",
+    )

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def issued_ack(label: str, error: BaseException, headers: Mapping[str, Any]) -> Acknowledgement:
+def issued_ack(
+    label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
+) -> Acknowledgement:
     """Return the acknowledgement that says why a signal could not be published.
 
-    A Ditto error gives its own status and JSON (without the status); anything else 500 with the error's name and text.
+    A Ditto error gives its own status and JSON (without the status); anything else ``status`` with the error's name and
+    text.
 
     :param headers: of the signal
     """
@@ -26,7 +29,7 @@ def issued_ack(label: str, error: BaseException, headers: Mapping[str, Any]) -> 
         body = error.to_dict()
         return acknowledgement(label, body.pop("status"), raw(body), headers)
     payload = {"message": f"Encountered <{type(error).__name__}>.", "description": _describe(error)}
-    return acknowledgement(label, INTERNAL_ERROR, raw(payload), headers)
+    return acknowledgement(label, status, raw(payload), headers)
 
 
 def _describe(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -107,8 +108,9 @@ class Template:
         self._pieces = pieces
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def parse(text: str) -> Template:
-        """Read a template.
+        """Read a template; templates come from settings, so that there are few.
 
         :raises PlaceholderError: a pipeline in it cannot be read, or braces are left open
         """

@@ -1,0 +1,155 @@
+"""What a message of a source means: requests, acknowledgements to pass on, errors to publish.
+
+Source of the rules: Eclipse Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink`` (ditto.md 1.7, 6, 7).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ackstream.connectivity.messages import resolved
+from ackstream.connectivity.requested import requested_acks
+from ackstream.protocol.acknowledgements import read_ack, read_acks
+from ackstream.protocol.connections import resolve_label
+from ackstream.protocol.defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.envelopes import Envelope, decode, raw
+from ackstream.protocol.errors import (
+    DittoError,
+    correlation_id_missing,
+    header_invalid,
+    label_not_declared,
+    unknown_topic_path,
+)
+from ackstream.protocol.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
+from ackstream.protocol.placeholders import Context, Pipeline, Template
+from ackstream.protocol.requests import Request, read_request
+from ackstream.protocol.topics import TopicPath
+
+if TYPE_CHECKING:
+    from ackstream.connections import PayloadTemplate, Source
+    from ackstream.connectivity.messages import ExternalMessage
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A command or message to be sent to the system, and what it asks for."""
+
+    envelope: Envelope
+    request: Request
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """An acknowledgement or a live response to be passed on."""
+
+    envelope: Envelope
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What is not sent: the error, and what it concerns.
+
+    ``rejects``: the message is rejected for it, because its headers contradict each other; after any other error it is
+    settled, since it would fail again.
+    """
+
+    error: DittoError
+    topic: TopicPath | None
+    headers: dict[str, Any]
+    rejects: bool
+
+
+class Inbound:
+    """Reads the messages of one source."""
+
+    def __init__(self, connection_id: str, source: Source) -> None:
+        """Read by the settings of ``source``."""
+        self._connection_id = connection_id
+        self._source = source
+        self._declared = frozenset(resolve_label(connection_id, label) for label in source.declared_acks)
+        wishes = source.acknowledgement_requests
+        self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
+        self._filter = None if wishes.filter is None else Pipeline.parse(wishes.filter)
+
+    def read(self, message: ExternalMessage) -> list[Asked | Relayed | Refused]:
+        """Return what a message means, one thing for each of the source's payload mappings."""
+        return [self._read(message, mapping) for mapping in self._source.payload_mapping]
+
+    def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Asked | Relayed | Refused:
+        envelope = None
+        headers: dict[str, Any] = dict(message.headers)
+        try:
+            envelope = decode(message.payload) if isinstance(mapping, str) else self._made(message, mapping)
+            envelope = self._with_headers(envelope, message)
+            headers = envelope.headers
+            if envelope.status is not None:
+                return Relayed(self._checked_answer(envelope))
+            envelope = self._with_requested_acks(envelope, message)
+        except DittoError as error:
+            return Refused(error, None if envelope is None else envelope.topic, headers, rejects=False)
+        try:
+            return Asked(envelope, read_request(envelope))
+        except DittoError as error:
+            return Refused(error, envelope.topic, headers, rejects=signal_kind(envelope.topic, headers) is not None)
+
+    def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:
+        """Make a command or message with the payload as its value: JSON as it is, anything else as a text."""
+        context = Context(message.headers, self._connection_id)
+        topic, path = (Template.parse(text).resolve(context) for text in (template.topic, template.path))
+        if topic is None or path is None:
+            raise header_invalid(
+                "payload_mapping",
+                "A placeholder of the payload mapping comes to nothing for this message.",
+                named=False,
+            )
+        try:
+            msgspec.json.decode(message.payload)
+            value = msgspec.Raw(message.payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            value = raw(message.payload.decode("utf-8", "replace"))
+        return Envelope(TopicPath.parse(topic), {}, path, value)
+
+    def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
+        """Add mapped headers; those in the message's JSON win.
+
+        :raises DittoError: a value is not of its header's type
+        """
+        context = Context(message.headers, self._connection_id, envelope.topic)
+        own = read_headers(envelope.headers)
+        mapped = resolved(self._source.header_mapping, context)
+        headers = read_headers(mapped) | own
+        if CORRELATION_ID not in headers and CORRELATION_ID in message.headers:
+            headers[CORRELATION_ID] = message.headers[CORRELATION_ID]
+        if CORRELATION_ID not in headers and envelope.status is None:
+            headers[CORRELATION_ID] = message.identity
+        if TIMEOUT in headers and Duration.parse(headers[TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS:
+            headers[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
+        return msgspec.structs.replace(envelope, headers=headers)
+
+    def _with_requested_acks(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
+        kind = signal_kind(envelope.topic, envelope.headers)
+        if kind is None or not takes_acks(kind):
+            return envelope
+        context = Context(message.headers, self._connection_id, envelope.topic)
+        labels = requested_acks(envelope.headers.get(REQUESTED_ACKS), self._includes, self._filter, context)
+        if labels is None:
+            return envelope
+        return msgspec.structs.replace(envelope, headers=envelope.headers | {REQUESTED_ACKS: labels})
+
+    def _checked_answer(self, envelope: Envelope) -> Envelope:
+        """Let pass acknowledgements with labels that this source declares, and responses of devices.
+
+        :raises DittoError: 400; a label is not declared, no correlation-id, or a message of the twin's own
+        """
+        topic = envelope.topic
+        if topic.criterion == "acks":
+            for ack in [read_ack(envelope)] if topic.subject else read_acks(envelope):
+                if ack.label not in self._declared:
+                    raise label_not_declared(ack.label)
+        elif topic.channel != "live" or topic.criterion not in ("commands", "messages", "errors"):
+            raise unknown_topic_path(
+                str(topic), "Besides commands and messages, a source takes acknowledgements and live responses."
+            )
+        if CORRELATION_ID not in envelope.headers:
+            raise correlation_id_missing()
+        return envelope
