@@ -112,5 +112,11 @@ def solace(*, max_redelivery: int = 0, redelivery_enabled: bool = True, **rules:
 def amps(**rules: Any) -> QueueRules:
     """Return rules with the defaults of an AMPS queue (A28 to A37)."""
     fairness = "round-robin" if rules.get("at_most_once") else "proportional"
-    defaults = {"max_backlog": 1, "settler": "sublet", "early_ms": DAY_MS, "respect_ttl": True, "fairness": fairness}
+    defaults: dict[str, Any] = {
+        "max_backlog": 1,
+        "settler": "sublet",
+        "early_ms": DAY_MS,
+        "respect_ttl": True,
+        "fairness": fairness,
+    }
     return QueueRules(**defaults | rules)

@@ -8,12 +8,12 @@ uncovered, never passed.
 from __future__ import annotations
 
 from ackstream.conformance.results import Failure
-from ackstream.conformance.scenarios import observations
+from ackstream.conformance.scenarios import connext, observations
 from ackstream.conformance.scenarios.scenario import Interpreter, Scenario, Uncovered
 
 __all__ = ["INTERPRETERS", "Interpreter", "Scenario", "Uncovered", "check"]
 
-INTERPRETERS: tuple[Interpreter, ...] = ()
+INTERPRETERS: tuple[Interpreter, ...] = (connext.INTERPRETER,)
 """The first of a protocol that knows all words of a scenario runs it."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Mapping
 
 Json = dict[str, Any]
@@ -46,6 +47,8 @@ class Interpreter:
     """The words of each operation, besides :data:`STEP_WORDS`."""
     expect: frozenset[str]
     observe: Callable[[Json, list[Json]], Mapping[str, Any]]
+    more: re.Pattern[str] | None = None
+    """Words of ``expect`` with something of the scenario in them, such as ``write_4``."""
 
     def unknown_words(self, scenario: Scenario) -> list[str]:
         """Name the words of a scenario that are not known here; without any it can be run."""
@@ -56,5 +59,8 @@ class Interpreter:
                 unknown.append(f"op {op}")
             else:
                 unknown += [f"{op} {word}" for word in sorted(step.keys() - self.steps[op] - STEP_WORDS)]
-        unknown += [f"expect {word}" for word in sorted(scenario.expect.keys() - self.expect - {"or"})]
+        unknown += [f"expect {word}" for word in sorted(filter(self._is_unknown, scenario.expect))]
         return list(dict.fromkeys(unknown))
+
+    def _is_unknown(self, word: str) -> bool:
+        return word not in self.expect | {"or"} and not (self.more and self.more.fullmatch(word))
