@@ -1,0 +1,236 @@
+"""One batch of signals folded over the things: commands in order, each with its own answer.
+
+Pure: records and things in; journal rows, messages and the changed things out. The same records over the same things
+give the same, so that a batch that runs again after a crash says the same again; and it does not matter where batches
+are cut.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from heapq import merge
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ackstream.protocol.envelopes import Envelope, decode, encode
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.headers import CORRELATION_ID
+from ackstream.protocol.labels import SEARCH_PERSISTED, TWIN_PERSISTED
+from ackstream.protocol.requests import Request, read_request
+from ackstream.twin import answers, searching
+from ackstream.twin.applying import apply, tag_of
+from ackstream.twin.commands import read_command
+from ackstream.twin.resources import resource
+from ackstream.twin.things import Thing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ackstream.twin.applying import Outcome
+
+EVENTS, ACKS = "events", "acks"
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record of the signals topic; ``timestamp`` is the broker's, in epoch milliseconds.
+
+    ``correlation_id`` is that of the record headers, ``None`` where the JSON or the coordinates tell it.
+    """
+
+    timestamp: int
+    partition: int
+    offset: int
+    correlation_id: str | None
+    value: bytes | None
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What is refused: by correlate, so that the twin must not act on it either (records, labels), and by the twin."""
+
+    signals: str = "signals"
+    max_value_bytes: int = 1_000_000
+    max_labels: int = 100
+    max_thing_bytes: int = 1_000_000
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A row of the journal: a change of a thing, and the command that made it. JSON is text; times are milliseconds.
+
+    ``thing`` is the whole thing where this is its last change in the batch and it is not deleted; ``visible`` tells
+    whether its content changed; ``search_persisted`` whether that acknowledgement is awaited.
+    """
+
+    thing_id: str
+    revision: int
+    created_at: int
+    modified_at: int
+    action: str
+    path: str
+    value: str | None
+    thing: str | None
+    last: bool
+    deleted: bool
+    visible: bool
+    search_persisted: bool
+    correlation_id: str
+    partition: int
+    offset: int
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A record to write, once the journal has the rows: ``topic`` is :data:`EVENTS` or :data:`ACKS`."""
+
+    topic: str
+    key: str
+    value: bytes
+    correlation_id: str
+
+
+class Result(msgspec.Struct):
+    """What a batch came to."""
+
+    rows: list[Row] = []
+    messages: list[Message] = []
+    changed: dict[str, Thing] = {}
+
+
+def fold(records: Iterable[Record], things: dict[str, Thing], limits: Limits) -> Result:
+    """Let the commands among the records act on the things, in order; the things themselves stay as they are.
+
+    Signals that are not for the twin, and what correlate refuses, are passed over: correlate tells the requester.
+    """
+    folding = _Folding(things, limits)
+    for record in in_order(records):
+        folding.take(record)
+    return folding.result()
+
+
+def in_order(records: Iterable[Record]) -> Iterator[Record]:
+    """Return the records by time, the order within a partition kept in any case.
+
+    A broker's clock may be set back; a partition's records then count with the latest time seen before them.
+    """
+    by_place = sorted(records, key=lambda record: (record.partition, record.offset))
+    partitions = [list(_timed(group)) for _, group in groupby(by_place, key=lambda record: record.partition)]
+    return (record for *_, record in merge(*partitions, key=lambda entry: entry[:2]))
+
+
+def _timed(records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
+    latest = 0
+    for record in records:
+        latest = max(latest, record.timestamp)
+        yield latest, record.partition, record
+
+
+class _Folding:
+    """The state of a fold."""
+
+    def __init__(self, things: dict[str, Thing], limits: Limits) -> None:
+        self._limits = limits
+        self._changed: dict[str, Thing] = {}
+        self._things: ChainMap[str, Thing] = ChainMap(self._changed, things)
+        self._rows: list[dict[str, Any]] = []
+        self._messages: list[Message] = []
+
+    def take(self, record: Record) -> None:
+        """Let one record act."""
+        found = read(record, self._limits)
+        if found is None:
+            return
+        command, request = found
+        tag = None
+        try:
+            if searching.concerns_many(command):
+                value = searching.answer(command, self._things, record.timestamp)
+                self._say(ACKS, request, answers.query_response(command, request, value))
+                return
+            thing = self._things.get(request.thing_id or "")
+            outcome = self._act(thing, command, record)
+        except DittoError as error:
+            if request.response_required or request.awaited:
+                tag = self._tag(command, error)
+                self._say(ACKS, request, answers.failure(request, error, tag))
+            return
+        if outcome.change is not None:
+            self._write(command, request, outcome, record)
+            self._say(EVENTS, request, answers.event(command, request, outcome))
+        if request.response_required or TWIN_PERSISTED in request.awaited:
+            self._say(ACKS, request, answers.response(command, request, outcome))
+
+    def result(self) -> Result:
+        """Return what came out; of several changes of a thing the last row has the thing."""
+        rows = []
+        last: set[str] = set()
+        for fields in reversed(self._rows):
+            thing_id = fields["thing_id"]
+            thing = None if thing_id in last else self._changed[thing_id].content
+            rows.append(Row(**fields, last=thing_id not in last, thing=None if thing is None else thing.decode()))
+            last.add(thing_id)
+        return Result(rows[::-1], self._messages, self._changed)
+
+    def _act(self, thing: Thing | None, command: Envelope, record: Record) -> Outcome:
+        return apply(thing, read_command(command, record.timestamp), self._limits.max_thing_bytes)
+
+    def _tag(self, command: Envelope, error: DittoError) -> str | None:
+        """Return the entity tag that goes with a failed precondition, and with no other error."""
+        if not error.error.startswith("things:precondition."):
+            return None
+        return tag_of(self._things.get(command.topic.thing_id), resource(command.path))
+
+    def _write(self, command: Envelope, request: Request, outcome: Outcome, record: Record) -> None:
+        thing, change, thing_id = outcome.thing, outcome.change, command.topic.thing_id
+        assert change is not None  # noqa: S101 - asked before
+        self._changed[thing_id] = thing
+        self._rows.append(
+            {
+                "thing_id": thing_id,
+                "revision": thing.revision,
+                "created_at": thing.created,
+                "modified_at": thing.modified,
+                "action": change.action,
+                "path": command.path,
+                "value": None if change.value is msgspec.UNSET else msgspec.json.encode(change.value).decode(),
+                "deleted": thing.content is None,
+                "visible": change.visible,
+                "search_persisted": SEARCH_PERSISTED in request.awaited,
+                "correlation_id": request.headers[CORRELATION_ID],
+                "partition": record.partition,
+                "offset": record.offset,
+            }
+        )
+
+    def _say(self, topic: str, request: Request, envelope: Envelope) -> None:
+        correlation_id = request.headers[CORRELATION_ID]
+        self._messages.append(Message(topic, request.thing_id or "", encode(envelope), correlation_id))
+
+
+def read(record: Record, limits: Limits) -> tuple[Envelope, Request] | None:
+    """Return the twin command a record is, and what its requester waits for; ``None`` for everything else.
+
+    Not for the twin: live commands, messages, policies, and what correlate refuses and answers itself.
+    """
+    if record.value is None or len(record.value) > limits.max_value_bytes:
+        return None
+    try:
+        command = decode(record.value)
+        topic = command.topic
+        if topic.group != "things" or topic.channel != "twin" or topic.criterion != "commands":
+            return None
+        request = read_request(command)
+    except DittoError:
+        return None
+    if request.kind not in ("twin", "twinQuery") or len(request.awaited) > limits.max_labels:
+        return None
+    request.headers[CORRELATION_ID] = _correlation_id(record, command, limits)
+    return command, request
+
+
+def _correlation_id(record: Record, command: Envelope, limits: Limits) -> str:
+    if record.correlation_id is not None:
+        return record.correlation_id
+    for name in (CORRELATION_ID, "Correlation-Id"):
+        if command.headers.get(name):
+            return str(command.headers[name])
+    return f"{limits.signals}-{record.partition}-{record.offset}"
