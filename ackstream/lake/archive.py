@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
-from operator import and_, or_
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
@@ -24,7 +24,7 @@ from ackstream.lake.schemas import KEY, TABLES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.lake.ledger import Span
@@ -34,6 +34,7 @@ ROWS_A_FILE = 100_000
 """A batch's rows of one table go to one file, unless there are more than this."""
 
 NAME = "archive"
+_SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
 
 def start(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
@@ -95,7 +96,7 @@ class Archive:
             fresh = fresh.dropDuplicates(KEY)
         known = self._known(fresh, table, spans)
         if known is not None:
-            fresh = fresh.join(F.broadcast(known), _same_row(fresh, known), "left_anti")
+            fresh = fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")
         application, batch_id = transaction
         files = -(-sum(span.rows[table] for span in spans) // ROWS_A_FILE)
         (
@@ -111,15 +112,15 @@ class Archive:
                 self._newest[table, span.query_id] = max(self._newest[table, span.query_id], span.last_batch)
 
     def _known(self, fresh: DataFrame, table: str, spans: list[Span]) -> DataFrame | None:
-        """Return the keys of those rows that the table has already; None where it has none of them."""
+        """Return the keys (``known_…``) of those rows that the table has already; None where it has none of them."""
         spark = fresh.sparkSession
         doubtful = [span.covers() for span in spans if self._reaches(spark, table, span)]
         if not doubtful:
             return None
-        written = self._read(spark, table).where(reduce(or_, doubtful)).select(*KEY)
-        keys = fresh.select(*KEY)
+        written = self._read(spark, table).where(reduce(or_, doubtful))
+        written = written.select(*[F.col(name).alias(f"known_{name}") for name in KEY])
         # made here and not within the append: an append that reads its own table conflicts with a compaction beside it
-        known = keys.join(written, _same_row(keys, written), "left_semi").localCheckpoint()
+        known = written.join(fresh.select(*KEY), F.expr(_SAME_ROW), "left_semi").localCheckpoint()
         return None if known.isEmpty() else known
 
     def _reaches(self, spark: SparkSession, table: str, span: Span) -> bool:
@@ -133,10 +134,6 @@ class Archive:
 
     def _read(self, spark: SparkSession, table: str) -> DataFrame:
         return spark.read.format("delta").load(tables.location(self._lake, table))
-
-
-def _same_row(left: DataFrame, right: DataFrame) -> Column:
-    return reduce(and_, [left[name].eqNullSafe(right[name]) for name in KEY])
 
 
 def _write(archive: Archive, frame: DataFrame, batch_id: int) -> None:
