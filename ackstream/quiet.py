@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ackstream.errors import LocalError
 from ackstream.interrupts import uninterrupted
-from ackstream.local import jars, java, places
+from ackstream.local import jars, java
 from ackstream.session import session
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     console = Console(stderr=True)
     java.find()
     paths = jars.resolve("spark", console)
-    # what the product wants logged, as `ackstream submit` has it
-    os.environ["LOG4J_CONFIGURATION_FILE"] = places.conf("log4j2.properties").as_uri()
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output, _launching(output) as launched:

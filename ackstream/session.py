@@ -33,6 +33,8 @@ def session(
     """
     # executors must run the interpreter that has the product installed
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # what the product wants logged; `ackstream submit` says the same to a JVM that is not ours to start
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", places.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
     if not _submitted():
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ackstream.local import jars, places
+from ackstream.local import jars
 from ackstream.session import session
 from ackstream.settings import Settings, load
 from ackstream.topics import TOPICS, ensure_topics
@@ -62,7 +62,6 @@ class Bench:
         """The Spark session, made when it is first needed."""
         # the workers must find this package too
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        os.environ["LOG4J_CONFIGURATION_FILE"] = places.conf("log4j2.properties").as_uri()
         # the default of 100 forgets the first batches of a long run
         conf = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}
         made = session(self.base, f"bench-{self.name}", jars=jars.resolve("spark"), conf=conf)
