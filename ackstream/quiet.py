@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from typing import IO, TYPE_CHECKING, Any
 
