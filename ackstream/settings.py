@@ -106,6 +106,16 @@ class Archive(Part):
     group: str = "ackstream-archive"
 
 
+class Twin(Part):
+    """The job that keeps the things."""
+
+    trigger: str = "0 seconds"
+    max_offsets_per_trigger: int = Field(20_000, ge=1)
+    index_trigger: str = "10 seconds"
+    max_thing_bytes: int = Field(1_000_000, ge=1)
+    group: str = "ackstream-twin"
+
+
 class Lake(Part):
     """The Delta tables."""
 
@@ -162,6 +172,7 @@ class Settings(Part):
     correlate: Correlate = Correlate()
     clock: Clock = Clock()
     archive: Archive = Archive()
+    twin: Twin = Twin()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
     connections: tuple[Connection, ...] = ()

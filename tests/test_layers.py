@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "session": {"local"},
     "correlation": {"protocol"},
     "lake": {"protocol"},
+    "twin": {"protocol", "lake"},
     "client": {"protocol"},
     "connectivity": {"protocol", "client", "connections", "correlation"},
 }

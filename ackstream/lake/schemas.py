@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DateType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TEXT, INTEGER, LONG, BOOLEAN = StringType(), IntegerType(), LongType(), BooleanType()
-TIME, BYTES, TEXTS = TimestampType(), BinaryType(), ArrayType(TEXT)
+TIME, BYTES, TEXTS, DOUBLE = TimestampType(), BinaryType(), ArrayType(TEXT), DoubleType()
 
 INDEXED_COLUMNS = 4
 """The first so many columns of each table carry statistics: correlation_id, the row's time, query_id, batch_id."""
@@ -143,6 +144,54 @@ DEAD_LETTERS = StructType(
     ]
 )
 
+# -- tables of the twin -----------------------------------------------------------------------------------------------
+
+THING_EVENTS = StructType(
+    [
+        _required("thing_id", TEXT, "namespace:name"),
+        _required("batch", LONG, "number of the twin's batch, growing over all its checkpoints"),
+        _required("revision", LONG, "the thing's revision after the change: 1, 2, 3, … without a gap"),
+        _required("modified_at", TIME, "the broker's time of the command"),
+        _required("query_id", TEXT, "id of the twin query that wrote it"),
+        _required("action", TEXT, "created, modified, merged or deleted"),
+        _required("path", TEXT, "JSON pointer of what was changed"),
+        _optional("value", TEXT, "JSON: the event's value; null where something was deleted"),
+        _required("created_at", TIME, "when the thing was created (last)"),
+        _required("last", BOOLEAN, "whether this is the thing's last change in its batch"),
+        _optional("thing", TEXT, "JSON: the whole thing; only where this is its last change in the batch"),
+        _required("deleted", BOOLEAN, "whether the thing is gone with this change"),
+        _required("visible", BOOLEAN, "whether the thing's content is another than before"),
+        _required("search_persisted", BOOLEAN, "whether search-persisted was requested"),
+        _required("correlation_id", TEXT, "correlation-id of the command"),
+        *_coordinates("command"),
+        _day("modified_at"),
+    ]
+)
+
+THINGS = StructType(
+    [
+        _required("thing_id", TEXT, "namespace:name"),
+        _required("batch", LONG, "batch of the last change, as in thing_events"),
+        _required("revision", LONG, "number of changes so far"),
+        _required("modified_at", TIME, "the broker's time of the last change"),
+        _required("created_at", TIME, "when it was created (last)"),
+        _required("deleted", BOOLEAN, "whether it was deleted; created again, it goes on with the next revision"),
+        _optional("thing", TEXT, "JSON: thingId, policyId, definition, attributes, features; null once deleted"),
+    ]
+)
+
+THINGS_SEARCH = StructType(
+    [
+        _required("thing_id", TEXT, "namespace:name"),
+        _required("path", TEXT, "where in the thing, as RQL names it: attributes/location/city"),
+        _required("element", INTEGER, "counts the values of a path, of which an array has several"),
+        _optional("text", TEXT, "the value, where it is a text"),
+        _optional("number", DOUBLE, "the value, where it is a number"),
+        _optional("flag", BOOLEAN, "the value, where it is a boolean"),
+        _required("value", TEXT, "JSON: the value; {} and [] where nothing is in them"),
+    ]
+)
+
 # -- ledger -----------------------------------------------------------------------------------------------------------
 
 
@@ -188,21 +237,45 @@ LEDGER = _ledger(
 
 @dataclass(frozen=True)
 class Table:
-    """A table, the part of a ledger record that its rows come from, and the column that is a row's time."""
+    """A table, and the column by which it is partitioned, if any."""
 
     name: str
     comment: str
     schema: Any
-    part: str
-    time: str
+    partition: str | None = PARTITION
+
+
+@dataclass(frozen=True)
+class LedgerTable(Table):
+    """A table that archive writes: the part of a ledger record its rows come from, and the column of a row's time."""
+
+    part: str = ""
+    time: str = ""
 
 
 TABLES = {
     table.name: table
     for table in (
-        Table("signals", "One row a request.", SIGNALS, "signal", "received_at"),
-        Table("acknowledgements", "One row an acknowledgement.", ACKNOWLEDGEMENTS, "acks", "received_at"),
-        Table("outcomes", "One row a decided request.", OUTCOMES, "outcome", "decided_at"),
-        Table("dead_letters", "One row a record of no use.", DEAD_LETTERS, "dead_letter", "received_at"),
+        LedgerTable("signals", "One row a request.", SIGNALS, part="signal", time="received_at"),
+        LedgerTable(
+            "acknowledgements", "One row an acknowledgement.", ACKNOWLEDGEMENTS, part="acks", time="received_at"
+        ),
+        LedgerTable("outcomes", "One row a decided request.", OUTCOMES, part="outcome", time="decided_at"),
+        LedgerTable(
+            "dead_letters", "One row a record of no use.", DEAD_LETTERS, part="dead_letter", time="received_at"
+        ),
     )
 }
+"""The tables of the ledger."""
+
+TWIN_TABLES = {
+    table.name: table
+    for table in (
+        Table("thing_events", "One row a change of a thing: the twin's journal.", THING_EVENTS),
+        Table("things", "One row a thing, as it is.", THINGS, None),
+        Table("things_search", "One row a value within a thing.", THINGS_SEARCH, None),
+    )
+}
+"""The tables of the twin."""
+
+ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES}

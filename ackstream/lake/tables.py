@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.schemas import INDEXED_COLUMNS, PARTITION, TABLES, Table
+from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.settings import Lake
+
+
+ATTEMPTS = 5
 
 
 def location(lake: Lake, name: str) -> str:
@@ -48,7 +52,7 @@ def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> No
     :raises StartError: where a table has other columns, or a directory holds something else
     """
     for name in names:
-        table, place = TABLES[name], location(lake, name)
+        table, place = ALL_TABLES[name], location(lake, name)
         if DeltaTable.isDeltaTable(spark, place):
             _check(spark, table, place)
             _adjust(spark, place, properties(lake))
@@ -63,13 +67,31 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     """
     place = location(lake, name)
     if not DeltaTable.isDeltaTable(spark, place):
-        raise StartError(f"There is no table {name} at {place}; start the archive job, or correct lake.path.")
+        job = "archive" if name in TABLES else "twin"
+        raise StartError(f"There is no table {name} at {place}; start the {job} job, or correct lake.path.")
     return spark.read.format("delta").load(place)
+
+
+def retried(merge: Callable[[], None]) -> None:
+    """Do a merge, and again where it met another commit, such as a compaction's.
+
+    :raises DeltaConcurrentModificationException: it met one each time
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            merge()
+        except DeltaConcurrentModificationException:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return
 
 
 def _create(spark: SparkSession, table: Table, place: str, wanted: dict[str, str]) -> None:
     builder = DeltaTable.createIfNotExists(spark).location(place).comment(table.comment)
-    builder = builder.addColumns(table.schema).partitionedBy(PARTITION)
+    builder = builder.addColumns(table.schema)
+    if table.partition is not None:
+        builder = builder.partitionedBy(table.partition)
     for key, value in wanted.items():
         builder = builder.property(key, value)
     try:

@@ -1,0 +1,93 @@
+"""The twin's journal and its things: changes are appended before they are acknowledged, things follow at their pace.
+
+``thing_events`` is the truth: one row a change, and with the thing's last change of a batch the thing itself.
+``things`` is what the journal comes to, merged from it later. Whoever starts takes the things as they were before a
+given batch out of both.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.lake import tables
+from ackstream.lake.schemas import THING_EVENTS, THINGS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ackstream.settings import Lake
+
+
+def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
+    """Return the number of a query's first batch: the batches of earlier checkpoints come before it."""
+    events = tables.read(spark, lake, "thing_events")
+    last = events.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
+    return 0 if last is None else last + 1
+
+
+def next_offsets(spark: SparkSession, lake: Lake) -> dict[str, dict[int, int]]:
+    """Return by topic and partition the offset after the last command whose change is in the journal."""
+    found: dict[str, dict[int, int]] = {}
+    events = tables.read(spark, lake, "thing_events")
+    for topic, partition, offset in events.groupBy("topic", "partition").agg(F.max("offset")).collect():
+        found.setdefault(topic, {})[partition] = offset + 1
+    return found
+
+
+def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int) -> None:
+    """Append the rows of a batch; those of a batch that is in the journal already stay out.
+
+    :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
+    """
+    own = {"query_id": F.lit(query_id), "batch": F.lit(batch), "day": F.to_date("modified_at")}
+    (
+        spark.createDataFrame(rows)
+        .withColumns(own)
+        .select(*THING_EVENTS.fieldNames())
+        .coalesce(1)
+        .write.format("delta")
+        .mode("append")
+        .option("txnAppId", f"{query_id}/thing_events")
+        .option("txnVersion", batch)
+        .save(tables.location(lake, "thing_events"))
+    )
+
+
+def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
+    """Return all things as they were before a batch: thing_id, revision, created_at, modified_at, thing.
+
+    Of a deleted thing ``thing`` is null. The tables may have the batch already: it is going to run again then.
+    """
+    things = tables.read(spark, lake, "things")
+    last = F.col("last") & (F.col("batch") < batch)
+    events = tables.read(spark, lake, "thing_events").where(last)
+    merged = things.agg(F.max("batch")).collect()[0][0]
+    later = events.where(F.col("batch") > (-1 if merged is None else merged))
+    # things that the batch has changed already are taken from what they were in the journal
+    undone = events.join(things.where(F.col("batch") >= batch).select("thing_id"), "thing_id", "left_semi")
+    parts = [part.select(*THINGS.fieldNames()) for part in (things.where(F.col("batch") < batch), later, undone)]
+    return latest(reduce(lambda one, other: one.union(other), parts))
+
+
+def latest(rows: DataFrame) -> DataFrame:
+    """Return of each thing the row with the highest revision, in the columns of ``things``."""
+    columns = [name for name in THINGS.fieldNames() if name != "thing_id"]
+    newest = rows.groupBy("thing_id").agg(F.max_by(F.struct(*columns), "revision").alias("newest"))
+    return newest.select("thing_id", "newest.*")
+
+
+def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
+    """Bring ``things`` up to rows of the journal; rows it has already, or newer ones, change nothing."""
+    changed = latest(events.where("last").select(*THINGS.fieldNames()))
+    known, new = F.col("known.thing_id") == F.col("new.thing_id"), F.col("new.revision") > F.col("known.revision")
+
+    def attempt() -> None:
+        target = DeltaTable.forPath(spark, tables.location(lake, "things")).alias("known")
+        target.merge(changed.alias("new"), known).whenMatchedUpdateAll(new).whenNotMatchedInsertAll().execute()
+
+    tables.retried(attempt)
