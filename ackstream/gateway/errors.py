@@ -44,6 +44,14 @@ def shutting_down() -> DittoError:
     )
 
 
+def no_answer() -> DittoError:
+    """Tell a client that nobody decided its request in time."""
+    return unavailable(
+        "Nobody answered the request, not even that its deadline passed.",
+        "The operator should check that the correlate job runs. The outcome is recorded under the correlation-id.",
+    )
+
+
 def duplicate_header(name: str) -> DittoError:
     """Refuse a header that comes twice."""
     return _duplicate(f"The message contains headers which include a duplicate header field: '{shown(name)}'")
@@ -122,17 +130,6 @@ def correlation_id_in_use(correlation_id: str) -> DittoError:
     )
 
 
-def thing_id_invalid(thing_id: str) -> DittoError:
-    """Refuse a text that is no thing id."""
-    return DittoError(
-        400,
-        "things:id.invalid",
-        f"Thing ID '{shown(thing_id)}' is not valid!",
-        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
-        "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id",
-    )
-
-
 def thing_id_generated() -> DittoError:
     """Refuse a thing id in the body of a POST."""
     return DittoError(
@@ -165,11 +162,6 @@ def thing_not_modifiable(thing_id: str) -> DittoError:
     )
 
 
-def subject_invalid(subject: str) -> DittoError:
-    """Refuse the subject of a message."""
-    return DittoError(
-        400,
-        "messages:subject.invalid",
-        f"Message Subject '{shown(subject)}' is not valid!",
-        "It must not be empty.",
-    )
+def internal_error() -> DittoError:
+    """Say that the gateway failed; its log has the reason."""
+    return DittoError(500, "internalerror", "There was an error processing your request.", "Sorry for that.")

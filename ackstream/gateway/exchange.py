@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
-from ackstream.gateway.errors import correlation_id_in_use, shutting_down, unavailable
+from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_down, unavailable
 from ackstream.protocol.headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -103,8 +103,4 @@ class _as_http(contextlib.AbstractContextManager[None]):  # noqa: N801 - used li
         if isinstance(error, NotSentError):
             raise unavailable("Kafka does not take requests at the moment.", "Try again in a moment.") from error
         if isinstance(error, RequestTimeout):
-            raise unavailable(
-                "Nobody answered the request, not even that its deadline passed.",
-                "The operator should check that the correlate job runs. The outcome is recorded under the"
-                " correlation-id.",
-            ) from error
+            raise no_answer() from error

@@ -226,11 +226,20 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[_Entry]] = {}
+    body: dict[str, list[_BodyEntry]] = {}
     for ack in entries:
         headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        body.setdefault(ack.label, []).append(_Entry(ack.status, ack.payload, headers))
+        entry = _BodyEntry(status=ack.status, payload=ack.payload, headers=headers)
+        body.setdefault(ack.label, []).append(entry)
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
+
+
+class _BodyEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An entry of an HTTP body, which has its headers even where they are empty."""
+
+    status: int
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, Any]
 
 
 _OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)

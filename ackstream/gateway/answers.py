@@ -1,0 +1,154 @@
+"""From a reply or an outcome to an HTTP response.
+
+Source of the rules: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``,
+``UriForLocationHeaderSupplier``.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.gateway.translation import is_json, media_type
+from ackstream.protocol.acknowledgements import Acknowledgement, http_body, is_success
+from ackstream.protocol.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.errors import DittoError, command_timeout
+from ackstream.protocol.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
+from ackstream.protocol.labels import LIVE_RESPONSE, TWIN_PERSISTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackstream.client import Reply
+    from ackstream.gateway.outcomes import Outcome
+    from ackstream.protocol.envelopes import Envelope
+
+OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502
+_BODILESS = (NO_CONTENT, NOT_MODIFIED)
+_LOCATION = "location"
+_SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definition.written) - {
+    CONTENT_TYPE,
+    "requested-acks",
+    "accept",
+    "reply-to",
+}
+_UNRESERVED = "/:@!$&'()*+,;=~"
+_SINGLE = {TWIN_PERSISTED, LIVE_RESPONSE}
+
+
+class Answer(msgspec.Struct):
+    """An HTTP response: status, headers without the content type, that one, and the body."""
+
+    status: int
+    headers: dict[str, str]
+    content_type: str | None = None
+    body: bytes = b""
+
+
+def of_error(error: DittoError, correlation_id: str | None = None) -> Answer:
+    """Return the answer that tells an error."""
+    headers = dict(getattr(error, "headers", ()))
+    if correlation_id is not None:
+        headers[CORRELATION_ID] = correlation_id
+    return Answer(error.status, headers, JSON_CONTENT_TYPE, msgspec.json.encode(error.to_dict()))
+
+
+def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> Answer:
+    """Return the answer that a reply is.
+
+    :param command: the request
+    :param correlation_id: the client's; on the wire it may have a suffix
+    :param url: what a ``location`` begins with: that of the API, without a slash at the end
+    """
+    envelope = reply.envelope
+    headers = {**envelope.headers, CORRELATION_ID: correlation_id}
+    location = url + _path(command)
+    if envelope.topic.criterion == "acks":
+        return _of_acks([*reply.acks.values()], headers, reply.correlation_id, correlation_id, location)
+    status = envelope.status or reply.status
+    message = envelope.topic.criterion == "messages"
+    if message and status == BAD_GATEWAY:
+        # which would say that this gateway failed
+        status = OK
+    if status == CREATED and not message:
+        headers[_LOCATION] = location
+    content_type = str(envelope.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE)) if message else JSON_CONTENT_TYPE
+    return _answer(status, headers, envelope.value, content_type)
+
+
+def of_outcome(outcome: Outcome, timeout_ms: int, correlation_id: str) -> Answer:
+    """Return the answer to a request that requires no response: 202, or what went wrong."""
+    headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
+    if is_success(outcome.status):
+        return accepted(correlation_id)
+    if outcome.completed_by in ("error", "response", "invalid"):
+        return _answer(outcome.status, headers, outcome.error, JSON_CONTENT_TYPE)
+    labels = {entry.label for entry in outcome.entries}
+    if outcome.completed_by == "timeout" and len(labels) == 1 and labels <= _SINGLE:
+        return of_error(command_timeout(timeout_ms), correlation_id)
+    # no more than the statuses: the client wanted no response
+    status, body = http_body(outcome.entries)
+    return _answer(status, headers, body, JSON_CONTENT_TYPE)
+
+
+def accepted(correlation_id: str) -> Answer:
+    """Return the answer to a request that succeeded, or may have, and whose client wants no response."""
+    return Answer(ACCEPTED, {CORRELATION_ID: correlation_id})
+
+
+def _of_acks(
+    entries: list[Acknowledgement], headers: dict[str, Any], on_wire: str, correlation_id: str, location: str
+) -> Answer:
+    for entry in entries:
+        if entry.headers.get(CORRELATION_ID) == on_wire:
+            entry.headers[CORRELATION_ID] = correlation_id
+        if entry.label == TWIN_PERSISTED and entry.status == CREATED:
+            entry.headers[_LOCATION] = location
+    status, body = http_body(entries)
+    content_type = JSON_CONTENT_TYPE
+    if len(entries) == 1:
+        headers = {**entries[0].headers, **headers}
+        content_type = str(entries[0].headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE))
+    return _answer(status, headers, body, content_type)
+
+
+def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> Answer:
+    shown = {name: text for name, text in map(_header, headers.items()) if name in _SHOWN and _sendable(text)}
+    if status in _BODILESS or value is UNSET:
+        return Answer(status, shown)
+    kind = media_type(content_type)
+    if is_json(kind):
+        return Answer(status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type, bytes(value))
+    decoded = msgspec.json.decode(value)
+    if not isinstance(decoded, str) or not _sendable(content_type):
+        return Answer(status, shown, JSON_CONTENT_TYPE, bytes(value))
+    if kind.startswith("text/"):
+        return Answer(status, shown, f"{kind}; charset=utf-8", decoded.encode())
+    return Answer(status, shown, content_type, _binary(decoded))
+
+
+def _binary(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text.encode()
+
+
+def _header(item: tuple[str, Any]) -> tuple[str, str]:
+    name, value = item
+    return name.lower(), value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _sendable(text: str) -> bool:
+    """Tell whether a text from outside can stand in an HTTP header."""
+    return text.isascii() and text.isprintable()
+
+
+def _path(command: Envelope) -> str:
+    """Return a thing's resource, percent-encoded."""
+    path = "" if command.path == "/" else command.path
+    return quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)

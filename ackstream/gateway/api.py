@@ -1,0 +1,107 @@
+"""The HTTP API: reads a request, asks, and answers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+
+from ackstream.gateway import answers
+from ackstream.gateway.correlation_ids import CorrelationIds
+from ackstream.gateway.errors import body_too_large, no_answer
+from ackstream.gateway.expectation import Expectation, expect
+from ackstream.gateway.operations import PREFIX, Match, find
+from ackstream.gateway.permissions import restrict, visible_part
+from ackstream.gateway.responses import response
+from ackstream.gateway.translation import Query, command, read_request_headers
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.headers import CORRELATION_ID
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from ackstream.gateway.answers import Answer
+    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.protocol.envelopes import Envelope
+
+ORIGINATOR = "ditto-originator"
+GRACE_SECONDS = 10.0
+"""So much later than its deadline an outcome may come."""
+
+
+class Api:
+    """The ASGI application below :data:`PREFIX`."""
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        """Answer with these parts."""
+        self._dependencies = dependencies
+        settings = dependencies.settings
+        self._settings = settings.gateway
+        remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
+        self._ids = CorrelationIds(remembered / 1000 + GRACE_SECONDS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
+        try:
+            answer = await self._answer(request, headers)
+        except DittoError as error:
+            answer = answers.of_error(error, correlation_id)
+        except ClientDisconnect:
+            return
+        await response(answer)(scope, receive, send)
+
+    async def _answer(self, request: Request, headers: list[tuple[str, str]]) -> Answer:
+        subjects = await self._dependencies.authenticator.identify(request)
+        raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+        match = find(request.method, raw_path.decode("latin-1").removeprefix(PREFIX))
+        query = Query(tuple(request.query_params.multi_items()))
+        given = read_request_headers(headers, query)
+        client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
+        given[CORRELATION_ID] = self._ids.free(client_id, time.monotonic())
+        if self._dependencies.authenticator.required:
+            given[ORIGINATOR] = subjects[0]
+        if match.operation.kind == "create" and query.last("namespace") is None:
+            query = Query((*query.values, ("namespace", self._settings.default_namespace)))
+        body = b"" if match.operation.body is None else await self._body(request)
+        asked = command(match, given, query, request.headers.get("content-type", ""), body)
+        restrict(self._dependencies.access, subjects, match.operation.kind, asked)
+        expectation = expect(asked, self._settings)
+        if not expectation.response:
+            return await self._settle(asked, expectation, client_id)
+        return await self._ask(match, asked, subjects, client_id, f"{str(request.base_url).rstrip('/')}{PREFIX}")
+
+    async def _ask(self, match: Match, asked: Envelope, subjects: tuple[str, ...], client_id: str, url: str) -> Answer:
+        reply = await self._dependencies.exchange.ask(asked)
+        envelope = reply.envelope
+        envelope.value = visible_part(self._dependencies.access, subjects, match.operation.kind, asked, envelope)
+        return answers.of_reply(reply, asked, client_id, url)
+
+    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> Answer:
+        """Send what requires no response: wait for its acknowledgements, else a moment for an error."""
+        exchange = self._dependencies.exchange
+        if not expectation.acks:
+            wait = self._settings.fire_and_forget_wait / 1000
+            outcome = await exchange.settle(asked, wait, any_answer=True)
+            if outcome is None:
+                return answers.accepted(client_id)
+        else:
+            outcome = await exchange.settle(asked, expectation.timeout_ms / 1000 + GRACE_SECONDS, any_answer=False)
+            if outcome is None:
+                raise no_answer()
+        return answers.of_outcome(outcome, expectation.timeout_ms, client_id)
+
+    async def _body(self, request: Request) -> bytes:
+        maximum = self._settings.max_body_bytes
+        if int(request.headers.get("content-length", "0")) > maximum:
+            raise body_too_large(maximum)
+        found = bytearray()
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > maximum:
+                raise body_too_large(maximum)
+        return bytes(found)

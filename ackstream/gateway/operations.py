@@ -1,0 +1,152 @@
+"""The operations of the HTTP API: the one table that routing, the OpenAPI document and the tests go by.
+
+A template's ``{name}`` stands for one segment of the path, a last ``{name+}`` for all that follow. Source: Eclipse
+Ditto's HTTP API 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
+
+from ackstream.gateway.errors import method_not_allowed, not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFIX = "/api/2"
+THING = "/things/{thingId}"
+Kind = Literal["create", "retrieve", "modify", "merge", "delete", "many", "search", "count", "message"]
+Body = Literal["json", "merge-patch", "any"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one resource.
+
+    ``pointer`` is what follows the thing in the template: the JSON pointer of what is addressed. ``parameters`` are the
+    query parameters besides those that stand for headers.
+    """
+
+    method: str
+    template: str
+    kind: Kind
+    summary: str
+    pointer: str = ""
+    body: Body | None = None
+    parameters: tuple[str, ...] = ()
+
+
+_PARTS = {
+    "": "a thing",
+    "/policyId": "the policy id of a thing",
+    "/definition": "the definition of a thing",
+    "/attributes": "all attributes of a thing",
+    "/attributes/{attributePath+}": "an attribute of a thing",
+    "/features": "all features of a thing",
+    "/features/{featureId}": "a feature",
+    "/features/{featureId}/definition": "the definition of a feature",
+    "/features/{featureId}/properties": "all properties of a feature",
+    "/features/{featureId}/properties/{propertyPath+}": "a property of a feature",
+    "/features/{featureId}/desiredProperties": "all desired properties of a feature",
+    "/features/{featureId}/desiredProperties/{propertyPath+}": "a desired property of a feature",
+}
+_NOT_DELETED = ("/policyId",)
+_BOXES = {"inbox": "to", "outbox": "from"}
+SEARCH_PARAMETERS = ("filter", "namespaces", "option", "fields")
+
+
+def _operations() -> Iterator[Operation]:
+    yield Operation("GET", "/things", "many", "Retrieve several things by their ids", parameters=("ids", "fields"))
+    yield Operation(
+        "POST", "/things", "create", "Create a thing under a generated id", body="json", parameters=("namespace",)
+    )
+    for part, title in _PARTS.items():
+        template = THING + part
+        yield Operation("GET", template, "retrieve", f"Retrieve {title}", part, parameters=("fields",))
+        yield Operation("PUT", template, "modify", f"Create or replace {title}", part, "json")
+        yield Operation("PATCH", template, "merge", f"Merge a patch (RFC 7396) into {title}", part, "merge-patch")
+        if part not in _NOT_DELETED:
+            yield Operation("DELETE", template, "delete", f"Delete {title}", part)
+    yield Operation(
+        "GET", "/search/things", "search", "Search for things with an RQL filter", parameters=SEARCH_PARAMETERS
+    )
+    yield Operation(
+        "GET", "/search/things/count", "count", "Count the things an RQL filter finds", parameters=SEARCH_PARAMETERS[:2]
+    )
+    yield Operation("POST", f"{THING}/inbox/claim", "message", "Send a claim message", "/inbox/messages/claim", "any")
+    for of, whose in (("", "a thing"), ("/features/{featureId}", "a feature")):
+        for box, direction in _BOXES.items():
+            part = f"{of}/{box}/messages/{{subject+}}"
+            yield Operation("POST", THING + part, "message", f"Send a message {direction} {whose}", part, "any")
+
+
+OPERATIONS = tuple(_operations())
+
+
+@dataclass(frozen=True)
+class Match:
+    """An operation, and the values of its template's names, decoded."""
+
+    operation: Operation
+    values: dict[str, str]
+
+    @property
+    def path(self) -> str:
+        """The JSON pointer of what is addressed; ``/`` for a whole thing."""
+        return fill(self.operation.pointer, self.values) or "/"
+
+
+def fill(template: str, values: dict[str, str]) -> str:
+    """Return a template with its values, as a JSON pointer: a slash within one segment is written ``~1``."""
+    parts = []
+    for part in template.split("/"):
+        name = part.strip("{+}")
+        value = values[name] if part.startswith("{") else part
+        parts.append(value if part.endswith("+}") or not part.startswith("{") else value.replace("/", "~1"))
+    return "/".join(parts)
+
+
+def find(method: str, raw_path: str) -> Match:
+    """Return what a request is for.
+
+    :param raw_path: below :data:`PREFIX`, with its percent-encoding; a slash at the end is ignored
+    :raises DittoError: 404 for a path that is not in the table, 405 for a method the resource does not have
+    """
+    segments = raw_path.split("/")[1:]
+    if len(segments) > 1 and not segments[-1]:
+        segments.pop()
+    allowed = []
+    for operation, template in _TEMPLATES:
+        values = _match(template, segments)
+        if values is not None:
+            if operation.method == method:
+                return Match(operation, values)
+            allowed.append(operation.method)
+    if allowed:
+        raise method_not_allowed(method, dict.fromkeys(allowed))
+    raise not_found(PREFIX + raw_path)
+
+
+_TEMPLATES = [(operation, operation.template.split("/")[1:]) for operation in OPERATIONS]
+
+
+def _match(template: list[str], segments: list[str]) -> dict[str, str] | None:
+    values = {}
+    for number, part in enumerate(template):
+        if number >= len(segments) or not segments[number]:
+            return None
+        if part.endswith("+}"):
+            values[part[1:-2]] = "/".join(_decoded(segment) for segment in segments[number:])
+            return values
+        if part.startswith("{"):
+            values[part[1:-1]] = unquote(segments[number])
+        elif part != segments[number]:
+            return None
+    return values if len(segments) == len(template) else None
+
+
+def _decoded(segment: str) -> str:
+    """Decode a segment of a JSON pointer; an encoded slash belongs to the name, as ``~1`` does."""
+    return unquote(segment).replace("/", "~1")

@@ -1,0 +1,108 @@
+"""What a subject may ask of the API, and what of an answer it gets to see.
+
+As in Ditto, a thing of which one may read nothing does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.gateway.errors import thing_not_modifiable
+from ackstream.protocol.envelopes import json_text, raw
+from ackstream.protocol.errors import thing_not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackstream.gateway.operations import Kind
+    from ackstream.protocol.access import Access
+    from ackstream.protocol.envelopes import Envelope
+
+CONDITIONS = ("condition", "live-channel-condition")
+_NOTHING = 'eq(thingId,"")'
+
+
+def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
+    """Refuse a command that its sender may not give; a query for several things is narrowed to the visible ones.
+
+    :raises DittoError: 404 for a thing the subjects cannot read anything of, 403 for a change they may not make
+    """
+    if kind == "many":
+        ids = _decoded(command.value)["thingIds"]
+        command.value = raw({"thingIds": [thing_id for thing_id in ids if access.knows(subjects, thing_id)]})
+        if command.fields is not None and "*" not in access.whole_things(subjects):
+            # what of each thing is visible is decided by its id
+            command.fields += ",thingId"
+    elif kind in ("search", "count"):
+        _narrow(access, subjects, command)
+    else:
+        _check(access, subjects, kind, command)
+
+
+def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
+    thing_id = command.topic.thing_id
+    if kind == "retrieve":
+        allowed = access.knows(subjects, thing_id)
+    else:
+        places = _touched(command.path, command.value) if kind == "merge" else [command.path]
+        allowed = all(access.may("WRITE", subjects, thing_id, place) for place in places)
+    if allowed and any(name in command.headers for name in CONDITIONS):
+        # its result tells something of every place it may name
+        allowed = access.may("READ", subjects, thing_id, "/")
+    if not allowed:
+        visible = kind != "retrieve" and access.knows(subjects, thing_id)
+        raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
+
+
+def _touched(path: str, patch: Raw | UnsetType) -> Iterator[str]:
+    """Return the places that a merge patch changes: those of its values that are no objects."""
+    yield from _leaves("" if path == "/" else path, _decoded(patch))
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{path}/{key.replace('~', '~0').replace('/', '~1')}", inner)
+    else:
+        yield path or "/"
+
+
+def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
+    """Let a search find only things that the subjects may read entirely: a filter may name any place in them."""
+    patterns = access.whole_things(subjects)
+    if "*" in patterns:
+        return
+    wanted = _decoded(command.value)
+    visible = [f"like(thingId,{json_text(pattern)})" for pattern in patterns] or [_NOTHING]
+    only = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
+    wanted["filter"] = f"and({wanted['filter']},{only})" if "filter" in wanted else only
+    command.value = raw(wanted)
+
+
+def visible_part(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> Any:
+    """Return what of a query's reply (its value) the subjects get to see.
+
+    :raises DittoError: 404 where that is nothing
+    """
+    if reply.value is UNSET or reply.topic.criterion != "commands":
+        return reply.value
+    if kind == "retrieve":
+        thing_id = command.topic.thing_id
+        if access.may("READ", subjects, thing_id, command.path):
+            return reply.value
+        value = access.visible(subjects, thing_id, command.path, _decoded(reply.value))
+        if value is UNSET:
+            raise thing_not_found(thing_id)
+        return raw(value)
+    if kind == "many" and "*" not in access.whole_things(subjects):
+        things = _decoded(reply.value)
+        seen = [access.visible(subjects, str(thing.get("thingId")), "/", thing) for thing in things]
+        return raw([thing for thing in seen if thing is not UNSET])
+    return reply.value
+
+
+def _decoded(value: Raw | UnsetType) -> Any:
+    return None if value is UNSET else msgspec.json.decode(value)

@@ -1,0 +1,86 @@
+"""The gateway as a service: its Kafka clients, and the server that ends its clients' waits before it stops."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from ackstream.client import Requester
+from ackstream.gateway.application import application
+from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.dependencies import Dependencies
+from ackstream.gateway.exchange import Exchange
+from ackstream.gateway.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ackstream.settings import Settings
+
+TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
+"""The topics the gateway reads and writes, without the prefix."""
+
+SHUTDOWN_SECONDS = 5
+_BACKLOG = 2_048
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[Dependencies]:
+    """Connect for the time of the block.
+
+    :raises SettingsError: authentication is not as it must be
+    :raises UnreachableError: no broker, or a topic is missing
+    """
+    gateway = settings.gateway
+    authenticator = Authenticator(gateway)
+    access = access_of(gateway, authenticator)
+    with ExitStack() as stack:
+        outcomes = stack.enter_context(closing(Outcomes(settings.kafka)))
+        requester = stack.enter_context(
+            Requester(
+                settings.kafka,
+                default_timeout=gateway.max_timeout / 1000,
+                delivery_timeout=gateway.delivery_timeout / 1000,
+            )
+        )
+        yield Dependencies(settings, authenticator, access, Exchange(requester, outcomes))
+
+
+class Server(uvicorn.Server):
+    """Ends the waits of all clients with 503 as soon as it is told to stop; their requests go on in Kafka."""
+
+    def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
+        """Serve at the address of the settings.
+
+        :param started: is told the URL as soon as it answers
+        """
+        gateway = dependencies.settings.gateway
+        super().__init__(
+            uvicorn.Config(
+                application(dependencies),
+                host=gateway.host,
+                port=gateway.port,
+                log_level="warning",
+                access_log=False,
+                backlog=_BACKLOG,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            )
+        )
+        self._exchange = dependencies.exchange
+        self._tell = started
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._tell(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        """Stop: no new connections, an answer for everybody who waits."""
+        self._exchange.interrupt()
+        await super().shutdown(sockets)

@@ -1,0 +1,242 @@
+"""From an HTTP request to a protocol message.
+
+Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRoute``, ``MessagesRoute``,
+``ThingSearchRoute``, ``ContentTypeValidationDirective``.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.gateway.errors import (
+    divergent_header,
+    duplicate_header,
+    media_type_unsupported,
+    parameter_invalid,
+    thing_id_differs,
+    thing_id_generated,
+)
+from ackstream.protocol.envelopes import JSON_CONTENT_TYPE, Envelope, raw
+from ackstream.protocol.errors import json_format_invalid, json_invalid
+from ackstream.protocol.headers import (
+    CHANNEL,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    DEFINITIONS,
+    TIMEOUT,
+    external_in,
+    read_headers,
+)
+from ackstream.protocol.topics import TopicPath
+from ackstream.twin.resources import check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.gateway.operations import Match
+
+HEADER_PARAMETERS = (
+    "channel", CORRELATION_ID, "requested-acks", "declared-acks", "response-required", TIMEOUT,
+    "live-channel-timeout-strategy", "allow-policy-lockout", "condition", "live-channel-condition",
+    "at-historical-revision", "at-historical-timestamp", "dry-run",
+)  # fmt: skip
+"""Query parameters that are taken as headers."""
+
+MERGE_PATCH = "application/merge-patch+json"
+_JSON_TYPES = (JSON_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
+"""What Ditto takes for JSON where a client names no type of its own."""
+
+_OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
+"""Known headers that mean something else in HTTP, or that only the gateway sets."""
+
+_PROXIES = ("x-forwarded-", "x-real-ip")
+_SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Query:
+    """Query parameters; of one that comes several times all values count where it is a list, else the last."""
+
+    values: tuple[tuple[str, str], ...]
+
+    def last(self, name: str) -> str | None:
+        """Return a parameter's value."""
+        found = self.all(name)
+        return found[-1] if found else None
+
+    def all(self, name: str) -> list[str]:
+        """Return all values of a parameter."""
+        return [value for key, value in self.values if key == name]
+
+    def pieces(self, name: str) -> list[str]:
+        """Return the pieces between commas of all values."""
+        return [piece for value in self.all(name) for piece in value.split(",") if piece]
+
+
+def read_request_headers(headers: Iterable[tuple[str, str]], query: Query) -> dict[str, Any]:
+    """Return a request's headers for the protocol: known ones and those that begin with ``x-``, with the parameters.
+
+    :param headers: names in lower case
+    :raises DittoError: 400; a header comes twice, a parameter contradicts one, a value is not of its type
+    """
+    given: dict[str, str] = {}
+    for name, value in headers:
+        if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
+            if name in given:
+                raise duplicate_header(name)
+            given[name] = value
+    taken = external_in(given)
+    parameters = external_in({name: value for name, value in query.values if name in HEADER_PARAMETERS})
+    for name, value in parameters.items():
+        if taken.setdefault(name, value) != value:
+            raise divergent_header(name)
+    return read_headers(taken)
+
+
+def command(match: Match, headers: dict[str, Any], query: Query, content_type: str, body: bytes) -> Envelope:
+    """Return the command or message that a request is.
+
+    :param headers: as :func:`read_request_headers` returns them, with the correlation-id
+    :param content_type: as the client wrote it, empty where it did not
+    :raises DittoError: 400 for what cannot be one, 415 for a body of another type
+    """
+    kind = match.operation.kind
+    given = {**headers, "version": _SCHEMA_VERSION}
+    if kind in ("many", "search", "count"):
+        return _query(match, given, query)
+    if kind == "message":
+        return _message(match, given, content_type, body)
+    channel = "live" if headers.get(CHANNEL) == "live" else "twin"
+    value: Raw | UnsetType = UNSET
+    if match.operation.body is not None:
+        value = _json_body(match, given, content_type, body)
+    if kind == "create":
+        thing_id = generated_id(query.last("namespace") or "", headers[CORRELATION_ID])
+        value = _thing(value, thing_id, post=True)
+    else:
+        thing_id = match.values["thingId"]
+        if match.path == "/" and kind == "modify":
+            value = _thing(value, thing_id, post=False)
+    topic = _topic(thing_id, channel, "commands", action=kind)
+    return Envelope(topic, given, match.path, value, fields=_fields(query) if kind == "retrieve" else None)
+
+
+def generated_id(namespace: str, correlation_id: str) -> str:
+    """Return the id of a thing that POST creates; the same for the same correlation-id, so that a retry is one."""
+    return f"{namespace}:{blake2b(correlation_id.encode(), digest_size=16).hexdigest()}"
+
+
+def _topic(
+    thing_id: str, channel: str, criterion: str, *, action: str | None = None, subject: str | None = None
+) -> TopicPath:
+    check_id(thing_id)
+    namespace, _, name = thing_id.partition(":")
+    return TopicPath(namespace, name, "things", channel, criterion, action, subject)
+
+
+def _query(match: Match, headers: dict[str, Any], query: Query) -> Envelope:
+    topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
+    kind = match.operation.kind
+    if kind == "many":
+        ids = query.pieces("ids")
+        if not ids:
+            raise parameter_invalid("ids", "is missing: name the things, with commas between")
+        for thing_id in ids:
+            check_id(thing_id)
+        return Envelope(topic, headers, "/", raw({"thingIds": list(dict.fromkeys(ids))}), fields=_fields(query))
+    wanted: dict[str, Any] = {}
+    filters = query.all("filter")
+    if filters:
+        wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
+    if namespaces := query.pieces("namespaces"):
+        wanted["namespaces"] = namespaces
+    if kind == "search":
+        if options := [option for text in query.all("option") for option in _options(text)]:
+            wanted["options"] = options
+        if fields := _fields(query):
+            wanted["fields"] = fields
+    return Envelope(topic, headers, match.operation.template, raw(wanted))
+
+
+def _fields(query: Query) -> str | None:
+    return ",".join(query.pieces("fields")) or None
+
+
+def _options(text: str) -> list[str]:
+    return [part if part.endswith(")") else f"{part})" for part in text.split("),") if part]
+
+
+def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Envelope:
+    subject = match.values.get("subject", "claim")
+    topic = _topic(match.values["thingId"], "live", "messages", subject=subject)
+    headers[CHANNEL] = "live"
+    value: Raw | UnsetType = UNSET
+    if body:
+        headers[CONTENT_TYPE] = content_type or "application/octet-stream"
+        value = payload(media_type(content_type), content_type, body)
+    return Envelope(topic, headers, match.path, value)
+
+
+def payload(kind: str, content_type: str, body: bytes) -> Raw:
+    """Return a message's payload as JSON: JSON itself, a text as a string, anything else in base64.
+
+    :raises DittoError: 400 ``json.invalid``
+    """
+    if is_json(kind):
+        _parse(body)
+        return Raw(body)
+    if kind.startswith("text/"):
+        charset = content_type.partition("charset=")[2].partition(";")[0].strip('" ') or "utf-8"
+        try:
+            return raw(body.decode(charset))
+        except (LookupError, UnicodeDecodeError) as error:
+            raise json_invalid(f"The body is not text of the charset '{charset}'.") from error
+    return raw(base64.b64encode(body).decode())
+
+
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Tell whether a media type is JSON."""
+    return kind == JSON_CONTENT_TYPE or kind.endswith("+json")
+
+
+def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Raw:
+    kind = media_type(content_type)
+    if match.operation.body == "merge-patch":
+        if kind != MERGE_PATCH:
+            raise media_type_unsupported(content_type, [MERGE_PATCH])
+        headers[CONTENT_TYPE] = MERGE_PATCH
+    elif kind not in _JSON_TYPES:
+        raise media_type_unsupported(content_type, [JSON_CONTENT_TYPE])
+    _parse(body)
+    return Raw(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise json_invalid(f"Failed to parse JSON string: {str(error) or 'it is nested too deeply'}!") from error
+
+
+def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
+    """Return a thing's JSON with its id."""
+    thing = msgspec.json.decode(value)  # type: ignore[arg-type]  # these operations have a body
+    if not isinstance(thing, dict):
+        raise json_format_invalid("A thing is a JSON object.")
+    given = thing.get("thingId")
+    if given is not None and post:
+        raise thing_id_generated()
+    if given not in (None, thing_id):
+        raise thing_id_differs()
+    return raw({"thingId": thing_id, **thing} if given is None else thing)

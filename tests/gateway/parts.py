@@ -1,0 +1,122 @@
+"""A gateway without Kafka: routes and all, and an exchange that the test itself answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+from msgspec import UNSET
+
+from ackstream.client.reply import Reply
+from ackstream.gateway.application import application
+from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.dependencies import Dependencies
+from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.envelopes import Envelope, encode, error_envelope, raw
+from ackstream.settings import Gateway, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.gateway.outcomes import Outcome
+    from ackstream.protocol.errors import DittoError
+
+URL = "http://gateway.example"
+
+
+class Exchange:
+    """Keeps what was sent, and answers with what a function says."""
+
+    def __init__(self, answer: Callable[[Envelope], Any]) -> None:
+        self.sent: list[Envelope] = []
+        self.waits: list[tuple[float, bool]] = []
+        self._answer = answer
+
+    async def ask(self, command: Envelope) -> Reply:
+        self.sent.append(command)
+        envelope, completed_by = self._answer(command)
+        return Reply(
+            command.headers["correlation-id"], "r-1", envelope.status or 200, completed_by, encode(envelope), 0
+        )
+
+    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> Outcome | None:
+        self.sent.append(command)
+        self.waits.append((seconds, any_answer))
+        return self._answer(command)
+
+
+def response(status: int, value: Any = UNSET, **headers: Any) -> Callable[[Envelope], Any]:
+    """Answer with a plain command or message response."""
+
+    def answer(command: Envelope) -> Any:
+        named = {name.replace("_", "-"): text for name, text in headers.items()}
+        found = {"correlation-id": command.headers["correlation-id"], "response-required": False, **named}
+        return Envelope(
+            command.topic, found, command.path, UNSET if value is UNSET else raw(value), status=status
+        ), "response"
+
+    return answer
+
+
+def aggregate(*acks: tuple[str, int, Any]) -> Callable[[Envelope], Any]:
+    """Answer with an aggregate."""
+
+    def answer(command: Envelope) -> Any:
+        identity = command.headers["correlation-id"]
+        entries = [
+            Acknowledgement(label, status, UNSET if value is UNSET else raw(value), {"correlation-id": identity})
+            for label, status, value in acks
+        ]
+        return write_acks(
+            entries, thing_id=command.topic.thing_id, channel="twin", headers={"correlation-id": identity}
+        ), "acknowledgements"
+
+    return answer
+
+
+def failure(error: DittoError) -> Callable[[Envelope], Any]:
+    """Answer with an error."""
+
+    def answer(command: Envelope) -> Any:
+        identity = {"correlation-id": command.headers["correlation-id"]}
+        return error_envelope(error, thing_id=command.topic.thing_id, channel="twin", headers=identity), "error"
+
+    return answer
+
+
+NO_CONTENT = response(204)
+
+
+class Web:
+    """A client of a gateway with these settings."""
+
+    def __init__(self, answer: Callable[[Envelope], Any] = NO_CONTENT, **gateway: Any) -> None:
+        settings = Settings(gateway=Gateway(**gateway))
+        authenticator = Authenticator(settings.gateway)
+        self.exchange = Exchange(answer)
+        access = access_of(settings.gateway, authenticator)
+        self._app = application(Dependencies(settings, authenticator, access, self.exchange))  # type: ignore[arg-type]
+
+    @property
+    def sent(self) -> Envelope:
+        """The one message that was sent."""
+        (found,) = self.exchange.sent
+        return found
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Make a request below ``/api/2``; ``path`` may begin with two slashes for one outside of it."""
+        url = path[1:] if path.startswith("//") else f"/api/2{path}"
+
+        async def go() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+                return await client.request(method, url, **options)
+
+        return asyncio.run(go())
+
+
+def decoded(value: Any) -> Any:
+    """Return the JSON of an envelope's value, ``None`` where there is none."""
+    return None if value is UNSET else msgspec.json.decode(value)
