@@ -153,7 +153,7 @@ class Gateway(Part):
     fire_and_forget_wait: Milliseconds = Field("3s")  # type: ignore[assignment]
     delivery_timeout: Milliseconds = Field("10s")  # type: ignore[assignment]
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
-    page_window: Milliseconds = Field("5m")  # type: ignore[assignment]
+    page_window: Milliseconds = Field("60s")  # type: ignore[assignment]
     users: dict[str, str] = Field({})
     jwt_key_file: str = ""
     jwt_jwks_file: str = ""

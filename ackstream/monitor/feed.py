@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka.errors import RetriableError
 
@@ -67,9 +67,13 @@ class Feed:
     ) -> None:
         self._stack.close()
 
+    def records(self) -> list[Any]:
+        """Return the records of the ledger that have come, and wait for them a moment."""
+        return self._reader.read(POLL_MS)
+
     def read(self, meter: Meter) -> int:
         """Let what has come count, and wait for it a moment; return how many records there were."""
-        records = self._reader.read(POLL_MS)
+        records = self.records()
         for record in records:
             ledger.count(meter, record.value, record.timestamp)
         return len(records)
