@@ -5,7 +5,8 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ from ackstream.protocol.headers import (
     CHANNEL,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
+    TIMEOUT,
     read_headers,
     request_reply_headers,
 )
@@ -73,10 +75,15 @@ def read_request(
     kind = signal_kind(topic, user) if envelope.status is None else None
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
-    headers = default_headers(kind, user)
-    check_combination("Connectivity", kind, headers)
-    labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
-    waits = waits_for_acks(kind, labels)
+    requested = user.get(REQUESTED_ACKS)
+    expected = _expectation(
+        kind,
+        None if requested is None else tuple(requested),
+        user.get(RESPONSE_REQUIRED),
+        user.get(TIMEOUT),
+        default_timeout_ms,
+        max_timeout_ms,
+    )
     live = kind in ("live", "liveQuery", "message")
     reply = request_reply_headers(user)
     if live:
@@ -85,15 +92,46 @@ def read_request(
         topic.thing_id if topic.group == "things" else None,
         "live" if live else "twin",
         kind,
-        labels if waits else (),
-        headers.get(RESPONSE_REQUIRED, True),
-        waits,
-        timeout_milliseconds("Connectivity", kind, headers, default_timeout_ms, max_timeout_ms),
+        expected.awaited,
+        expected.response_required,
+        expected.waits_for_acks,
+        expected.timeout_ms,
         reply,
         topic.criterion,
         topic.action,
         topic.subject,
         envelope.path,
+    )
+
+
+class _Expectation(NamedTuple):
+    awaited: tuple[str, ...]
+    response_required: bool
+    waits_for_acks: bool
+    timeout_ms: int
+
+
+# a producer's requests differ in their ids, seldom in what they ask for
+@lru_cache(maxsize=4096)
+def _expectation(
+    kind: SignalKind,
+    requested: tuple[str, ...] | None,
+    response_required: bool | None,
+    timeout: str | None,
+    default_ms: int,
+    maximum_ms: int,
+) -> _Expectation:
+    """Apply the rules of the three headers (``None``: not set)."""
+    set_ = {REQUESTED_ACKS: requested, RESPONSE_REQUIRED: response_required, TIMEOUT: timeout}
+    headers = default_headers(kind, {name: value for name, value in set_.items() if value is not None})
+    check_combination("Connectivity", kind, headers)
+    labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
+    waits = waits_for_acks(kind, labels)
+    return _Expectation(
+        labels if waits else (),
+        headers.get(RESPONSE_REQUIRED, True),
+        waits,
+        timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms),
     )
 
 
