@@ -116,7 +116,7 @@ class _Expectation(NamedTuple):
 def _expectation(
     kind: SignalKind,
     requested: tuple[str, ...] | None,
-    response_required: bool | None,
+    response_required: bool | None,  # noqa: FBT001 - a cached function takes no keywords cheaply
     timeout: str | None,
     default_ms: int,
     maximum_ms: int,
