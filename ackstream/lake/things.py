@@ -44,7 +44,7 @@ def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch
 
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
     """
-    own = {"query_id": F.lit(query_id), "batch": F.lit(batch), "day": F.to_date("modified_at")}
+    own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
     (
         spark.createDataFrame(rows)
         .withColumns(own)

@@ -8,16 +8,19 @@ refuses to take twice, and to the same messages, which are sent again.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
 from ackstream.lake import things as journal
 from ackstream.lake.schemas import TWIN_TABLES
+from ackstream.options import options
 from ackstream.twin.batch import Limits, Message, Record, Row, fold
 from ackstream.twin.things import Thing
 
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 NAME = "twin"
-EARLIEST = "earliest"
+EARLIEST = -2
+"""Spark's name for the beginning of a partition."""
+
 _TIME = pa.timestamp("ms", tz="UTC")
 _ROWS = pa.schema(
     [
@@ -75,11 +80,13 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
 def starting_offsets(spark: SparkSession, settings: Settings) -> str:
     """Return where a new checkpoint starts: behind the last command that is in the journal, else at the beginning."""
     topic = settings.kafka.topic("signals")
-    known = journal.next_offsets(spark, settings.lake).get(topic)
-    if not known:
-        return EARLIEST
-    partitions = {**dict.fromkeys(range(max(settings.kafka.partitions, *known, 1)), -2), **known}
-    return json.dumps({topic: {str(number): offset for number, offset in sorted(partitions.items())}})
+    done = journal.next_offsets(spark, settings.lake).get(topic)
+    if done is None:
+        return "earliest"
+    known = options(settings.kafka, KafkaConsumer.DEFAULT_CONFIG)
+    with closing(KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, **known)) as consumer:
+        partitions = sorted(consumer.partitions_for_topic(topic) or ())
+    return json.dumps({topic: {str(number): done.get(number, EARLIEST) for number in partitions}})
 
 
 def limits(settings: Settings) -> Limits:

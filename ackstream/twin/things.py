@@ -79,9 +79,9 @@ def check_depth(content: bytes) -> None:
 
 
 def instant(milliseconds: int) -> str:
-    """Return epoch milliseconds as ISO 8601 in UTC, as Java's ``Instant`` writes it."""
+    """Return epoch milliseconds as ISO 8601 in UTC, always with three digits: so texts are ordered as times are."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    return moment.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")[:-6] + "Z"
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def thing_tag(revision: int) -> str:

@@ -1,0 +1,26 @@
+"""The other design of the twin: the changed things are merged into ``things`` before anything is acknowledged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.lake import things
+from ackstream.twin.query import _ROWS, Twin, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.twin.batch import Row
+
+
+class MergingTwin(Twin):
+    """Everything as the product does it, but for the commit."""
+
+    def _append(self, spark: SparkSession, rows: Sequence[Row], query_id: str, batch: int) -> None:  # noqa: ARG002
+        last = columns([row for row in rows if row.last], _ROWS)
+        events = spark.createDataFrame(last).withColumn("batch", F.lit(batch).cast("long"))
+        things.merge(spark, self._settings.lake, events)

@@ -1,0 +1,156 @@
+"""The twin: modifies/s with 100,000 things by two designs, and how long twin-persisted takes at a steady rate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ackstream.correlation import service as correlate
+from ackstream.twin import indexing, query
+from benchmarks import broker, common
+from benchmarks.common import ROUNDS
+from benchmarks.contenders.merge import MergingTwin
+from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
+from benchmarks.twin_load import create, modify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+    from benchmarks.common import Bench
+
+METHOD = (
+    "Things are created through the twin, then modifies of a feature's properties, spread over all things, wait in Kafka "
+    "(20,000 a batch). Warm rate = commands / triggerExecution of the batches of modifies, the first left out; "
+    "every command is answered on acks and told on events. 'journal' is the product, 'journal + index' with things "
+    "and things_search merged beside, 'merge' commits by a MERGE into things instead of the append. Latency: open loop "
+    "from another process, from the moment a command was due to its response on acks, and to its reply where "
+    "correlate runs beside; the warm-up does not count."
+)
+DESIGNS = ("journal", "merge", "journal + index")
+RATE = 200
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Measure both designs at full speed, and the product at 200 commands a second."""
+    things, commands, rounds = (2_000, 8_000, 1) if bench.small else (100_000, 120_000, ROUNDS)
+    throughput = {design: _throughput(bench, design, things, commands, rounds) for design in DESIGNS}
+    bench.table(
+        f"Twin: modifies/s with {things:,} things, median of {rounds}",
+        ("design", "modifies/s", "batch s", "load of all things s"),
+        [(name, found["rate"], found["batch_seconds"], found["first_batch"]) for name, found in throughput.items()],
+    )
+    latency = {
+        f"{RATE}/s": _latency(bench, things, beside=False),
+        f"{RATE}/s + correlate": _latency(bench, things, beside=True),
+    }
+    bench.table(
+        "Latency in seconds",
+        ("commands", "on acks p50", "p95", "p99", "reply p50", "p95", "p99", "batch p50", "unanswered"),
+        [
+            (
+                name, *found["acks"].values(), *found["replies"].values(),
+                found["batch_seconds"]["p50"], found["unanswered"],
+            )
+            for name, found in latency.items()
+        ],
+    )  # fmt: skip
+    return {"method": METHOD, "things": things, "throughput": throughput, "latency": latency}
+
+
+def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: int) -> dict[str, Any]:
+    limit = 2_000 if bench.small else 20_000
+    found = []
+    settings = bench.settings("twin", twin={"max_offsets_per_trigger": limit, "index_trigger": "10 seconds"})
+    for number in range(rounds):
+        if number == 0:
+            _produce(settings, (create(thing) for thing in range(things)))
+        _produce(settings, (modify(number * commands + at, things) for at in range(commands)))
+        began = time.monotonic()
+        with ExitStack() as stack:
+            twin = _start(bench, settings, design)
+            stack.callback(twin.stop)
+            if design == "journal + index":
+                stack.callback(indexing.start(bench.spark, settings).stop)
+            total = commands + (things if number == 0 else 0)
+            wait(twin, lambda: rows_read(twin) >= total, 600)  # noqa: B023
+            # the last batch is over when its progress is there
+            done = batches(twin)
+        first = done[0].seconds
+        warm = [batch for batch in done if batch.rows == limit][-(commands // limit) + 1 :]
+        rate = sum(batch.rows for batch in warm) / sum(batch.seconds for batch in warm)
+        found.append({"rate": rate, "batch_seconds": typical_seconds(warm), "first_batch": first})
+        bench.say(f"{design}, round {number + 1}: {rate:,.0f}/s, {time.monotonic() - began:.0f} s")
+        durations = typical(warm)
+    return medians(found) | {"rounds": found, "durations": durations}
+
+
+def typical_seconds(found: list[Any]) -> float | None:
+    """Return the median duration of batches."""
+    return percentiles([batch.seconds for batch in found])["p50"]
+
+
+def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
+    warm_up, seconds = (3, 5) if bench.small else (15, 45)
+    settings = bench.settings("twin-latency")
+    _produce(settings, (create(thing) for thing in range(things)))
+    out = bench.directory / "twin-load.json"
+    with ExitStack() as stack:
+        twin = _start(bench, settings, "journal")
+        stack.callback(twin.stop)
+        wait(twin, lambda: rows_read(twin) >= things, 600)
+        stack.callback(indexing.start(bench.spark, settings).stop)
+        if beside:
+            running = correlate.running(bench.spark, settings, bench.names(settings))
+            correlating = stack.enter_context(running)
+            wait(correlating, lambda: rows_read(correlating) >= 2 * things, 600)
+        subprocess.run(
+            [
+                sys.executable, "-m", "benchmarks.twin_load", "--bootstrap", settings.kafka.bootstrap,
+                "--prefix", settings.kafka.topic_prefix, "--out", str(out), "--rate", str(RATE),
+                "--seconds", str(warm_up + seconds), "--things", str(things), *(["--replies"] if beside else []),
+            ],
+            cwd=common.ROOT, check=True,
+        )  # fmt: skip
+        done = batches(twin)
+    report = json.loads(out.read_text("utf-8"))
+    began = report["sent"][0] + warm_up
+
+    def spans(name: str) -> list[float]:
+        pairs = zip(report["sent"], report[name], strict=True)
+        return [came - sent for sent, came in pairs if sent >= began and came]
+
+    return {
+        "acks": percentiles(spans("acks")),
+        "replies": percentiles(spans("replies")),
+        "batch_seconds": percentiles([batch.seconds for batch in done if batch.start >= began]),
+        "durations": typical([batch for batch in done if batch.start >= began]),
+        "commands": len(report["sent"]),
+        "unanswered": sum(not came for came in report["replies" if beside else "acks"]),
+    }
+
+
+def _start(bench: Bench, settings: Settings, design: str) -> StreamingQuery:
+    real = query.Twin
+    if design == "merge":
+        query.Twin = MergingTwin  # type: ignore[misc]
+    try:
+        return query.start(bench.spark, settings)
+    finally:
+        query.Twin = real  # type: ignore[misc]
+
+
+def _produce(settings: Settings, records: Iterator[tuple[bytes, bytes, str]]) -> None:
+    topic = settings.kafka.topic("signals")
+    messages = ((topic, key, value, [("correlation-id", identity.encode())]) for key, value, identity in records)
+    broker.produce(settings.kafka.bootstrap, messages)
+
+
+if __name__ == "__main__":
+    common.main("twin", measure)

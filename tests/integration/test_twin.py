@@ -1,0 +1,192 @@
+"""The twin on the real broker, real Spark and real tables, alone and behind correlate, failed and killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+
+from ackstream.settings import Twin
+from ackstream.topics import ensure_topics
+from ackstream.twin import query, service
+from tests.integration.jobs import Job
+from tests.integration.system import System, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka, Settings
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
+    with closing(twin_system(kafka, tmp_path)) as system:
+        yield system
+
+
+def twin_system(kafka: Kafka, path: Path, **correlate: Any) -> System:
+    system = System(kafka, path, **correlate)
+    system.settings = system.settings.model_copy(update={"twin": Twin(index_trigger="1 second")})
+    ensure_topics(system.settings, service.TOPICS)
+    return system
+
+
+def command(action: str, key: str, path: str = "/", value: Any = None, name: str = "lamp", **headers: Any) -> Any:
+    named = {header.replace("_", "-"): text for header, text in headers.items()} | {"correlation-id": key}
+    body = {"topic": f"org.acme/{name}/things/twin/commands/{action}", "headers": named, "path": path}
+    return body if value is None else body | {"value": value}
+
+
+def rows(settings: Settings, table: str) -> list[dict[str, Any]]:
+    place = settings.lake.table(table)
+    return DeltaTable(place).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(place) else []
+
+
+def bodies(system: System, topic: str) -> list[Any]:
+    return [json.loads(record.value) for record in system.records(topic)]
+
+
+def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
+    spark: SparkSession, system: System
+) -> None:
+    sent = [
+        command("create", "made", value={"attributes": {"city": "Berlin"}}, requested_acks=["search-persisted"]),
+        command("create", "twice", value={}),
+        command("modify", "changed", "/attributes/city", "Bonn", requested_acks=["twin-persisted", "search-persisted"]),
+        command("merge", "merged", "/features/a~1b", {"properties": {"on": True, "old": None}}),
+        command("modify", "stale", "/attributes/city", "Ulm", if_match='"rev:1"'),
+        command("modify", "same", "/attributes/city", "Bonn", requested_acks=["search-persisted"]),
+        command("retrieve", "asked", "/features/a~1b/properties/on"),
+        {**command("retrieve", "found", "/search/things", {"filter": 'eq(attributes/city,"Bonn")'}),
+         "topic": "_/_/things/twin/commands/retrieve"},
+    ]  # fmt: skip
+    with system.correlate(spark) as correlate, service.running(spark, system.settings) as (twin, index):
+        for body in [b"garbage", {"topic": "org.acme/lamp/things/live/messages/x", "path": "/"}, *sent]:
+            system.send("signals", body)
+
+        def answered() -> dict[str, Any] | None:
+            assert index.isActive, index.exception()
+            assert twin.isActive, twin.exception()
+            found = system.replies()
+            return found if all(body["headers"]["correlation-id"] in found for body in sent) else None
+
+        replies = eventually(correlate, answered, "all replies")
+    assert {key: replies[key]["status"] for key in ("made", "twice", "changed", "merged", "stale", "same", "asked")} == {
+        "made": 204, "twice": 409, "changed": 200, "merged": 204, "stale": 412, "same": 200, "asked": 200,
+    }  # fmt: skip
+    assert {label: entry["status"] for label, entry in replies["changed"]["value"].items()} == {
+        "twin-persisted": 204,
+        "search-persisted": 204,
+    }
+    assert replies["same"]["headers"]["ditto-weak-ack"] is True
+    assert replies["stale"]["value"]["error"] == "things:precondition.failed"
+    assert replies["asked"]["value"] is True
+    assert [thing["thingId"] for thing in replies["found"]["value"]["items"]] == ["org.acme:lamp"]
+    events = bodies(system, "events")
+    assert [(event["revision"], event["topic"].rpartition("/")[2], event["path"]) for event in events] == [
+        (1, "created", "/"), (2, "modified", "/attributes/city"), (3, "merged", "/features/a~1b"),
+        (4, "modified", "/attributes/city"),
+    ]  # fmt: skip
+    assert all("requested-acks" not in event["headers"] for event in events)
+    (thing,) = rows(system.settings, "things")
+    assert (thing["revision"], thing["deleted"]) == (4, False)
+    assert json.loads(thing["thing"])["attributes"] == {"city": "Bonn"}
+    index_rows = {(row["path"], row["text"], row["flag"]) for row in rows(system.settings, "things_search")}
+    assert {("attributes/city", "Bonn", None), ("features/a~1b/properties/on", None, True)} < index_rows
+    assert len(index_rows) == 4
+
+
+def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_nothing(
+    spark: SparkSession, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.send("signals", command("create", "first", value={"attributes": {"n": 0}}))
+    real, said = query.send, []
+
+    def recording(*arguments: Any) -> None:
+        said.append(arguments[-1])
+        real(*arguments)
+
+    def dying(*arguments: Any) -> None:
+        recording(*arguments)
+        raise OSError("killed before Spark's own commit")
+
+    monkeypatch.setattr(query, "send", recording)
+    with service.running(spark, system.settings) as (twin, index):
+        eventually(twin, lambda: rows(system.settings, "things"), "the thing")
+        said.clear()
+        monkeypatch.setattr(query, "send", dying)
+        for number in range(5):
+            system.post("signals", command("modify", f"change-{number}", "/attributes/n", number))
+            system.post("signals", command("create", f"refused-{number}", value={}))
+        system.producer.flush()
+        with pytest.raises(StreamingQueryException, match="killed before"):
+            twin.awaitTermination(60)
+        # the index may be ahead of the twin
+        eventually(index, lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index")
+    first = said.pop()
+    monkeypatch.setattr(query, "send", recording)
+    with service.running(spark, system.settings) as (twin, _):
+        eventually(twin, lambda: len({row["revision"] for row in rows(system.settings, "thing_events")}) == 6, "all")
+        eventually(twin, lambda: sum(map(len, said)) >= 15, "all answers")
+    assert first == said[0]
+    assert sorted(row["revision"] for row in rows(system.settings, "thing_events")) == [1, 2, 3, 4, 5, 6]
+
+
+COMMANDS, THINGS, KILLS = 3_000, 50, 3
+
+
+def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_not_stored(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    chance = random.Random(20261121)
+    with closing(twin_system(kafka, tmp_path)) as system:
+        job = Job("twin", system.settings, tmp_path)
+        try:
+            portion = COMMANDS // (KILLS + 1)
+            for kill in range(KILLS + 1):
+                mark = system.end("events") + chance.randrange(1, portion)
+                for number in range(kill * portion, (kill + 1) * portion):
+                    name = f"lamp-{number % THINGS}"
+                    system.producer.send(
+                        kafka.topic("signals"),
+                        key=name.encode(),
+                        value=json.dumps(
+                            command("merge", f"c-{number}", value={"attributes": {"n": number}}, name=name)
+                        ).encode(),
+                    )
+                system.producer.flush()
+                if kill < KILLS:
+                    eventually(None, lambda: job.check() or system.end("events") >= mark, "the twin to work")  # noqa: B023
+                    job.kill()
+                    job.start()
+            eventually(
+                None,
+                lambda: (
+                    job.check()
+                    or len({body["headers"]["correlation-id"] for body in bodies(system, "acks")}) >= COMMANDS
+                ),
+                "all answers",
+            )
+        finally:
+            job.kill()
+        journal = rows(system.settings, "thing_events")
+        events = {(e["topic"].split("/")[1], e["revision"]): e for e in bodies(system, "events")}
+        acks = {(a["headers"]["correlation-id"], json.dumps(a)) for a in bodies(system, "acks")}
+    each = COMMANDS // THINGS
+    expected = {(f"lamp-{name}", revision) for name in range(THINGS) for revision in range(1, each + 1)}
+    assert Counter((row["thing_id"].partition(":")[2], row["revision"]) for row in journal) == Counter(expected)
+    assert set(events) == expected
+    # each command was answered, with one content, and is in the journal
+    assert len(acks) == len({key for key, _ in acks}) == COMMANDS
+    assert {key for key, _ in acks} == {row["correlation_id"] for row in journal}
