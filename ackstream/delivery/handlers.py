@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ackstream.delivery.errors import OutcomeNotEnabledError
+
 if TYPE_CHECKING:
     from ackstream.protocol.app_acks import Outcome
 
@@ -24,6 +26,11 @@ def after_handler(mode: AckMode, *, raised: bool) -> Outcome | None:
     return "failed" if mode == "auto-cancel" else None
 
 
-def takes_calls(mode: AckMode) -> bool:
-    """Tell whether calls of the application settle anything; otherwise they are without effect."""
+def takes_call(mode: AckMode, outcome: Outcome) -> bool:
+    """Tell whether a call of the application settles anything; an ``accepted`` where the library does it does not.
+
+    :raises OutcomeNotEnabledError: another outcome where the library settles
+    """
+    if mode != "client" and outcome != "accepted":
+        raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
     return mode == "client"

@@ -8,12 +8,18 @@ uncovered, never passed.
 from __future__ import annotations
 
 from ackstream.conformance.results import Failure
-from ackstream.conformance.scenarios import connext, observations
+from ackstream.conformance.scenarios import amps, connext, consumers, observations, queues, solace
 from ackstream.conformance.scenarios.scenario import Interpreter, Scenario, Uncovered
 
 __all__ = ["INTERPRETERS", "Interpreter", "Scenario", "Uncovered", "check"]
 
-INTERPRETERS: tuple[Interpreter, ...] = (connext.INTERPRETER,)
+INTERPRETERS: tuple[Interpreter, ...] = (
+    amps.INTERPRETER,
+    queues.INTERPRETER,
+    solace.INTERPRETER,
+    consumers.INTERPRETER,
+    connext.INTERPRETER,
+)
 """The first of a protocol that knows all words of a scenario runs it."""
 
 
