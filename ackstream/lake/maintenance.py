@@ -9,7 +9,7 @@ from delta.tables import DeltaTable
 
 from ackstream.errors import SettingsError
 from ackstream.lake import tables
-from ackstream.lake.schemas import TABLES
+from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,18 +38,23 @@ class TableReport:
 def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | None = None) -> list[TableReport]:
     """Compact tables and remove the files that no version within ``lake.retention`` needs; beside running jobs too.
 
-    :param names: some of the tables; ``None`` takes all
+    :param names: some of the tables; ``None`` takes those of archive, and of the other jobs those that are there
     :raises SettingsError: where the retention is dangerously short, or a name is not known; nothing is done then
     :raises StartError: where a table is not there yet, or not as this version writes it
     """
     _check_retention(settings.lake)
-    unknown = sorted(set(names or ()) - TABLES.keys())
+    unknown = sorted(set(names or ()) - ALL_TABLES.keys())
     if unknown:
-        raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(TABLES)}.")
+        raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
     apart = spark.newSession()
     # VACUUM takes this many tasks to list a table, of which 10,000 by default last half a minute
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
-    return [_maintain(apart, settings.lake, name) for name in names or TABLES]
+    return [_maintain(apart, settings.lake, name) for name in names or _present(apart, settings.lake)]
+
+
+def _present(spark: SparkSession, lake: Lake) -> list[str]:
+    others = [name for name in ALL_TABLES if name not in TABLES]
+    return [*TABLES, *[name for name in others if DeltaTable.isDeltaTable(spark, tables.location(lake, name))]]
 
 
 def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:

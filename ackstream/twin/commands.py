@@ -13,7 +13,13 @@ from msgspec import UNSET, Raw
 from ackstream.protocol.errors import json_field_missing, unknown_topic_path
 from ackstream.protocol.headers import read_headers
 from ackstream.twin import resources
-from ackstream.twin.errors import id_not_deletable, merge_invalid, policy_id_not_deletable, unknown_path
+from ackstream.twin.errors import (
+    id_not_deletable,
+    id_not_settable,
+    merge_invalid,
+    policy_id_not_deletable,
+    unknown_path,
+)
 from ackstream.twin.preconditions import CONDITION, IF_MATCH, IF_NONE_MATCH, read_tags
 from ackstream.twin.resources import Resource, resource
 from ackstream.twin.things import read_value
@@ -96,4 +102,4 @@ def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
     if patch.get("thingId", thing_id) is None:
         raise id_not_deletable()
     if patch.get("thingId", thing_id) != thing_id:
-        raise resources.id_not_settable()
+        raise id_not_settable()

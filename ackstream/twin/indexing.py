@@ -47,12 +47,19 @@ def _write(settings: Settings, frame: DataFrame, _batch_id: int) -> None:
         things.merge(spark, settings.lake, events)
         search.merge(spark, settings.lake, events)
     except Exception:
-        send(spark, settings, _acknowledgements(events, failed=True))
+        if _wanted(spark):
+            send(spark, settings, _acknowledgements(events, failed=True))
         raise
     else:
         send(spark, settings, _acknowledgements(events, failed=False))
     finally:
         events.unpersist()
+
+
+def _wanted(spark: SparkSession) -> bool:
+    """Tell a failure from a stop of the query, which looks the same from within."""
+    query = spark.streams.get(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+    return query is not None and bool(query.isActive)
 
 
 def _acknowledgements(events: DataFrame, *, failed: bool) -> list[Message]:

@@ -23,7 +23,7 @@ def read_tags(header: str, text: str) -> tuple[str, ...]:
 
     :raises DittoError: 400 ``header.invalid``
     """
-    tags = []
+    tags: list[str] = []
     position = 0
     while position < len(text) or not tags:
         found = _TAG.match(text, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
+
+STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
+"""How long a batch at hand may take to its end when the queries are stopped."""
 
 TOPICS = ("signals", "acks", "events")
 """The topics the job reads and writes, without the prefix."""
@@ -33,6 +37,14 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[tuple[Streaming
             with committer(settings.kafka, twin, settings.twin.group):
                 yield twin, index
         finally:
-            index.stop()
+            _stop(index)
     finally:
-        twin.stop()
+        _stop(twin)
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop a query between two batches, if there is such a moment."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(STOP_POLL_SECONDS)
+    query.stop()

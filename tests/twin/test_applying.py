@@ -64,7 +64,8 @@ def test_a_change_is_answered_told_and_counted(command: Any, status: int, value:
 @pytest.mark.parametrize(
     ("command", "thing"),
     [
-        (body("modify", value={"attributes": {"n": 1}}), {"thingId": THING_ID, "policyId": THING_ID, "attributes": {"n": 1}}),
+        (body("modify", value={"attributes": {"n": 1}}),
+         {"thingId": THING_ID, "policyId": THING_ID, "attributes": {"n": 1}}),
         (body("modify", "/attributes/x~1y/z", 2), WHOLE | {"attributes": {"a": 1, "x/y": {"z": 2}}}),
         (body("merge", "/features", {"f": {"properties": {"p": None, "q": 1}}, "g": {}}),
          WHOLE | {"features": {"f": {"properties": {"q": 1}}, "g": {}}}),
