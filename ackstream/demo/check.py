@@ -22,7 +22,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Said:
-    """What a device said, as it stands in the topic acks; without a label it is an error. Epoch milliseconds."""
+    """What a device or the twin said, as it stands in the topic acks; no label: an error. Epoch milliseconds."""
 
     correlation_id: str
     label: str | None
@@ -98,7 +98,8 @@ def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Findi
             commands,
         ),
         Finding(
-            f"{len(said):,} acknowledgements and errors from the devices = {len(ack_rows):,} rows in acknowledgements",
+            f"{len(said):,} acknowledgements, responses and errors of devices and twin = {len(ack_rows):,} rows in"
+            " acknowledgements",
             _once("acknowledgements", said, ack_rows),
         ),
         Finding("no command has two different answers; each reply is the one in outcomes", _one_answer(evidence)),

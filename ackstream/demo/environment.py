@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from kafka.errors import KafkaError
 
 from ackstream import topics
-from ackstream.correlation.service import TOPICS
+from ackstream.correlation import service as correlate
 from ackstream.errors import LocalError
+from ackstream.gateway import service as gateway
 from ackstream.local.broker import Broker
 from ackstream.settings import Clock, Kafka, Lake
+from ackstream.twin import service as twin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ackstream.settings import Settings
+
+
+TOPICS = tuple(dict.fromkeys((*correlate.TOPICS, *twin.TOPICS, *gateway.TOPICS)))
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ackstream.client import Requester, Responder
+from ackstream.client import Command, Requester, Responder
 from ackstream.correlation.service import TOPICS, running
-from ackstream.demo import summary, ways_in
+from ackstream.demo import summary, ways_in, web
 from ackstream.demo.check import check
 from ackstream.demo.environment import environment
 from ackstream.demo.evidence import catch_up, gather
@@ -19,15 +20,18 @@ from ackstream.errors import AckstreamError
 from ackstream.interrupts import Interrupts
 from ackstream.lake import archive
 from ackstream.offsets import committer
+from ackstream.protocol.labels import TWIN_PERSISTED
 from ackstream.quiet import kill, quiet_session
+from ackstream.twin import service as twin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
+    from ackstream.demo.fleet import Device
     from ackstream.settings import Settings
 
 DEVICES = 50
@@ -80,20 +84,30 @@ def _demo(
         stack.enter_context(committer(own.kafka, archiving, own.archive.group))
         topics = [own.kafka.topic(name) for name in TOPICS]
         correlating = stack.enter_context(running(spark, own, topics))
+        keeping, indexing = stack.enter_context(twin.running(spark, own))
         # asked politely, a query ends after its batch; after an error nobody waits for that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
-        healthy = _health([correlating, archiving], interrupts, own.local.data / "logs" / "spark-demo.log")
+        queries = [correlating, archiving, keeping, indexing]
+        healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
         _await_first_batch(correlating, healthy)
-    console.print("Spark runs correlate (signals + acks → replies, ledger) and archive (ledger → Delta tables)")
-    devices = fleet(DEVICES)
+        devices = fleet(DEVICES)
+        requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
+        _create(requester, devices, healthy)
+        address = stack.enter_context(web.gateway(own))
+    console.print(
+        "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
+        "and twin (commands → things, events)",
+        f"The gateway is at {address}: the live page at /, the API at /doc. To try it while commands are sent:",
+        web.curl(address, devices[-1].thing_id, LABELS),
+        sep="\n", soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
     responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
-    requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
     console.print(f"{len(devices)} devices wait for commands: {number:,} of them, {rate:g} a second", highlight=False)
     console.print()
     tally = send_all(requester, devices, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _await_devices(responder, healthy)
-        reads = {correlating: ("signals", "acks"), archiving: ("ledger",)}
+        reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
         caught_up = catch_up(own, reads, CATCH_UP_SECONDS, healthy)
         evidence = gather(spark, own, tally)
         rows = summary.count_rows(spark, own)
@@ -104,6 +118,19 @@ def _demo(
     ways_in.show(console, own)
     console.print(f"The whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
     return all(not finding.differences for finding in findings)
+
+
+def _create(requester: Requester, devices: Sequence[Device], healthy: Callable[[], None]) -> None:
+    """Create a thing for each device, and wait until the twin has them."""
+    futures = [
+        requester.send(Command.create_thing(device.thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
+        for device in devices
+    ]
+    while wait(futures, timeout=POLL_SECONDS).not_done:
+        healthy()
+    for reply in (future.result() for future in futures):
+        if not reply.ok:
+            raise AckstreamError(f"The twin did not create {reply.envelope.topic.thing_id}: {reply.explanation}")
 
 
 def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) -> Callable[[], None]:

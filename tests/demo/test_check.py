@@ -47,7 +47,7 @@ def test_what_adds_up_has_no_differences():
     assert differences(whole()) == []
     texts = [finding.text for finding in check(whole(), LABELS, TIMEOUT)]
     assert texts[0] == "2 commands sent = 2 replies received = 2 rows in outcomes = 2 rows in signals"
-    assert texts[1] == "4 acknowledgements and errors from the devices = 4 rows in acknowledgements"
+    assert texts[1] == "4 acknowledgements, responses and errors of devices and twin = 4 rows in acknowledgements"
 
 
 def test_a_repeated_reply_with_the_same_content_is_no_difference():
