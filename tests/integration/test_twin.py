@@ -82,9 +82,9 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
             return found if all(body["headers"]["correlation-id"] in found for body in sent) else None
 
         replies = eventually(correlate, answered, "all replies")
-    assert {key: replies[key]["status"] for key in ("made", "twice", "changed", "merged", "stale", "same", "asked")} == {
-        "made": 204, "twice": 409, "changed": 200, "merged": 204, "stale": 412, "same": 200, "asked": 200,
-    }  # fmt: skip
+    statuses = {key: reply["status"] for key, reply in replies.items()}
+    expected = {"made": 204, "twice": 409, "changed": 200, "merged": 204, "stale": 412, "same": 200, "asked": 200}
+    assert expected.items() <= statuses.items()
     assert {label: entry["status"] for label, entry in replies["changed"]["value"].items()} == {
         "twin-persisted": 204,
         "search-persisted": 204,
