@@ -1,0 +1,104 @@
+"""Replaying a log from a bookmark, and where a subscription that was interrupted goes on (brokers.md 1.1 A22 to A25).
+
+The server keeps no read state: the client remembers what it has done with, and the server tells it from time to time
+how far the log has got, whether or not anything matched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ackstream.protocol.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Verdict: TypeAlias = Literal["deliver", "skip"]
+
+
+class Replay:
+    """One subscription's way through the log: first what was there, then what is new.
+
+    Positions are per partition, because Kafka has no order over several: the replay is over when every partition has
+    reached the end it had when the subscription came.
+    """
+
+    def __init__(
+        self, after: Mapping[int, int], ends: Mapping[int, int], stop: Mapping[int, int] | None = None
+    ) -> None:
+        """Begin.
+
+        :param after: the position after which each partition is delivered
+        :param ends: the last position of each partition when the subscription came
+        :param stop: the last position that is wanted; ``None``: all that will ever come
+        """
+        self._reached = dict(after)
+        self._goals = dict(ends if stop is None else stop)
+        self._stop = stop
+        self._completed = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will be delivered any more."""
+        return self._completed and self._stop is not None
+
+    def take(self, partition: int, position: int) -> Verdict:
+        """Say what is done with the message at a position; positions of a partition rise."""
+        if position <= self._reached.get(partition, 0):
+            return "skip"
+        self._reached[partition] = position
+        beyond = self._stop is not None and position > self._stop.get(partition, 0)
+        return "skip" if beyond else "deliver"
+
+    def completes(self) -> bool:
+        """Tell, once, that the replay has reached its end."""
+        if self._completed or any(self._reached.get(part, 0) < goal for part, goal in self._goals.items()):
+            return False
+        self._completed = True
+        return True
+
+
+class Progress:
+    """What a client has received and done with, in one partition: the bookmark store."""
+
+    def __init__(self) -> None:
+        self._discarded = Intervals()
+        self._received: set[int] = set()
+        self._persisted: int | None = None
+
+    def received(self, position: int) -> bool:
+        """Note a message; return whether the application gets it: what it has done with is not shown again."""
+        self._received.add(position)
+        return not self._is_discarded(position)
+
+    def discard(self, position: int) -> None:
+        """Note that the application has done with a message."""
+        self._discarded.add(position)
+        point = self._point()
+        self._received = {seq for seq in self._received if seq >= point}
+
+    def persisted(self, position: int) -> None:
+        """Note how far the log had got; it does not go back."""
+        self._persisted = max(position, self._persisted or 0)
+
+    @property
+    def resume_after(self) -> int:
+        """The position after which to go on: everything up to it was done with, or did not concern this client.
+
+        With nothing outstanding that is the last persisted bookmark, if it is later than the last message; otherwise
+        the older of the two.
+        """
+        point = self._point()
+        if self._persisted is None:
+            return point
+        return max(point, self._persisted) if self._outstanding() is None else min(point, self._persisted)
+
+    def _outstanding(self) -> int | None:
+        return min((seq for seq in self._received if not self._is_discarded(seq)), default=None)
+
+    def _point(self) -> int:
+        outstanding = self._outstanding()
+        return max((seq for seq in self._received if outstanding is None or seq < outstanding), default=0)
+
+    def _is_discarded(self, position: int) -> bool:
+        return position > 0 and not self._discarded.missing(position, position)

@@ -1,0 +1,124 @@
+"""Merging the acknowledgements of one client's messages by sequence number (brokers.md 1.1 A6 to A8, A11).
+
+A success means all numbers up to it, so it never passes a number that is not decided, and a failure closes the run
+before it: 1 to 5 with 3 refused is success 2, failure 3, success 5.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import NamedTuple
+
+from ackstream.protocol.intervals import Intervals
+
+DUPLICATE = "duplicate"
+
+
+class Run(NamedTuple):
+    """Consecutive sequence numbers with one outcome; a failure is always alone."""
+
+    first: int
+    last: int
+    reason: str | None
+    """Why it failed; ``None``: success."""
+
+
+class _Note(NamedTuple):
+    seq: int
+    order: int
+    reason: str
+    again: bool
+
+
+class Conflation:
+    """The outcomes of one client's messages, merged; they come in any order, as the parts of the system finish."""
+
+    def __init__(self, expected: int) -> None:
+        """Begin.
+
+        :param expected: the first number that is to be answered
+        """
+        self._decided = Intervals(start=expected)
+        self._asked = Intervals(start=expected)
+        self._failed: dict[int, str] = {}
+        self._notes: list[_Note] = []
+        self._order = 0
+        self._position = expected
+
+    @property
+    def watermark(self) -> int:
+        """The number up to which everything is decided."""
+        return self._decided.watermark
+
+    def decide(self, seq: int, reason: str | None, *, asked: bool = True) -> None:
+        """Note that a message is durable, or has failed for a reason.
+
+        A number that is decided already came again: that is a duplicate, or what it failed for the first time.
+
+        :param asked: whether the client wants to know; a run in which nobody asked is not told
+        """
+        again = seq in self._decided
+        if again:
+            reason = self._failed.get(seq, DUPLICATE)
+        elif reason is not None:
+            self._failed[seq] = reason
+        if reason is not None and asked:
+            self._order += 1
+            insort(self._notes, _Note(seq, self._order, reason, again))
+        if not again:
+            self._decided.add(seq)
+            if asked:
+                self._asked.add(seq)
+
+    def take(self) -> list[Run]:
+        """Return the runs up to the first number that is not decided, and forget them."""
+        watermark = self.watermark
+        runs: list[Run] = []
+        ready = [note for note in self._notes if note.seq <= watermark]
+        del self._notes[: len(ready)]
+        for note in ready:
+            self._succeed(runs, note.seq if note.again else note.seq - 1)
+            runs.append(Run(note.seq, note.seq, note.reason))
+            self._position = max(self._position, note.seq + 1)
+        self._succeed(runs, watermark)
+        return runs
+
+    def _succeed(self, runs: list[Run], last: int) -> None:
+        first = self._position
+        if first > last:
+            return
+        self._position = last + 1
+        if self._asked.missing(first, last) != [(first, last)]:
+            runs.append(Run(first, last, None))
+
+
+class Beat:
+    """Whether the next merged acks are due: once an interval, counted from the client's logon."""
+
+    def __init__(self, asked_ms: int, floor_ms: int = 0, start_ms: int = 0) -> None:
+        """Begin.
+
+        :param asked_ms: what the client wants; 0: at once
+        :param floor_ms: more often it cannot be done
+        """
+        self.interval_ms = max(asked_ms, floor_ms)
+        self.effective_ms = self.interval_ms if self.interval_ms > asked_ms else None
+        """What to tell the client where it gets less than it asked for."""
+        self._start = start_ms
+        self._beats = 0
+
+    def due(self, now: int) -> bool:
+        """Tell whether an interval has ended since the last time this was true."""
+        if self.interval_ms == 0:
+            return True
+        beats = (now - self._start) // self.interval_ms
+        if beats <= self._beats:
+            return False
+        self._beats = beats
+        return True
+
+    def next(self, now: int) -> int:
+        """Return when an interval ends, now or later; the first one ends an interval after the start."""
+        if self.interval_ms == 0:
+            return now
+        return self._start + max(1, -((self._start - now) // self.interval_ms)) * self.interval_ms
