@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "correlation": {"protocol"},
     "lake": {"protocol"},
     "twin": {"protocol", "lake"},
-    "client": {"protocol"},
+    "publishing": {"protocol"},
+    "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections", "correlation"},
 }
 COMMON = {"errors", "parts", "settings", "offsets", "options"}

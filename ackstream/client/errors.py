@@ -13,6 +13,10 @@ class UnreachableError(ClientError):
     """No broker answers, or a topic does not exist."""
 
 
+class StoreError(ClientError):
+    """A publish store cannot be used: it is damaged, another client's, or there is no room."""
+
+
 class NoReplyExpectedError(ClientError, ValueError):
     """The request asks for no response, so that a reply would be waited for in vain."""
 
