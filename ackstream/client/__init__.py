@@ -2,6 +2,7 @@
 
 from ackstream.client.answers import Ack, After, Answer, Response
 from ackstream.client.commands import Command
+from ackstream.client.delivered import Delivered
 from ackstream.client.errors import (
     ClientError,
     ClosedError,
@@ -16,7 +17,8 @@ from ackstream.client.reply import Reply
 from ackstream.client.requester import Requester
 from ackstream.client.responder import Responder
 from ackstream.client.signal import Signal
-from ackstream.client.statistics import RequesterStatistics, ResponderStatistics, Stored
+from ackstream.client.statistics import RequesterStatistics, ResponderStatistics, Stored, SubscriberStatistics
+from ackstream.client.subscriber import Subscriber
 
 __all__ = [
     "Ack",
@@ -26,6 +28,7 @@ __all__ = [
     "ClosedError",
     "Command",
     "CorrelationIdInUseError",
+    "Delivered",
     "NoReplyExpectedError",
     "NotSentError",
     "Reply",
@@ -38,5 +41,7 @@ __all__ = [
     "Response",
     "Signal",
     "Stored",
+    "Subscriber",
+    "SubscriberStatistics",
     "UnreachableError",
 ]

@@ -99,7 +99,7 @@ def failure(signal: Signal, error: Exception) -> list[Envelope]:
 
 def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
     headers = {**ack.headers, CORRELATION_ID: signal.correlation_id}
-    if signal.request.channel == "live":
+    if signal.channel == "live":
         headers[CHANNEL] = "live"
     return write_ack(Acknowledgement(label, ack.status, json_value(ack.payload), headers), signal.thing_id)
 
@@ -114,6 +114,6 @@ def _error(signal: Signal, error: DittoError) -> Envelope:
     return error_envelope(
         error,
         thing_id=signal.thing_id,
-        channel=signal.request.channel,
+        channel=signal.channel,
         headers={CORRELATION_ID: signal.correlation_id},
     )

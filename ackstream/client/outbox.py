@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import threading
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -34,13 +35,17 @@ class Outgoing:
 
 
 class Outbox:
-    """Sends answers with a producer; for one thread. Time is seconds of any clock that only goes forward."""
+    """Sends answers with a producer. Time is seconds of any clock that only goes forward.
+
+    ``put``, ``hold`` and ``release`` may be called from any thread, everything else from one.
+    """
 
     def __init__(self, producer: Any, topic: str) -> None:
         """Send to ``topic``."""
         self.stored = self.lost = self.sending = 0
         self._producer = producer
         self._topic = topic
+        self._lock = threading.Lock()
         self._delayed: list[tuple[float, int, Outgoing]] = []
         self._order = count()
         # filled by the producer's thread, emptied by ours
@@ -54,11 +59,22 @@ class Outbox:
 
     def put(self, answer: Outgoing, delay: float, now: float) -> None:
         """Send an answer, now or after so many seconds; its work remains until the broker has stored it."""
-        answer.work.remaining += 1
-        if delay > 0:
-            self._delay(answer, now + delay)
-        else:
-            self._send(answer)
+        with self._lock:
+            answer.work.remaining += 1
+            if delay > 0:
+                self._delay(answer, now + delay)
+            else:
+                self._send(answer)
+
+    def hold(self, work: Work) -> None:
+        """Keep the work of a record open until ``release``."""
+        with self._lock:
+            work.remaining += 1
+
+    def release(self, work: Work) -> None:
+        """End what ``hold`` began."""
+        with self._lock:
+            work.remaining -= 1
 
     def wait(self, now: float) -> float | None:
         """Return after how many seconds ``turn`` has to be called again; ``None`` where nothing waits for its time."""
@@ -67,24 +83,28 @@ class Outbox:
     def turn(self, now: float) -> None:
         """Send what is due, finish the work of what the broker has stored, plan anew what it may still take."""
         self.settle(now)
-        while self._delayed and self._delayed[0][0] <= now:
-            self._send(heapq.heappop(self._delayed)[2])
+        with self._lock:
+            while self._delayed and self._delayed[0][0] <= now:
+                self._send(heapq.heappop(self._delayed)[2])
 
     def settle(self, now: float) -> None:
         """Finish the work of what the broker has stored; send nothing."""
-        while self._done:
-            self._done.popleft().work.remaining -= 1
-            self.sending -= 1
-            self.stored += 1
-        while self._refused:
-            answer, error = self._refused.popleft()
-            self.sending -= 1
-            if isinstance(error, SEND_AGAIN):
-                self._delay(answer, now + RESEND_SECONDS)
-            else:
-                answer.work.remaining -= 1
-                self.lost += 1
-                log.error("Kafka does not take an answer to %s: %s", answer.correlation_id, error)
+        with self._lock:
+            while self._done:
+                self._done.popleft().work.remaining -= 1
+                self.sending -= 1
+                self.stored += 1
+            while self._refused:
+                self._give_back(*self._refused.popleft(), now)
+
+    def _give_back(self, answer: Outgoing, error: BaseException, now: float) -> None:
+        self.sending -= 1
+        if isinstance(error, SEND_AGAIN):
+            self._delay(answer, now + RESEND_SECONDS)
+        else:
+            answer.work.remaining -= 1
+            self.lost += 1
+            log.error("Kafka does not take an answer to %s: %s", answer.correlation_id, error)
 
     def _delay(self, answer: Outgoing, until: float) -> None:
         heapq.heappush(self._delayed, (until, next(self._order), answer))

@@ -1,4 +1,4 @@
-"""A command or message as a subscriber gets it."""
+"""A command, message or event as those who receive it get it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ackstream.client.records import correlation_id
 from ackstream.protocol.envelopes import Envelope, decode
 from ackstream.protocol.errors import json_invalid
 from ackstream.protocol.labels import BUILT_IN, LIVE_RESPONSE
-from ackstream.protocol.requests import Request, read_request
+from ackstream.protocol.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 class Signal:
     """One signal.
 
-    ``labels`` are those of the requested acknowledgements that this responder issues, in order of the request;
-    ``response_wanted`` says whether it is to respond to a live command or message; ``request`` tells what else was
-    asked for, such as ``timeout_ms``. ``timestamp`` is the broker's time, in epoch milliseconds, from which the timeout
-    runs.
+    ``labels`` are those of the requested acknowledgements that its receiver issues, in order of the request;
+    ``response_wanted`` says whether it is to respond to a live command or message; ``timeout_ms`` is how long its
+    answers count, ``None`` where that is not known (an event). ``timestamp`` is the broker's time, in epoch
+    milliseconds, from which the timeout of a command or message runs.
     """
 
     correlation_id: str
     envelope: Envelope
-    request: Request
+    channel: str
     labels: tuple[str, ...]
     response_wanted: bool
+    timeout_ms: int | None
     timestamp: int
     topic: str
     partition: int
@@ -69,9 +70,10 @@ def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
     return Signal(
         correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset)),
         envelope,
-        request,
+        request.channel,
         tuple([name for name in request.awaited if name not in BUILT_IN and (labels is None or name in labels)]),
         live and (labels is None or LIVE_RESPONSE in labels),
+        request.timeout_ms,
         record.timestamp,
         record.topic,
         record.partition,

@@ -44,6 +44,28 @@ class ResponderStatistics(msgspec.Struct, frozen=True):
     unreadable: int
 
 
+class SubscriberStatistics(msgspec.Struct, frozen=True):
+    """Signals and what became of them.
+
+    ``received`` is the sum of ``handled``, ``dropped`` (not subscribed, filtered or hidden) and ``skipped`` (invalid);
+    of the handled ones ``failed`` ended in an exception, ``unanswered`` were not acknowledged in their time. ``weak``
+    are the weak acknowledgements for dropped ones. The rest is as in ``ResponderStatistics``.
+    """
+
+    received: int
+    handled: int
+    dropped: int
+    skipped: int
+    failed: int
+    unanswered: int
+    weak: int
+    answers: int
+    delayed: int
+    sending: int
+    lost: int
+    unreadable: int
+
+
 class Stored(msgspec.Struct, frozen=True):
     """Where the broker stored a request that is not answered; ``timestamp`` in epoch milliseconds."""
 

@@ -31,7 +31,7 @@ def test_a_signal_has_what_a_handler_needs():
         "c-1", "org.acme:lamp", "/attributes/x", {"on": True},
     )  # fmt: skip
     assert (signal.timestamp, signal.topic, signal.partition, signal.offset) == (1_700, "signals", 2, 40)
-    assert signal.request.timeout_ms == 3_000
+    assert (signal.channel, signal.timeout_ms) == ("twin", 3_000)
 
 
 def test_only_the_labels_that_the_responder_issues_are_shown_in_order_of_the_request():

@@ -1,0 +1,200 @@
+"""Declaring labels: claims in the log, renewed until they are released."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from ackstream.client import connection
+from ackstream.client.closing import Closing
+from ackstream.client.reader import Reader
+from ackstream.protocol.declarations import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_labels
+from ackstream.protocol.errors import label_not_unique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
+
+TOPIC = "declarations"
+DELIVERY_SECONDS = 10.0
+AGAIN_SECONDS = 1.0
+"""So much later a claim is sent again that the broker did not take."""
+
+_RENEWALS = 3
+"""So often a lease is renewed before it would end."""
+
+_CLOSE_SECONDS = 5.0
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(eq=False)
+class Declaration:
+    """Labels that were declared; ``held`` says whether they are ours at the moment."""
+
+    labels: frozenset[str]
+    group: str | None
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    held: bool = False
+
+
+@dataclass(eq=False)
+class _Own:
+    declaration: Declaration
+    lost: Callable[[], None] | None
+    send_at: float
+    future: Future[Declaration] = field(default_factory=Future)
+
+
+class Declarer(Closing):
+    """Declares labels and keeps them; one thread for any number of declarations. Safe to use from several threads.
+
+    What is decided and why is in ``protocol.declarations``; here is only who reads and writes the log. The broker's
+    timestamps are all the time there is: our own clock only says when to send the next renewal.
+    """
+
+    def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
+        """Connect and read what was declared by now.
+
+        :param lease_ms: after a crash labels stay taken so long
+        :raises UnreachableError: no broker, or the topic is missing
+        """
+        self._kafka = kafka
+        self._topic = kafka.topic(TOPIC)
+        self._lease_ms = lease_ms
+        self._pause = lease_ms / 1000 / _RENEWALS
+        self._declarations = Declarations()
+        self._lock = threading.Lock()
+        self._own: dict[str, _Own] = {}
+        self._closing = threading.Event()
+        consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        try:
+            connection.check_topics(consumer, kafka, self._topic)
+            self._producer = connection.connect_producer(kafka, self._topic, delivery_timeout=DELIVERY_SECONDS)
+            self._start(consumer)
+        except BaseException:
+            consumer.close()
+            raise
+        self._reader = Reader(consumer, self._closing)
+        self._thread = threading.Thread(target=self._run, name="ackstream-declarations", daemon=True)
+        self._thread.start()
+
+    def declare(
+        self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
+    ) -> Future[Declaration]:
+        """Declare labels; the future ends when the log says whether they are ours.
+
+        :param group: whose members share exactly these labels
+        :param lost: called (in the declarer's thread) when labels that were held are not any more: they could not be
+            renewed in time, and somebody else has them
+        :return: fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
+        :raises DittoError: 400, a label is invalid
+        """
+        own = _Own(Declaration(parse_labels(labels), group), lost, 0.0)
+        with self._lock:
+            self._own[own.declaration.key] = own
+        self._send(own)
+        return own.future
+
+    def release(self, declaration: Declaration) -> None:
+        """Give labels back; others may declare them at once."""
+        with self._lock:
+            own = self._own.pop(declaration.key, None)
+        if own is not None:
+            self._withdraw(own)
+
+    def close(self) -> None:
+        """Give all labels back."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        with self._lock:
+            owned = list(self._own.values())
+            self._own.clear()
+        for own in owned:
+            self._withdraw(own)
+            own.future.cancel()
+        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        self._reader.consumer.close(timeout_ms=1_000)
+
+    def _start(self, consumer: Any) -> None:
+        """Begin so far back that all live claims have a record since; a harmless record tells the broker's time."""
+        place = TopicPartition(self._topic, 0)
+        consumer.assign([place])
+        try:
+            now = self._producer.send(self._topic, key=b"clock", value=None, partition=0).get(timeout=DELIVERY_SECONDS)
+            found = consumer.offsets_for_times({place: now.timestamp - MAX_LEASE_MS})[place]
+        except KafkaError as error:
+            connection.close_producer(self._producer, 0)
+            raise connection.unreachable(self._kafka) from error
+        consumer.seek(place, now.offset if found is None else found.offset)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            records = self._reader.read()
+            for record in records:
+                self._receive(record)
+            if records:
+                self._declarations.forget(records[-1].timestamp)
+            now = time.monotonic()
+            with self._lock:
+                due = [own for own in self._own.values() if own.send_at <= now]
+            for own in due:
+                self._send(own)
+
+    def _receive(self, record: Any) -> None:
+        key = (record.key or b"").decode("utf-8", "replace")
+        self._declarations.apply(key, record.value, record.offset, record.timestamp)
+        own = self._own.get(key)
+        if own is None:
+            return
+        declaration = own.declaration
+        was_held, declaration.held = declaration.held, self._declarations.holds(key, record.timestamp)
+        # who asked may have given up meanwhile
+        answers = not was_held and own.future.set_running_or_notify_cancel()
+        if declaration.held and answers:
+            own.future.set_result(declaration)
+        elif not declaration.held or not (was_held or answers):
+            self.release(declaration)
+            if answers:
+                own.future.set_exception(label_not_unique())
+            elif was_held and own.lost is not None:
+                own.lost()
+
+    def _send(self, own: _Own) -> None:
+        """Send a claim or its renewal."""
+        own.send_at = time.monotonic() + self._pause
+        declaration = own.declaration
+        entry = self._declarations.get(declaration.key)
+        claim = Claim(declaration.labels, declaration.group, self._lease_ms) if entry is None else entry.renewal()
+        self._write(own, _encode(claim))
+
+    def _withdraw(self, own: _Own) -> None:
+        own.declaration.held = False
+        self._write(own, None)
+
+    def _write(self, own: _Own, value: bytes | None) -> None:
+        key = own.declaration.key.encode()
+        try:
+            sent = self._producer.send(self._topic, key=key, value=value, partition=0)
+        except (KafkaError, ValueError) as error:
+            self._failed(own, error)
+        else:
+            sent.add_errback(partial(self._failed, own))
+
+    def _failed(self, own: _Own, error: BaseException) -> None:
+        log.warning("Kafka did not take a declaration of %s: %s", ", ".join(sorted(own.declaration.labels)), error)
+        own.send_at = time.monotonic() + AGAIN_SECONDS

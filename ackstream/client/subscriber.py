@@ -1,0 +1,197 @@
+"""Subscribing to events, live commands and messages, and acknowledging them under labels of one's own."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.answers import Ack, Answer
+from ackstream.client.closing import Closing
+from ackstream.client.delivered import Delivered, Open
+from ackstream.client.labels import Labels
+from ackstream.client.records import correlation_id
+from ackstream.client.statistics import SubscriberStatistics
+from ackstream.client.worker import Start, Worker
+from ackstream.protocol import subscriptions
+from ackstream.protocol.acknowledgements import write_ack
+from ackstream.protocol.defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.envelopes import decode
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.subscriptions import Delivery, Drop, Publication, Subscription, decide, publication, weak_acks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.client.progress import Work
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
+
+TOPICS = ("signals", "events")
+
+
+class Subscriber(Closing):
+    """Calls a handler for each signal that it subscribed to, and answers for those it does not get.
+
+    The handler is called in the order of each partition (signals of one thing keep theirs). Each signal has the
+    ``labels`` that were asked for and that this subscriber declared. They are acknowledged with 200 when the handler
+    returns, unless it answered itself: with ``signal.ack(…)`` or by what it returns (see ``answers``), such as
+    ``Ack(204)``, or ``Response`` for a live command or message. When it raises, they get a nack.
+
+    Signals that its filter drops, that ``visible`` hides or that it has no subscription for are acknowledged weakly, so
+    that nobody waits for it in vain.
+
+    The labels belong to this subscriber, or to its group, as long as it lives and reaches the broker; see
+    ``protocol.declarations``. Where they were lost nevertheless, it goes on without them and declares them again.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        handler: Callable[[Delivered], Answer],
+        wanted: Iterable[Subscription],
+        *,
+        labels: Iterable[str] = (),
+        group: str | None = None,
+        start: Start = "latest",
+        automatic: bool = True,
+        visible: Callable[[Publication], bool] | None = None,
+        extra: Callable[[str, str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
+
+        :param kafka: the broker as in the settings, such as ``Kafka(bootstrap="localhost:9092")``
+        :param wanted: what ``protocol.subscriptions.subscription`` makes; one of a stream
+        :param labels: those that this subscriber issues
+        :param group: whose members share the signals and exactly these labels; ``None``: alone, all signals from now on
+        :param start: where a group begins that has no offsets
+        :param automatic: acknowledge when the handler returns; else each signal is acknowledged by ``signal.ack(…)``,
+            also later and from other threads, and is handled again after a crash as long as it is not
+        :param visible: the access rules; signals for which it returns false are hidden
+        :param extra: gives the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
+        :raises DittoError: 409, others have the labels; 400, a label is invalid
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        """
+        self._handler = handler
+        self._subscriber = subscriptions.Subscriber.of(labels, wanted)
+        self._group = group
+        self._automatic = automatic
+        self._visible = visible
+        self._extra = extra
+        self._counts: Counter[str] = Counter()
+        self._agenda: list[tuple[float, int, Open]] = []
+        self._order = count()
+        with ExitStack() as stack:
+            self._labels = Labels(stack, kafka, self._subscriber.labels, group)
+            self._worker = Worker(kafka, TOPICS, self._handle, group, start, turn=self._turn)
+            self._worker.run()
+            self._connected = stack.pop_all()
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels that are ours at the moment."""
+        return self._labels.held
+
+    @property
+    def statistics(self) -> SubscriberStatistics:
+        """What has happened so far."""
+        counts, outbox = self._counts, self._worker.outbox
+        skipped = counts["skipped"] + self._worker.skipped
+        return SubscriberStatistics(
+            received=counts["handled"] + counts["dropped"] + skipped,
+            handled=counts["handled"],
+            dropped=counts["dropped"],
+            skipped=skipped,
+            failed=counts["failed"],
+            unanswered=counts["unanswered"],
+            weak=counts["weak"],
+            answers=outbox.stored,
+            delayed=outbox.delayed,
+            sending=outbox.sending,
+            lost=outbox.lost,
+            unreadable=self._worker.unreadable,
+        )
+
+    def close(self) -> None:
+        """Stop after the signals at hand, store their answers (for at most 5 s), commit, give the labels back."""
+        self._worker.close()
+        self._connected.close()
+
+    def _handle(self, record: Any, work: Work) -> None:
+        signal = self._publication(record)
+        if signal is None:
+            return
+        decision = self._decide(signal, record.timestamp)
+        if isinstance(decision, Drop):
+            self._counts["dropped"] += 1
+            for ack in weak_acks(signal, decision):
+                self._counts["weak"] += 1
+                self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+            return
+        opened = Open(self._worker, work, set(decision.labels))
+        self._call(
+            Delivered(
+                signal.correlation_id,
+                decision.envelope,
+                "twin" if signal.stream == "events" else "live",
+                decision.labels,
+                signal.response_required,
+                signal.timeout_ms,
+                record.timestamp,
+                record.topic,
+                record.partition,
+                record.offset,
+                opened,
+            ),
+            opened,
+        )
+
+    def _decide(self, signal: Publication, timestamp: int) -> Delivery | Drop:
+        who = self._subscriber
+        if self.labels != who.labels:
+            who = subscriptions.Subscriber(self.labels, who.subscriptions)
+        visible = self._visible is None or self._visible(signal)
+        wanted = who.subscriptions.get(signal.stream)
+        extra = None
+        if visible and self._extra is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
+            extra = self._extra(signal.thing_id, wanted.extra_fields)
+        moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
+        return decide(who, signal, visible=visible, extra=extra, time=moment)
+
+    def _publication(self, record: Any) -> Publication | None:
+        if record.value is None:
+            return None
+        try:
+            envelope = decode(record.value)
+            identity = correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
+            return publication(envelope, identity)
+        except DittoError as error:
+            self._counts["skipped"] += 1
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            return None
+
+    def _call(self, signal: Delivered, opened: Open) -> None:
+        self._counts["handled"] += 1
+        if not self._automatic and opened.hold():
+            lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
+            heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
+        try:
+            opened.send(signal, self._handler(signal))
+            if self._automatic:
+                opened.finish(signal, Ack())
+        except Exception as error:
+            self._counts["failed"] += 1
+            log.exception("The handler failed for %s.", signal.correlation_id)
+            opened.fail(signal, error)
+
+    def _turn(self, now: float) -> None:
+        self._labels.keep(now)
+        while self._agenda and self._agenda[0][0] <= now:
+            # nobody waits for these any more
+            self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
