@@ -7,6 +7,7 @@ are cut.
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from heapq import merge
 from itertools import groupby
@@ -22,6 +23,7 @@ from ackstream.protocol.requests import Request, read_request
 from ackstream.twin import answers, searching
 from ackstream.twin.applying import apply, tag_of
 from ackstream.twin.commands import read_command
+from ackstream.twin.errors import internal_error
 from ackstream.twin.resources import resource
 from ackstream.twin.things import Thing
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackstream.twin.applying import Outcome
+
+log = logging.getLogger(__name__)
 
 EVENTS, ACKS = "events", "acks"
 
@@ -52,7 +56,12 @@ class Limits(msgspec.Struct, frozen=True):
     signals: str = "signals"
     max_value_bytes: int = 1_000_000
     max_labels: int = 100
-    max_thing_bytes: int = 1_000_000
+    max_thing_bytes: int = 102_400
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """How much of values an answer may have: the rest of what correlate takes is for its headers."""
+        return self.max_value_bytes // 2
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -140,24 +149,14 @@ class _Folding:
         if found is None:
             return
         command, request = found
-        tag = None
         try:
-            if searching.concerns_many(command):
-                value = searching.answer(command, self._things, record.timestamp)
-                self._say(ACKS, request, answers.query_response(command, request, value))
-                return
-            thing = self._things.get(request.thing_id or "")
-            outcome = self._act(thing, command, record)
+            self._do(command, request, record)
         except DittoError as error:
-            if request.response_required or request.awaited:
-                tag = self._tag(command, error)
-                self._say(ACKS, request, answers.failure(request, error, tag))
-            return
-        if outcome.change is not None:
-            self._write(command, request, outcome, record)
-            self._say(EVENTS, request, answers.event(command, request, outcome))
-        if request.response_required or TWIN_PERSISTED in request.awaited:
-            self._say(ACKS, request, answers.response(command, request, outcome))
+            self._fail(command, request, error)
+        except Exception:
+            # a fault of ours in one command must not hold up all others for ever
+            log.exception("A command was not done: %s-%s-%s", self._limits.signals, record.partition, record.offset)
+            self._fail(command, request, internal_error())
 
     def result(self) -> Result:
         """Return what came out; of several changes of a thing the last row has the thing."""
@@ -170,14 +169,27 @@ class _Folding:
             last.add(thing_id)
         return Result(rows[::-1], self._messages, self._changed)
 
-    def _act(self, thing: Thing | None, command: Envelope, record: Record) -> Outcome:
-        return apply(thing, read_command(command, record.timestamp), self._limits.max_thing_bytes)
+    def _do(self, command: Envelope, request: Request, record: Record) -> None:
+        if searching.concerns_many(command):
+            value = searching.answer(command, self._things, record.timestamp, self._limits.max_answer_bytes)
+            self._say(ACKS, request, answers.query_response(command, request, value))
+            return
+        asked = read_command(command, record.timestamp)
+        outcome = apply(self._things.get(asked.thing_id), asked, self._limits.max_thing_bytes)
+        if outcome.change is not None:
+            self._write(command, request, outcome, record)
+            self._say(EVENTS, request, answers.event(command, request, outcome))
+        if request.response_required or TWIN_PERSISTED in request.awaited:
+            self._say(ACKS, request, answers.response(command, request, outcome))
 
-    def _tag(self, command: Envelope, error: DittoError) -> str | None:
-        """Return the entity tag that goes with a failed precondition, and with no other error."""
-        if not error.error.startswith("things:precondition."):
-            return None
-        return tag_of(self._things.get(command.topic.thing_id), resource(command.path))
+    def _fail(self, command: Envelope, request: Request, error: DittoError) -> None:
+        """Tell whoever waits for anything; of a failed precondition with the entity tag that is there."""
+        if not (request.response_required or request.awaited):
+            return
+        tag = None
+        if error.error.startswith("things:precondition."):
+            tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
+        self._say(ACKS, request, answers.failure(request, error, tag))
 
     def _write(self, command: Envelope, request: Request, outcome: Outcome, record: Record) -> None:
         thing, change, thing_id = outcome.thing, outcome.change, command.topic.thing_id

@@ -209,6 +209,31 @@ def unknown_path(path: str) -> DittoError:
     )
 
 
+def pointer_too_deep(levels: int) -> DittoError:
+    """Refuse a pointer with more levels than a thing may have."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.pointer.invalid",
+        f"The JSON pointer has more than {levels} levels!",
+        "Check if the path is correct.",
+    )
+
+
+def answer_too_large(maximum: int) -> DittoError:
+    """Refuse a query whose answer does not fit into a message (bytes)."""
+    return DittoError(
+        TOO_LARGE,
+        "things:thing.toolarge",
+        f"The answer exceeds the maximal allowed size of '{maximum / 1024:.2f}' kB.",
+        "Ask for fewer things, or for some of their fields.",
+    )
+
+
+def internal_error() -> DittoError:
+    """Say that the fault is ours."""
+    return DittoError(500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin.")
+
+
 def option_invalid(message: str) -> DittoError:
     """Refuse an option of a search."""
     return DittoError(

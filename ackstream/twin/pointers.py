@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from ackstream.protocol.envelopes import MAX_DEPTH
 from ackstream.protocol.rql.errors import json_pointer_invalid
+from ackstream.twin.errors import pointer_too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +25,7 @@ Keys = tuple[str, ...]
 def parse(pointer: str) -> Keys:
     """Return the keys of a pointer; ``/`` and the empty text have none. The first slash may be left out.
 
-    :raises DittoError: 400 ``json.pointer.invalid`` for an empty key
+    :raises DittoError: 400 ``json.pointer.invalid`` for an empty key, or more keys than levels a thing may have
     """
     text = pointer.removeprefix("/").removesuffix("/")
     if not text:
@@ -31,6 +33,8 @@ def parse(pointer: str) -> Keys:
     keys = text.split("/")
     if "" in keys:
         raise json_pointer_invalid(pointer)
+    if len(keys) > MAX_DEPTH:
+        raise pointer_too_deep(MAX_DEPTH)
     return tuple([key.replace("~1", "/").replace("~0", "~") for key in keys])
 
 

@@ -181,7 +181,7 @@ def columns(entries: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def _correlation_id() -> Column:
     """Return the correlation-id of the record headers as correlate takes it; the JSON's goes before Spring's."""
-    own = _header("correlation-id").cast("string")
+    own = F.make_valid_utf8(_header("correlation-id").cast("string"))
     in_json = F.get_json_object(F.col("value").cast("string"), "$.headers.correlation-id")
     spring = _header("kafka_correlationId")
     text = spring.cast("string")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.envelopes import json_text
+from ackstream.protocol.envelopes import json_text, raw
 from ackstream.protocol.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.rql import check, matches, parse
 from ackstream.protocol.rql.fields import Path, field_of, find
 from ackstream.protocol.rql.values import compare, scalars
-from ackstream.twin.errors import option_invalid, unknown_path
+from ackstream.twin.errors import answer_too_large, option_invalid, unknown_path
 from ackstream.twin.selectors import select
 
 if TYPE_CHECKING:
@@ -55,22 +55,23 @@ def concerns_many(envelope: Envelope) -> bool:
     return envelope.topic.namespace == "_" and envelope.topic.entity == "_"
 
 
-def answer(envelope: Envelope, things: Mapping[str, Thing], now: int) -> Any:
+def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes: int) -> Any:
     """Answer a query on many things.
 
     :param things: all there are, by id; deleted ones among them
     :param now: what ``time:now`` means, epoch milliseconds
-    :raises DittoError: 400 for a filter, an option, a path or a value that is not one
+    :param max_bytes: of the answer; a page that would be larger ends earlier
+    :raises DittoError: 400 for a filter, an option, a path or a value that is not one; 413
     """
     if envelope.topic.action != "retrieve" or envelope.path not in ("/", SEARCH, COUNT):
         raise unknown_path(envelope.path)
     if envelope.path == "/":
-        return _by_ids(envelope, things)
+        return _by_ids(envelope, things, max_bytes)
     wanted = _read(envelope)
     found = _filtered(wanted, things, now)
     if envelope.path == COUNT:
         return len(found)
-    return _page(found, read_options(wanted.options), wanted.fields)
+    return _page(found, read_options(wanted.options), wanted.fields, max_bytes)
 
 
 def read_options(options: Iterable[str]) -> Page:
@@ -109,7 +110,7 @@ def _read(envelope: Envelope) -> _Wanted:
         raise json_invalid(f"The value of the search is not valid: {error}.") from error
 
 
-def _by_ids(envelope: Envelope, things: Mapping[str, Thing]) -> list[Any]:
+def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> list[msgspec.Raw]:
     value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if ids is None:
@@ -117,7 +118,14 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing]) -> list[Any]:
     if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
         raise json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
     found = [things[identity] for identity in dict.fromkeys(ids) if identity in things]
-    return [_shown(thing.whole(), envelope.fields) for thing in found if thing.content is not None]
+    shown, size = [], 0
+    for thing in found:
+        if thing.content is not None:
+            shown.append(_shown(thing.whole(), envelope.fields))
+            size += len(memoryview(shown[-1]))
+            if size > max_bytes:
+                raise answer_too_large(max_bytes)
+    return shown
 
 
 def _filtered(wanted: _Wanted, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
@@ -141,22 +149,30 @@ def _filtered(wanted: _Wanted, things: Mapping[str, Thing], now: int) -> list[di
     return found
 
 
-def _page(found: list[dict[str, Any]], page: Page, fields: str | None) -> dict[str, Any]:
+def _page(found: list[dict[str, Any]], page: Page, fields: str | None, max_bytes: int) -> dict[str, Any]:
     # one order always: pages of one search fit together
     found.sort(key=lambda thing: thing["thingId"])
     for name, descending in reversed(page.sort):
         found.sort(key=cmp_to_key(_comparison(name)), reverse=descending)
-    end = page.offset + page.size
-    result: dict[str, Any] = {"items": [_shown(thing, fields) for thing in found[page.offset : end]]}
-    if end < len(found):
+    items: list[msgspec.Raw] = []
+    size = 0
+    for thing in found[page.offset : page.offset + page.size]:
+        item = _shown(thing, fields)
+        size += len(memoryview(item))
+        if items and size > max_bytes:
+            break
+        items.append(item)
+    result: dict[str, Any] = {"items": items}
+    end = page.offset + len(items)
+    if end < len(found) and items:
         result["cursor"] = str(end)
     return result
 
 
-def _shown(whole: dict[str, Any], fields: str | None) -> Any:
+def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
     if fields is not None:
-        return select(whole, fields)
-    return {name: value for name, value in whole.items() if not name.startswith("_")}
+        return raw(select(whole, fields))
+    return raw({name: value for name, value in whole.items() if not name.startswith("_")})
 
 
 def _sort_key(argument: str) -> tuple[str, bool]:

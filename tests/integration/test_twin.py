@@ -74,6 +74,7 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
     with system.correlate(spark) as correlate, service.running(spark, system.settings) as (twin, index):
         for body in [b"garbage", {"topic": "org.acme/lamp/things/live/messages/x", "path": "/"}, *sent]:
             system.send("signals", body)
+        system.send("signals", command("retrieve", "json"), {"correlation-id": b"\xff"})
 
         def answered() -> dict[str, Any] | None:
             assert index.isActive, index.exception()

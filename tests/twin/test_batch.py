@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.twin import batch
 from ackstream.twin.batch import Limits, Record, Result, fold, in_order
-from tests.twin.commands import START, answer, answers, body, records, run, said
+from tests.twin.commands import MANY, START, answer, answers, body, records, run, said
 
 ids = st.sampled_from(["a:one", "a:two"])
 paths = st.sampled_from(["/", "/attributes", "/attributes/x", "/features/f", "/features/f/properties/p"])
@@ -140,6 +141,17 @@ def test_errors_go_to_whoever_waits_for_anything() -> None:
 def test_what_is_not_for_the_twin_is_passed_over(value: bytes) -> None:
     assert run(value) == Result()
     assert fold([Record(START, 0, 0, None, None)], {}, Limits()) == Result()
+
+
+def test_a_fault_of_ours_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.searching, "answer", faulty)
+        told = answers(body("create", value={}), {"topic": MANY, "path": "/search/things"}, body("delete"))
+    assert [entry["status"] for entry in told] == [201, 500, 204]
+    assert told[1]["value"]["error"] == "internalerror"
 
 
 def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_place() -> None:

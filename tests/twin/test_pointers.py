@@ -22,9 +22,10 @@ def test_a_pointer_has_its_keys(pointer: str, expected: tuple[str, ...]) -> None
     assert pointers.parse(pointer) == expected
 
 
-def test_an_empty_key_is_refused() -> None:
+@pytest.mark.parametrize("pointer", ["/attributes//x", "/x" * 201, "/x" * 100_000])
+def test_an_empty_key_and_too_many_keys_are_refused(pointer: str) -> None:
     with pytest.raises(DittoError) as found:
-        pointers.parse("/attributes//x")
+        pointers.parse(pointer)
     assert found.value.error == "json.pointer.invalid"
 
 

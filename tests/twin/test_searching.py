@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ackstream.twin.batch import Limits
 from tests.twin.commands import MANY, answer, body
 
 THINGS = [
@@ -64,6 +65,18 @@ def test_several_things_are_retrieved_by_their_ids_in_that_order() -> None:
     wanted = {"thingIds": ["org.acme:d", "org.acme:gone", "org.acme:a", "org.acme:none", "org.acme:d"]}
     assert [thing["thingId"] for thing in ask("/", wanted)["value"]] == ["org.acme:d", "org.acme:a"]
     assert ask("/", wanted, fields="attributes/n")["value"] == [{"attributes": {"n": 0}}, {"attributes": {"n": 3}}]
+
+
+def test_an_answer_fits_into_a_message_whatever_is_asked_for() -> None:
+    limits = Limits(max_value_bytes=1_000)
+    things = [body("create", value={"attributes": {"x": "x" * 200}}, thing=f"a:{number}") for number in range(5)]
+    query = {"topic": MANY, "path": "/search/things"}
+    page = answer(*things, query, limits=limits)["value"]
+    assert (len(page["items"]), page["cursor"]) == (2, "2")
+    rest = answer(*things, query | {"value": {"options": ["cursor(4)"]}}, limits=limits)["value"]
+    assert (len(rest["items"]), "cursor" in rest) == (1, False)
+    many = {"topic": MANY, "path": "/", "value": {"thingIds": [f"a:{number}" for number in range(5)]}}
+    assert answer(*things, many, limits=limits)["status"] == 413
 
 
 @pytest.mark.parametrize(
