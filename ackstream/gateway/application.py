@@ -10,6 +10,7 @@ from starlette.routing import Mount
 
 from ackstream.gateway.api import Api
 from ackstream.gateway.operations import PREFIX
+from ackstream.gateway.pages import Pages
 from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
 from ackstream.protocol.errors import DittoError
 
@@ -20,6 +21,6 @@ if TYPE_CHECKING:
 def application(dependencies: Dependencies) -> Starlette:
     """Return the application."""
     return Starlette(
-        routes=[Mount(PREFIX, app=Api(dependencies))],
+        routes=[Mount(PREFIX, app=Api(dependencies)), *Pages(dependencies, dependencies.live).routes],
         exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ackstream.gateway.authentication import Authenticator
     from ackstream.gateway.exchange import Exchange
+    from ackstream.gateway.live import Live
     from ackstream.protocol.access import Access
     from ackstream.settings import Settings
 
@@ -17,10 +18,11 @@ class Dependencies:
     """The parts of one gateway.
 
     A route asks ``authenticator.identify(connection)`` for the subjects (of an HTTP request or a WebSocket), ``access``
-    whether they may do it, and ``exchange`` for the answer.
+    whether they may do it, and ``exchange`` for the answer. ``live`` is what the page shows; ``None``: there is none.
     """
 
     settings: Settings
     authenticator: Authenticator
     access: Access
     exchange: Exchange
+    live: Live | None = None

@@ -12,6 +12,7 @@ from ackstream.gateway.application import application
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.exchange import Exchange
+from ackstream.gateway.live import Live
 from ackstream.gateway.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
                 delivery_timeout=gateway.delivery_timeout / 1000,
             )
         )
-        yield Dependencies(settings, authenticator, access, Exchange(requester, outcomes))
+        live = stack.enter_context(closing(Live(settings)))
+        yield Dependencies(settings, authenticator, access, Exchange(requester, outcomes), live)
 
 
 class Server(uvicorn.Server):

@@ -92,12 +92,12 @@ NO_CONTENT = response(204)
 class Web:
     """A client of a gateway with these settings."""
 
-    def __init__(self, answer: Callable[[Envelope], Any] = NO_CONTENT, **gateway: Any) -> None:
+    def __init__(self, answer: Callable[[Envelope], Any] = NO_CONTENT, live: Any = None, **gateway: Any) -> None:
         settings = Settings(gateway=Gateway(**gateway))
         authenticator = Authenticator(settings.gateway)
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
-        self._app = application(Dependencies(settings, authenticator, access, self.exchange))  # type: ignore[arg-type]
+        self._app = application(Dependencies(settings, authenticator, access, self.exchange, live))  # type: ignore[arg-type]
 
     @property
     def sent(self) -> Envelope:

@@ -1,0 +1,244 @@
+"""What the ledger tells of requests lately: who acknowledged and how fast, what failed, the story of each request."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.monitor.meter import percentile, verdict
+from ackstream.protocol.acknowledgements import is_success
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
+EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
+
+MAX_SEEN = 200_000
+"""So many acknowledgements are counted, at most: the latest."""
+
+FAILURES = 50
+STORY_BYTES = 32_000_000
+"""So much of the ledger is kept for stories; of older requests the tables tell."""
+
+
+class _Signal(msgspec.Struct):
+    requested_acks: list[str]
+    received_at: int
+    criterion: str
+    path: str
+    thing_id: str | None = None
+    channel: str | None = None
+    action: str | None = None
+    value: Raw | UnsetType = UNSET
+
+
+class _Ack(msgspec.Struct):
+    received_at: int
+    disposition: str
+    topic: str
+    partition: int
+    offset: int
+    index: int
+    label: str | None = None
+    status: int | None = None
+    latency_ms: int | None = None
+    payload: Raw | UnsetType = UNSET
+
+
+class _Outcome(msgspec.Struct):
+    status: int
+    completed_by: str
+    requested: list[str]
+    missing: list[str]
+    started_at: int
+    decided_at: int
+    thing_id: str | None = None
+    reply: Raw | UnsetType = UNSET
+
+
+class _DeadLetter(msgspec.Struct):
+    reason: str
+    received_at: int
+
+
+class _Record(msgspec.Struct):
+    id: str
+    signal: _Signal | None = None
+    acks: list[_Ack] = []
+    outcome: _Outcome | None = None
+    dead_letter: _DeadLetter | None = None
+
+
+_decode = msgspec.json.Decoder(_Record).decode
+
+
+class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a story; ``at`` in epoch milliseconds, ``content`` is JSON."""
+
+    at: int
+    event: Event
+    id: str
+    label: str | None = None
+    status: int | None = None
+    detail: str | None = None
+    thing_id: str | None = None
+    content: Raw | UnsetType = UNSET
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A request that did not succeed; times in (epoch) milliseconds."""
+
+    correlation_id: str
+    thing_id: str | None
+    status: int
+    completed_by: str
+    missing: list[str]
+    at: int
+    latency: int
+
+
+class Tally(msgspec.Struct):
+    """What became of a label, or of all labels of a party; latencies in milliseconds."""
+
+    name: str
+    acknowledged: int = 0
+    refused: int = 0
+    missing: int = 0
+    p50: int | None = None
+    p95: int | None = None
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    at: int
+    label: str
+    status: int | None
+    latency: int | None
+
+
+class Journal:
+    """Keeps what the last window tells, and the latest failures and stories. Times are epoch milliseconds."""
+
+    def __init__(self, window: int) -> None:
+        """Count over ``window`` milliseconds."""
+        self._window = window
+        self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
+        self._failures: OrderedDict[str, Failure] = OrderedDict()
+        self._stories: OrderedDict[str, list[bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def take(self, correlation_id: str, value: bytes, written_at: int) -> None:
+        """Take a record of the ledger; what is no such record counts for nothing."""
+        try:
+            record = _decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        if not self._keep(correlation_id, value):
+            # a copy, which a replayed batch writes
+            return
+        outcome = record.outcome
+        if outcome is None:
+            return
+        used = {ack.label: ack for ack in record.acks if ack.disposition == "accepted"}
+        for label in outcome.requested:
+            ack = used.get(label)
+            status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
+            self._seen.append(_Seen(written_at, label, status, latency))
+        if verdict(outcome.status, outcome.completed_by) != "answered":
+            self._failures[record.id] = Failure(
+                correlation_id,
+                outcome.thing_id,
+                outcome.status,
+                outcome.completed_by,
+                outcome.missing,
+                written_at,
+                max(0, written_at - outcome.started_at),
+            )
+            if len(self._failures) > FAILURES:
+                self._failures.popitem(last=False)
+
+    def labels(self, now: int) -> list[Tally]:
+        """Return what became of each label in the window, in the order of their names."""
+        return self._tallies(now, lambda label: label)
+
+    def parties(self, now: int) -> list[Tally]:
+        """Return the same of each party: the label up to its colon."""
+        return self._tallies(now, lambda label: label.partition(":")[0])
+
+    def failures(self) -> list[Failure]:
+        """Return the last failures, the latest first."""
+        return list(reversed(self._failures.values()))
+
+    def story(self, correlation_id: str) -> list[Happening]:
+        """Return what is remembered of a request, in the order of time."""
+        return in_order(happening for value in self._stories.get(correlation_id, ()) for happening in _tell(value))
+
+    def _keep(self, correlation_id: str, value: bytes) -> bool:
+        story = self._stories.setdefault(correlation_id, [])
+        if value in story:
+            return False
+        story.append(value)
+        self._stories.move_to_end(correlation_id)
+        self._bytes += len(value)
+        while self._bytes > STORY_BYTES and len(self._stories) > 1:
+            self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
+        return True
+
+    def _tallies(self, now: int, name_of: Any) -> list[Tally]:
+        while self._seen and self._seen[0].at <= now - self._window:
+            self._seen.popleft()
+        tallies: dict[str, Tally] = {}
+        latencies: dict[str, list[int]] = {}
+        for seen in self._seen:
+            name = name_of(seen.label)
+            tally = tallies.setdefault(name, Tally(name))
+            if seen.status is None:
+                tally.missing += 1
+                continue
+            if is_success(seen.status):
+                tally.acknowledged += 1
+            else:
+                tally.refused += 1
+            if seen.latency is not None:
+                latencies.setdefault(name, []).append(seen.latency)
+        for name, found in latencies.items():
+            found.sort()
+            tallies[name].p50, tallies[name].p95 = percentile(found, 0.5), percentile(found, 0.95)
+        return [tallies[name] for name in sorted(tallies)]
+
+
+def in_order(happenings: Iterable[Happening]) -> list[Happening]:
+    """Return a story in the order of time; what is told twice is in it once."""
+    once = {(happening.event, happening.id): happening for happening in happenings}
+    return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
+
+
+def _tell(value: bytes) -> Iterable[Happening]:
+    record = _decode(value)
+    signal, outcome, letter = record.signal, record.outcome, record.dead_letter
+    if signal is not None:
+        detail = " ".join(filter(None, (signal.channel, signal.criterion, signal.action, signal.path)))
+        yield Happening(
+            signal.received_at, "request", record.id, None, None, detail, signal.thing_id, content=signal.value
+        )
+    for ack in record.acks:
+        identity = f"{ack.topic}-{ack.partition}-{ack.offset}-{ack.index}"
+        yield Happening(
+            ack.received_at, "acknowledgement", identity, ack.label, ack.status, ack.disposition, content=ack.payload
+        )
+    if outcome is not None:
+        yield Happening(
+            outcome.decided_at,
+            "outcome",
+            record.id,
+            None,
+            outcome.status,
+            outcome.completed_by,
+            outcome.thing_id,
+            content=outcome.reply,
+        )
+    if letter is not None:
+        yield Happening(letter.received_at, "dead letter", record.id, detail=letter.reason)

@@ -1,0 +1,132 @@
+"""What the page shows: one thread follows the ledger, whoever asks gets what it has seen."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.gateway.journal import Failure, Happening, Journal, Tally, in_order
+from ackstream.gateway.stories import stored
+from ackstream.monitor import ledger
+from ackstream.monitor.feed import Feed, Lag
+from ackstream.monitor.meter import Count, Meter, Verdict
+
+if TYPE_CHECKING:
+    from ackstream.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LAG_SECONDS = 2.0
+TALLY_MS = 1_000
+"""So long the same counts are shown to everybody who asks."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """What the page shows at one moment; spans and times in (epoch) milliseconds."""
+
+    now: int
+    window: int
+    counts: dict[Verdict, Count]
+    in_flight: int
+    oldest: int | None
+    labels: list[Tally]
+    parties: list[Tally]
+    failures: list[Failure]
+    lags: list[Lag]
+    note: str
+
+
+class Story(msgspec.Struct, frozen=True):
+    """Everything that happened to a request; ``note`` where the tables could not be asked."""
+
+    correlation_id: str
+    happenings: list[Happening]
+    note: str = ""
+
+
+class Live:
+    """Follows the ledger from one window before its start."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect and begin.
+
+        :raises AckstreamError: no broker, or a topic is not there
+        """
+        self._settings = settings
+        window = settings.gateway.page_window
+        self._window = window
+        self._meter = Meter(window)
+        self._journal = Journal(window)
+        self._lock = threading.Lock()
+        self._lags: list[Lag] = []
+        self._note = ""
+        self._view: View | None = None
+        self._closing = threading.Event()
+        since = _now() - max(window, settings.correlate.default_timeout)
+        self._feed = Feed(settings, since)
+        self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closing.set()
+        self._thread.join()
+        with self._feed:
+            pass
+
+    def view(self) -> View:
+        """Return what is to be shown now."""
+        now = _now()
+        with self._lock:
+            if self._view is None or now - self._view.now >= TALLY_MS:
+                seen = self._meter.snapshot(now)
+                self._view = View(
+                    now,
+                    self._window,
+                    seen.counts,
+                    seen.in_flight,
+                    seen.oldest,
+                    self._journal.labels(now),
+                    self._journal.parties(now),
+                    self._journal.failures(),
+                    self._lags,
+                    self._note,
+                )
+            return self._view
+
+    def story(self, correlation_id: str) -> Story:
+        """Return the story of a request, from memory and from the tables, which takes a moment."""
+        with self._lock:
+            remembered = self._journal.story(correlation_id)
+        try:
+            return Story(correlation_id, in_order([*remembered, *stored(self._settings.lake, correlation_id)]))
+        except Exception as error:
+            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
+            return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
+
+    def _run(self) -> None:
+        lags_at = 0.0
+        while not self._closing.is_set():
+            for record in self._feed.records():
+                with self._lock:
+                    ledger.count(self._meter, record.value, record.timestamp)
+                    key = (record.key or b"").decode("utf-8", "replace")
+                    self._journal.take(key, record.value or b"", record.timestamp)
+            if time.monotonic() >= lags_at:
+                self._look_at_lags()
+                lags_at = time.monotonic() + LAG_SECONDS
+
+    def _look_at_lags(self) -> None:
+        try:
+            self._lags, self._note = self._feed.lags(), ""
+        except KafkaError as error:
+            self._note = f"Kafka does not answer: {error}"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,184 @@
+"""The OpenAPI document, made of the table of operations, and a page that shows it without further resources."""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from typing import Any
+
+from ackstream import __version__
+from ackstream.gateway.operations import OPERATIONS, PREFIX, Body, Operation
+from ackstream.gateway.translation import HEADER_PARAMETERS, MERGE_PATCH
+
+_HEADERS = {
+    "requested-acks": "Labels of the acknowledgements to wait for: a JSON array, or with commas between.",
+    "response-required": "`true` or `false`; without it true unless the timeout is zero.",
+    "timeout": "How long to wait at most, such as `10s`, `500ms` or `1m`.",
+    "channel": "`twin`, or `live` for the thing itself.",
+    "correlation-id": "Names the request; its outcome is recorded under it.",
+    "condition": "An RQL filter that the thing has to fit.",
+}
+_PARAMETERS = {
+    "fields": "Which fields to return, such as `thingId,attributes(location)`.",
+    "ids": "Ids of things, with commas between.",
+    "namespace": "The namespace of the new thing.",
+    "namespaces": "Only things of these namespaces, with commas between.",
+    "filter": "An RQL filter, such as `and(eq(attributes/floor,3),exists(features/lamp))`.",
+    "option": "`size(25)`, `sort(+thingId)`, `cursor(…)`, with commas between.",
+}
+_NAMES = {
+    "thingId": "The id of the thing, `namespace:name`.",
+    "featureId": "The id of the feature.",
+    "attributePath": "The JSON pointer of the attribute; may have slashes.",
+    "propertyPath": "The JSON pointer of the property; may have slashes.",
+    "subject": "The subject of the message; may have slashes.",
+}
+_BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*"}
+_TAGS = {"many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages"}
+_ERRORS = {
+    "400": "The request is not valid.",
+    "401": "The sender is not known.",
+    "403": "The sender may not do this.",
+    "404": "There is no such thing or part, or the sender may not know of it.",
+    "408": "The answer did not come in time.",
+    "409": "The correlation-id is in use, or the thing exists already.",
+    "412": "A precondition or the condition does not hold.",
+    "413": "The body is too large.",
+    "415": "The body is of another type.",
+    "424": "Some of the acknowledgements failed or did not come in time; the body has an entry for each.",
+    "503": "Kafka or the service is away, or the gateway stops: send it again after Retry-After seconds.",
+}
+_OWN_ERRORS = {"409": ("create",), "413": ("json", "merge-patch", "any"), "415": ("json", "merge-patch")}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the document, OpenAPI 3.1."""
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        template = PREFIX + operation.template.replace("+}", "}")
+        paths.setdefault(template, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ackstream",
+            "version": __version__,
+            "description": "Things, their twins and messages over HTTP, as in Eclipse Ditto's HTTP API 2.",
+        },
+        "security": [{}, {"basic": []}, {"bearer": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
+            "parameters": {name: _parameter(name, _HEADERS.get(name, "As the header.")) for name in HEADER_PARAMETERS},
+            "schemas": {
+                "error": {
+                    "type": "object",
+                    "required": ["status", "error", "message"],
+                    "properties": {
+                        "status": {"type": "integer"},
+                        "error": {"type": "string"},
+                        "message": {"type": "string"},
+                        "description": {"type": "string"},
+                        "href": {"type": "string"},
+                    },
+                }
+            },
+        },
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    names = [part.strip("{+}") for part in operation.template.split("/") if part.startswith("{")]
+    parameters = [{**_parameter(name, _NAMES[name]), "in": "path", "required": True} for name in names]
+    parameters += [_parameter(name, _PARAMETERS[name]) for name in operation.parameters]
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in HEADER_PARAMETERS]
+    found: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": f"{operation.method.lower()}{operation.template.translate(_PUNCTUATION)}",
+        "tags": [_TAGS.get(operation.kind) or ("Features" if "/features" in operation.template else "Things")],
+        "parameters": parameters,
+        "responses": _responses(operation),
+    }
+    if operation.body is not None:
+        found["requestBody"] = {"required": operation.body != "any", "content": {_BODIES[operation.body]: {}}}
+    return found
+
+
+_PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": ""})
+
+
+def _parameter(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    query = operation.kind in ("retrieve", "many", "search", "count")
+    done = {"200": "What was asked for."} if query else {"200": "The answer, or an entry for each acknowledgement."}
+    if operation.kind in ("create", "modify", "merge"):
+        done["201"] = "Created; `location` says where."
+    if not query:
+        done |= {"202": "Accepted: no response was wanted.", "204": "Done."}
+    elif operation.kind == "retrieve":
+        done["304"] = "It is as `if-none-match` says."
+    errors = {
+        status: text
+        for status, text in _ERRORS.items()
+        if status not in _OWN_ERRORS or {operation.kind, operation.body} & {*_OWN_ERRORS[status]}
+    }
+    described = {status: {"description": text} for status, text in done.items()}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
+    return described | {status: {"description": text, "content": content} for status, text in errors.items()}
+
+
+@cache
+def page() -> str:
+    """Return the document as one HTML page."""
+    found = document()
+    parts = [f"<p>{escape(found['info']['description'])} <a href='/doc/openapi.json'>OpenAPI document</a></p>"]
+    parts.append("<h2>Headers</h2><p>Each may be given as a header or as a query parameter.</p><dl>")
+    for name, parameter in found["components"]["parameters"].items():
+        parts.append(f"<dt><code>{escape(name)}</code></dt><dd>{_text(parameter['description'])}</dd>")
+    parts.append("</dl><h2>Operations</h2>")
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            own = [parameter for parameter in operation["parameters"] if "name" in parameter]
+            lines = "".join(
+                f"<dt><code>{escape(parameter['name'])}</code> ({parameter['in']})</dt>"
+                f"<dd>{_text(parameter['description'])}</dd>"
+                for parameter in own
+            )
+            if "requestBody" in operation:
+                types = ", ".join(operation["requestBody"]["content"])
+                lines += f"<dt>body</dt><dd><code>{escape(types)}</code></dd>"
+            answers = "".join(
+                f"<dt>{status}</dt><dd>{_text(answer['description'])}</dd>"
+                for status, answer in operation["responses"].items()
+            )
+            parts.append(
+                f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
+                f"<span>{escape(operation['summary'])}</span></summary>"
+                f"<dl>{lines}</dl><h3>Answers</h3><dl>{answers}</dl></details>"
+            )
+    return _PAGE.format(title="ackstream API", style=_STYLE, body="".join(parts))
+
+
+def _text(text: str) -> str:
+    """Return a description with what stands between backquotes as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
+_PAGE = (
+    "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+    "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    "<title>{title}</title><style>{style}</style></head><body><h1>{title}</h1>{body}</body></html>"
+)
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}"
+    "summary{cursor:pointer;padding:.4rem 0;overflow-wrap:anywhere}summary b{display:inline-block;min-width:4.5rem}"
+    "summary span{opacity:.75;margin-left:.5rem}details{border-bottom:1px solid #8884}dt{font-weight:600}"
+    "dd{margin:0 0 .4rem 1.5rem}h3{font-size:1rem;margin:.5rem 0}details[open]{padding-bottom:.8rem}"
+)

@@ -1,0 +1,149 @@
+"""Waiting without threads: what a client's future comes to, and what ends the wait."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
+from ackstream.gateway.exchange import Exchange
+from ackstream.gateway.outcomes import Outcome
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = Command.of("org.acme/lamp/things/twin/commands/delete", headers={"correlation-id": "c-1"})
+
+
+class Clients:
+    """A requester and its outcomes whose futures the test resolves."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self.futures: list[Future[Any]] = []
+        self.expected: list[tuple[str, bool]] = []
+        self._full = full
+
+    def send(self, _command: Any) -> Future[Any]:
+        if self._full:
+            raise CorrelationIdInUseError("in use", "c-1")
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    publish = send
+
+    @contextmanager
+    def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[Any]]:
+        self.expected.append((correlation_id, any_answer))
+        yield self.send(None)
+        self.expected.pop()
+
+
+def exchange(clients: Clients) -> Exchange:
+    return Exchange(clients, clients)  # type: ignore[arg-type]
+
+
+def test_a_thousand_wait_and_each_gets_its_own_answer() -> None:
+    clients = Clients()
+
+    async def go() -> list[Any]:
+        waiting = asyncio.gather(*(exchange(clients).ask(COMMAND) for _ in range(1000)))
+        await asyncio.sleep(0)
+        for number, future in reversed(list(enumerate(clients.futures))):
+            await asyncio.to_thread(future.set_result, number) if number % 100 == 0 else future.set_result(number)
+        return await waiting
+
+    assert asyncio.run(go()) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "headers"),
+    [
+        (NotSentError("no", "c-1"), 503, (("retry-after", "1"),)),
+        (RequestTimeout("no", "c-1"), 503, (("retry-after", "1"),)),
+        (ClosedError("no", "c-1"), 503, (("retry-after", "1"),)),
+    ],
+)
+def test_what_ends_without_a_reply_is_503(error: Exception, status: int, headers: Any) -> None:
+    clients = Clients()
+
+    async def go() -> None:
+        waiting = asyncio.ensure_future(exchange(clients).ask(COMMAND))
+        await asyncio.sleep(0)
+        clients.futures[0].set_exception(error)
+        await waiting
+
+    with pytest.raises(DittoError) as raised:
+        asyncio.run(go())
+    assert (raised.value.status, raised.value.headers) == (status, headers)  # type: ignore[attr-defined]
+
+
+def test_a_correlation_id_that_is_open_is_409() -> None:
+    with pytest.raises(DittoError, match="c-1") as raised:
+        asyncio.run(exchange(Clients(full=True)).ask(COMMAND))
+    assert (raised.value.status, raised.value.error) == (409, "acknowledgement:request.duplicate.correlation-id")
+
+
+def test_an_outcome_is_awaited_from_before_the_request_is_sent() -> None:
+    clients = Clients()
+
+    async def go() -> Any:
+        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 60, any_answer=True))
+        await asyncio.sleep(0)
+        expected, sent = clients.futures
+        assert clients.expected == [("c-1", True)]
+        expected.set_result(Outcome(404, "error"))
+        sent.set_result(None)
+        return await waiting
+
+    assert asyncio.run(go()) == Outcome(404, "error")
+    assert clients.expected == []
+
+
+def test_an_outcome_that_does_not_come_is_none() -> None:
+    clients = Clients()
+
+    async def go() -> Any:
+        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 0.001, any_answer=True))
+        await asyncio.sleep(0)
+        clients.futures[1].set_result(None)
+        return await waiting
+
+    assert asyncio.run(go()) is None
+
+
+def test_an_interruption_ends_every_wait_and_lets_nobody_wait_any_more() -> None:
+    clients = Clients()
+
+    async def go() -> list[Any]:
+        asked = exchange(clients)
+        waiting = asyncio.gather(*(asked.ask(COMMAND) for _ in range(3)), return_exceptions=True)
+        await asyncio.sleep(0)
+        asked.interrupt()
+        ended = await waiting
+        # a reply that comes now is nobody's
+        clients.futures[0].set_result("late")
+        await asyncio.sleep(0)
+        with pytest.raises(DittoError, match="shutting down"):
+            await asked.ask(COMMAND)
+        return ended
+
+    assert [error.status for error in asyncio.run(go())] == [503, 503, 503]
+
+
+def test_a_client_that_went_away_leaves_nothing_behind() -> None:
+    clients = Clients()
+
+    async def go() -> None:
+        waiting = asyncio.ensure_future(exchange(clients).ask(COMMAND))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        clients.futures[0].set_result("late")
+        await asyncio.sleep(0)
+
+    asyncio.run(go())

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.correlation import ledger
+from ackstream.gateway import journal as module
+from ackstream.gateway.journal import Failure, Journal, Tally, in_order
+from ackstream.protocol.envelopes import raw
+
+if TYPE_CHECKING:
+    import pytest
+
+LAMP = "org.acme:lamp"
+
+
+def ack(label: str, status: int, latency: int, disposition: str = "accepted") -> ledger.AckRow:
+    weak = False
+    return ledger.AckRow(
+        "c-1",
+        label,
+        status,
+        False,
+        100 + latency,
+        latency,
+        disposition,
+        "acks",
+        0,
+        offset,
+        0,
+        raw({"by": label}),  # noqa: FBT003
+    )
+
+
+def outcome(
+    status: int = 200, completed_by: str = "acknowledgements", *acks: ledger.AckRow, identity: str = "r-1"
+) -> bytes:
+    row = ledger.OutcomeRow(
+        "c-1", LAMP, status, completed_by, ("fleet:got", "fleet:done", "audit:kept"), ["audit:kept"], 100, 180, 80,
+        identity, "replies", raw({"topic": "t"}),
+    )  # fmt: skip
+    return ledger.encode(ledger.LedgerRecord("outcome", identity, "q", 1, acks=list(acks), outcome=row))
+
+
+def signal() -> bytes:
+    row = ledger.SignalRow(
+        "c-1", LAMP, "twin", "commands", "modify", "/attributes/a", ("fleet:got",), True, 1000, {}, 100, "signals", 0, 3,  # noqa: FBT003
+        raw(5),
+    )  # fmt: skip
+    return ledger.encode(ledger.LedgerRecord("signal", "r-1", "q", 1, signal=row))
+
+
+def test_labels_and_parties_are_counted_with_their_latencies() -> None:
+    journal = Journal(1000)
+    journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
+    assert journal.labels(300) == [
+        Tally("audit:kept", missing=1),
+        Tally("fleet:done", refused=1, p50=30, p95=30),
+        Tally("fleet:got", acknowledged=1, p50=10, p95=10),
+    ]
+    assert journal.parties(300) == [
+        Tally("audit", missing=1),
+        Tally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
+    ]
+
+
+def test_what_is_older_than_the_window_counts_no_more() -> None:
+    journal = Journal(1000)
+    journal.take("c-1", outcome(), 200)
+    assert journal.labels(1199) != []
+    assert journal.labels(1200) == []
+
+
+def test_acknowledgements_that_were_not_used_do_not_count() -> None:
+    journal = Journal(1000)
+    journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
+    assert {tally.missing for tally in journal.labels(300)} == {1}
+
+
+def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
+    journal = Journal(1000)
+    for _ in range(2):
+        journal.take("c-1", outcome(424, "timeout"), 200)
+    assert [tally.missing for tally in journal.labels(300)] == [1, 1, 1]
+    assert len(journal.failures()) == 1
+
+
+def test_the_latest_failure_comes_first() -> None:
+    journal = Journal(1000)
+    for number in range(module.FAILURES + 2):
+        journal.take(f"c-{number}", outcome(424, "timeout", identity=f"r-{number}"), 200 + number)
+    journal.take("good", outcome(identity="good"), 300)
+    failures = journal.failures()
+    assert len(failures) == module.FAILURES
+    assert failures[0] == Failure("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
+
+
+def test_a_story_is_told_in_the_order_of_time() -> None:
+    journal = Journal(1000)
+    journal.take("c-1", outcome(200, "acknowledgements", ack("fleet:got", 200, 10)), 200)
+    journal.take("c-1", signal(), 150)
+    journal.take("c-2", signal(), 150)
+    story = journal.story("c-1")
+    assert [(line.at, line.event, line.label, line.status, line.detail) for line in story] == [
+        (100, "request", None, None, "twin commands modify /attributes/a"),
+        (110, "acknowledgement", "fleet:got", 200, "accepted"),
+        (180, "outcome", None, 200, "acknowledgements"),
+    ]
+    assert [line.content for line in story] == [raw(5), raw({"by": "fleet:got"}), raw({"topic": "t"})]
+    assert journal.story("c-3") == []
+
+
+def test_old_stories_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STORY_BYTES", 2 * len(signal()) + 1)
+    journal = Journal(1000)
+    for name in ("a", "b", "c"):
+        journal.take(name, signal(), 0)
+    assert [bool(journal.story(name)) for name in ("a", "b", "c")] == [False, True, True]
+
+
+def test_what_memory_and_tables_both_tell_is_told_once() -> None:
+    journal = Journal(1000)
+    journal.take("c-1", signal(), 0)
+    story = journal.story("c-1")
+    assert in_order([*story, *story]) == story
+
+
+@given(st.binary() | st.just(b'{"kind":"outcome","id":"x","outcome":{}}') | st.just(b"[1]"))
+def test_what_is_no_record_counts_for_nothing(value: bytes) -> None:
+    journal = Journal(1000)
+    journal.take("c-1", value, 0)
+    assert (journal.labels(1), journal.failures(), journal.story("c-1")) == ([], [], [])
+
+
+def test_a_dead_letter_is_part_of_a_story() -> None:
+    letter: Any = ledger.dead_letter("json.invalid: no", "c-1", ("signals", 0, 1), 50, None, b"x", truncated=False)
+    journal = Journal(1000)
+    journal.take(
+        "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60
+    )
+    (line,) = journal.story("c-1")
+    assert (line.at, line.event, line.detail) == (50, "dead letter", "json.invalid: no")

@@ -1,0 +1,129 @@
+"""The page and the documentation, without Kafka and without a browser."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from ackstream.gateway.journal import Failure, Happening, Tally
+from ackstream.gateway.live import Story, View
+from ackstream.gateway.operations import OPERATIONS, PREFIX
+from ackstream.gateway.pages import FILES
+from ackstream.monitor.feed import Lag
+from ackstream.monitor.meter import VERDICTS, Count
+from ackstream.protocol.envelopes import raw
+from tests.gateway.parts import Web
+from tests.gateway.test_authentication import ACCESS, USERS, as_
+
+
+class Seen:
+    """What a live thread would have seen."""
+
+    def view(self) -> View:
+        failures = [
+            Failure(f"of-{name}", thing_id, 424, "timeout", ["a:b"], 5, 6)
+            for name, thing_id in (("door", "org.acme:door"), ("lamp", "org.acme:lamp"), ("nothing", None))
+        ]
+        counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
+        tally = Tally("a:b", 1, 2, 3, 4, 5)
+        return View(10, 60_000, counts, 7, 8, [tally], [tally], failures, [Lag("signals", "g", None)], "")
+
+    def story(self, correlation_id: str) -> Story:
+        thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
+        happening = Happening(5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}))
+        return Story(correlation_id, [happening])
+
+
+def web(**gateway: Any) -> Web:
+    return Web(live=Seen(), **gateway)
+
+
+def test_the_page_and_its_parts_come_from_here_alone() -> None:
+    client = web()
+    answer = client("GET", "//")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    named = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert {f"/page/{name}" for name in FILES} - {"/page/index.html"} <= set(named)
+    for path in named:
+        assert client("GET", f"/{path}").status_code == 200
+    for name in FILES:
+        assert not re.search(r"https?://|@import|url\(", client("GET", f"//page/{name}").text)
+    assert client("GET", "//page/secret").status_code == 404
+    assert client("GET", "//page/..%2Fapi.py").status_code == 404
+
+
+def test_the_counts_are_one_json_document() -> None:
+    view = web()("GET", "//live.json").json()
+    assert view["counts"]["timed out"] == {"recent": 1, "total": 2, "p50": 3, "p95": 4}
+    assert (view["in_flight"], view["oldest"], view["window"]) == (7, 8, 60_000)
+    assert view["labels"] == [{"name": "a:b", "acknowledged": 1, "refused": 2, "missing": 3, "p50": 4, "p95": 5}]
+    assert view["failures"][0]["missing"] == ["a:b"]
+    assert view["lags"] == [{"topic": "signals", "group": "g", "records": None}]
+
+
+def test_the_page_asks_for_what_the_document_has() -> None:
+    view = web()("GET", "//live.json").json()
+    script = web()("GET", "//page/live.js").text
+    assert set(re.findall(r"\bview\.(\w+)", script)) <= view.keys()
+    page = web()("GET", "//").text
+    assert set(re.findall(r'byId\("([^"]+)"\)', script)) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_a_story_is_found_by_its_correlation_id() -> None:
+    story = web()("GET", "//story.json?correlation-id=lamp").json()
+    assert story["happenings"] == [
+        {"at": 5, "event": "request", "id": "r", "detail": "twin", "thing_id": "org.acme:lamp", "content": {"a": 1}}
+    ]
+    assert web()("GET", "//story.json").json()["error"] == "gateway:parameter.invalid"
+
+
+@pytest.mark.parametrize("path", ["//", "//live.json", "//story.json?correlation-id=x", "//doc", "//page/live.js"])
+def test_who_is_not_known_sees_nothing(path: str) -> None:
+    assert web(users=USERS, access=ACCESS)("GET", path).status_code == 401
+
+
+@pytest.mark.parametrize(("name", "seen"), [("admin", ["door", "lamp", "nothing"]), ("ada", ["door"]), ("bob", [])])
+def test_failures_and_stories_are_those_of_things_one_may_read_entirely(name: str, seen: list[str]) -> None:
+    client = web(users=USERS, access=ACCESS)
+    failures = client("GET", "//live.json", **as_(name)).json()["failures"]
+    assert [failure["correlation_id"] for failure in failures] == [f"of-{thing}" for thing in seen]
+    for story in ("door", "lamp", "lost"):
+        found = client("GET", f"//story.json?correlation-id={story}", **as_(name)).json()["happenings"]
+        assert bool(found) is (story.replace("lost", "nothing") in seen)
+
+
+# -- the API's documentation -------------------------------------------------------------------------------------------
+
+
+def _document() -> Any:
+    return Web()("GET", "//doc/openapi.json").json()
+
+
+def test_the_document_has_every_operation_of_the_table_and_no_other() -> None:
+    described = {(method.upper(), path) for path, methods in _document()["paths"].items() for method in methods}
+    assert described == {(operation.method, PREFIX + operation.template.replace("+}", "}")) for operation in OPERATIONS}
+
+
+def test_every_reference_and_every_name_in_a_path_is_described() -> None:
+    document = _document()
+    operations = [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
+    for path, operation in operations:
+        named = {parameter["name"] for parameter in operation["parameters"] if parameter.get("in") == "path"}
+        assert named == set(re.findall(r"\{(\w+)\}", path))
+        for parameter in operation["parameters"]:
+            if "$ref" in parameter:
+                assert parameter["$ref"].split("/")[-1] in document["components"]["parameters"]
+        assert "401" in operation["responses"]
+    names = [operation["operationId"] for _, operation in operations]
+    assert len(set(names)) == len(names)
+
+
+def test_the_document_can_be_read_without_a_network() -> None:
+    answer = Web()("GET", "//doc")
+    assert answer.status_code == 200
+    assert not re.search(r"(?:src|href)=['\"]https?:|<script", answer.text)
+    for operation in OPERATIONS:
+        assert operation.template.replace("+}", "}") in answer.text
