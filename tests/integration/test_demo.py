@@ -95,7 +95,9 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
     said = place.said()
     assert "300 commands sent = 300 replies received = 300 rows in outcomes = 300 rows in signals" in said
     # 50 devices, six commands each: 43 do as they are told, 5 let it time out, 2 say no
-    for words in (["answered", "258"], ["timed", "out", "30"], ["failed", "12"], ["acknowledgements", "576"]):
+    # the twin has a thing a device, answered for its making and for every command
+    rows = ["acknowledgements", "926"], ["things", "50"], ["thing_events", "350"]
+    for words in (["answered", "258"], ["timed", "out", "30"], ["failed", "12"], *rows):
         assert words in [line.split()[: len(words)] for line in said.splitlines()], said
     assert said.count("yes  ") == 4
     assert "NO" not in said
