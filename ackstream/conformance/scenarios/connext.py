@@ -118,6 +118,8 @@ class _System:
         self._waits: list[tuple[Any, list[Any]]] = []
         self.waited: list[tuple[str, int]] = []
         self._watermarks: list[tuple[int, int]] = [(0, self.hops[0].retention.released)]
+        if self._implied_writes and given.get("history") != "KEEP_LAST":
+            self._write(max((step["sn"] for step in when if "sn" in step), default=0), 0)
 
     def run(self) -> None:
         """Take the steps, and let time pass until nothing is left to happen."""
@@ -215,12 +217,13 @@ class _System:
             "quorum": first.retention.quorum(retained[0] if retained else first.retention.written),
             "not_at_ms": Absent(first.seen["app_ack_sent_at_ms"]),
             "at_ms": max((at for _, at in first.writes.values()), default=None),
+            "error": self._error,
         }
         seen |= {f"write_{seq}": result for seq, (result, _) in first.writes.items()}
         seen |= {f"callbacks_at_{hop.writer}": hop.seen["callbacks"] for hop in self.hops}
         if self.waited:
             seen |= {"wait": Series([result for result, _ in self.waited]), "at_ms": self.waited[-1][1]}
-        return seen | ({"error": self._error} if self._error else {})
+        return seen
 
 
 INTERPRETER = Interpreter(

@@ -148,9 +148,9 @@ class _Flow:
                 self.endpoint.enqueue(message)
             self.endpoint.bind(self._outcomes)
             self._batches.read(step["id"], step["msgs"])
+            self._crashed_between = self._batches.unacknowledged
         elif op == "commit":
             self._batches.commit(step["id"])
-            # what would come again if the consumer crashed here
             self._crashed_between = self._batches.unacknowledged
         elif op == "batch_start":
             acknowledged = self._batches.start(step["id"])
@@ -165,7 +165,7 @@ class _Flow:
         """Return all that can be seen."""
         endpoint = self.endpoint
         leaves = [exit_.at for exit_ in endpoint.queue.exits]
-        seen: Json = {
+        return {
             "transport_acks": endpoint.transport_acks,
             "broker_sends_at_ms": endpoint.sent_at,
             "callback_count": endpoint.callbacks,
@@ -185,8 +185,8 @@ class _Flow:
             "state": endpoint.state,
             "acked_at": self._acked_at,
             "crash_between": {"redelivered": self._crashed_between},
+            "error": self._error,
         }
-        return seen | ({"error": self._error} if self._error else {})
 
 
 INTERPRETER = Interpreter(

@@ -255,6 +255,7 @@ class _System:
             "delivered_to": Series(self._delivered_to or [None]),
             "deliveries": PerName(list(self._deliveries.items())),
             "effective_max_backlog": self._granted,
+            "error": None,
             "expired_after_cancel": self._expired_after,
             "queue": [name for name in self._names if name in self.queue],
             "state": self._state(exits),
