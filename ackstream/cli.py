@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ackstream.commands import conformance, demo, gateway, local, requests, tables, watch
+from ackstream.commands import conformance, connect, demo, gateway, local, requests, tables, watch
 from ackstream.errors import AckstreamError, SettingsError
 
-GROUPS = (demo, local, requests, watch, gateway, tables, conformance)
+GROUPS = (demo, local, requests, watch, gateway, tables, connect, conformance)
 """The order of the help."""
 
 

@@ -151,12 +151,6 @@ class KafkaConnection(_Connection):
     targets: tuple[KafkaTarget, ...] = ()
 
 
-class MqttTarget(Target):
-    """An MQTT topic."""
-
-    qos: Literal[0, 1] = 1
-
-
 class MqttConnection(_Connection):
     """An MQTT 3.1.1 broker. ``reconnect_for_redelivery``: a message to be delivered again costs a new connection."""
 
@@ -167,7 +161,6 @@ class MqttConnection(_Connection):
     username: str | None = None
     password: SecretStr | None = None
     reconnect_for_redelivery: bool = False
-    targets: tuple[MqttTarget, ...] = ()
 
 
 Connection = Annotated[KafkaConnection | MqttConnection, Field(discriminator="type")]

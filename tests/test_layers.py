@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "twin": {"protocol", "lake"},
     "publishing": {"protocol"},
     "client": {"protocol", "publishing"},
-    "connectivity": {"protocol", "client", "connections", "correlation"},
+    "connectivity": {"protocol", "client", "connections", "gateway"},
 }
 COMMON = {"errors", "parts", "settings", "offsets", "options"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")

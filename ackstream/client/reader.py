@@ -33,6 +33,7 @@ class Reader:
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that came within the time, none after an error; never raises for what Kafka does."""
+        self._go_on_joining()
         try:
             batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
@@ -41,6 +42,16 @@ class Reader:
                 self._stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
+
+    def _go_on_joining(self) -> None:
+        """Have a rebalance that is not finished looked after by the next poll.
+
+        The library forgets one that the leader of a group began because the partitions had changed, where a poll ends
+        between the assignment and its confirmation: the member then has no heartbeat and commits nothing any more.
+        """
+        coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
+        if coordinator.rebalance_in_progress():
+            coordinator.request_rejoin()
 
     def _step_over(self, error: Exception) -> bool:
         """Go to the next offset where it was a record that failed."""

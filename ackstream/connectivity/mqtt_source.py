@@ -1,0 +1,188 @@
+"""Consuming from MQTT: a message is acknowledged when it is settled, in the order in which messages came.
+
+Source of the rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 (order of PUBACK).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from functools import partial
+from itertools import count
+from queue import Empty, Full, Queue
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.closing import Closing
+from ackstream.connectivity.deliveries import Deliveries, Delivery
+from ackstream.connectivity.messages import ExternalMessage
+from ackstream.connectivity.mqtt_client import CONNECT_SECONDS, connect, mqtt_client, unreachable
+from ackstream.connectivity.transports import Mqtt, mqtt
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+    from ackstream.connections import MqttConnection, Source
+    from ackstream.connectivity.intake import Intake
+    from ackstream.protocol.settlement import Settlement
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+
+
+class MqttSource(Closing):
+    """Reads the topics of a source with a thread of its own.
+
+    The broker keeps what comes while the connection is away (QoS 1). What was not acknowledged comes again with the
+    next connection.
+    """
+
+    def __init__(self, connection: MqttConnection, index: int, source: Source, intake: Intake) -> None:
+        """Read later.
+
+        :param index: which source of the connection; part of the client id
+        """
+        self._connection = connection
+        self._source = source
+        self._intake = intake
+        self._client = mqtt_client(connection, str(index), persistent=source.qos > 0)
+        self._client.on_connect = self._connected
+        self._client.on_subscribe = self._subscribed
+        self._client.on_message = self._incoming
+        self._joined = threading.Event()
+        self._closing = threading.Event()
+        # of one place at most: the client's thread waits, and so does the broker, while there is no room
+        self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
+        self._session = 0
+        self._numbers = count()
+        self._deliveries: Deliveries[int] = Deliveries()
+        self._unacknowledged: deque[tuple[int, MQTTMessage]] = deque()
+        self._reconnect_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}-{index}", daemon=True)
+
+    def start(self) -> None:
+        """Connect and begin; when this returns, what comes from now on is read.
+
+        :raises UnreachableError: the broker does not answer, or refuses
+        """
+        self._thread.start()
+        connect(self._client, self._connection)
+        if not self._joined.wait(CONNECT_SECONDS):
+            raise unreachable(self._connection, "it did not accept the subscription")
+
+    def close(self) -> None:
+        """Stop; what is not acknowledged comes again with the next start."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._intake.forget()
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    # called in the client's thread
+
+    def _connected(self, client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
+        if code.is_failure:
+            log.warning("The MQTT broker of the connection %s refuses it: %s", self._connection.id, code)
+            return
+        self._session += 1
+        client.subscribe([(address, self._source.qos) for address in self._source.addresses])
+
+    def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
+        if any(code.is_failure for code in codes):
+            log.warning("The MQTT broker refuses subscriptions of the connection %s: %s", self._connection.id, codes)
+        else:
+            self._joined.set()
+
+    def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
+        while not self._closing.is_set():
+            try:
+                self._queue.put((self._session, message), timeout=POLL_SECONDS)
+            except Full:
+                continue
+            return
+
+    # called in our own thread
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            if self._intake.room:
+                self._read()
+                self._intake.turn()
+            else:
+                self._intake.turn(POLL_SECONDS)
+            self._acknowledge()
+            self._read_again(time.monotonic())
+
+    def _read(self) -> None:
+        timeout = POLL_SECONDS
+        try:
+            while self._intake.room:
+                session, message = self._queue.get(timeout=timeout)
+                self._take(session, message)
+                timeout = 0.001
+        except Empty:
+            pass
+
+    def _take(self, session: int, message: MQTTMessage) -> None:
+        if session != self._session:
+            # it comes again with the new connection
+            return
+        number = next(self._numbers)
+        self._deliveries.keep([session])
+        self._deliveries.start(session, number)
+        delivery = self._deliveries.begin(session, number)
+        if delivery is None:
+            return
+        if message.qos == 0:
+            self._deliveries.settle(delivery)
+        else:
+            self._unacknowledged.append((number, message))
+        self._intake.take(external(message), partial(self._done, delivery), redelivered=message.dup)
+
+    def _done(self, delivery: Delivery[int], settlement: Settlement) -> None:
+        reconnect = self._connection.reconnect_for_redelivery
+        if mqtt(settlement, reconnect_for_redelivery=reconnect) is Mqtt.RECONNECT:
+            self._deliveries.reject(delivery)
+        else:
+            self._deliveries.settle(delivery)
+
+    def _acknowledge(self) -> None:
+        position = self._deliveries.positions().get(self._session)
+        if position is None:
+            # a new connection, on which nothing has come yet
+            self._unacknowledged.clear()
+            return
+        while self._unacknowledged and self._unacknowledged[0][0] < position:
+            _, message = self._unacknowledged.popleft()
+            self._client.ack(message.mid, message.qos)
+
+    def _read_again(self, now: float) -> None:
+        """Have rejected messages sent again, which takes a new connection."""
+        for _, wait in self._deliveries.again().values():
+            log.warning("A message of the connection %s was rejected; it connects anew.", self._connection.id)
+            self._client.disconnect()
+            self._client.loop_stop()
+            self._reconnect_at = now + wait
+        if self._reconnect_at is not None and now >= self._reconnect_at:
+            self._reconnect_at = None
+            try:
+                connect(self._client, self._connection)
+            except Exception as error:  # noqa: BLE001 - tried again
+                log.warning("%s", error)
+                self._reconnect_at = now + 1.0
+
+
+def external(message: MQTTMessage) -> ExternalMessage:
+    """Return an MQTT message as a message; ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain`` are its headers."""
+    headers = {
+        "mqtt.topic": message.topic,
+        "mqtt.qos": str(message.qos),
+        "mqtt.retain": str(message.retain).lower(),
+    }
+    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload))

@@ -1,0 +1,122 @@
+"""What becomes of a signal at the targets of a connection.
+
+Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from ackstream.connectivity.messages import Outgoing, outgoing
+from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.connections import resolve_label, target_subscription
+from ackstream.protocol.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.headers import CHANNEL
+from ackstream.protocol.labels import LIVE_RESPONSE
+from ackstream.protocol.subscriptions import DROPPED_BY_CONNECTION, Drop, as_delivered, dropped_by_targets
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ackstream.connections import KafkaConnection, MqttConnection, Target
+    from ackstream.protocol.envelopes import Envelope
+    from ackstream.protocol.subscriptions import Publication, Stream
+
+
+class Publishing(msgspec.Struct, frozen=True):
+    """A message for a target; ``label``: its transport's answer is acknowledged with it."""
+
+    message: Outgoing
+    label: str | None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is published of a signal, and for which labels weak acknowledgements go out."""
+
+    publishings: list[Publishing]
+    weak: Drop
+
+
+class Outbound:
+    """Decides for one connection."""
+
+    def __init__(self, connection: KafkaConnection | MqttConnection) -> None:
+        """Decide by the settings of ``connection``."""
+        self._id = connection.id
+        self._labels = connection.labels
+        self._outlets = [_Outlet(connection.id, target) for target in connection.targets]
+
+    @property
+    def streams(self) -> frozenset[Stream]:
+        """What has to be read: what targets want, and everything that may ask for a declared label."""
+        if self._labels.to_declare:
+            return frozenset({"events", "live-commands", "messages"})
+        return frozenset(wanted.stream for outlet in self._outlets for wanted in outlet.subscriptions)
+
+    def plan(self, signal: Publication, time: datetime | None = None) -> Plan:
+        """Return what becomes of a signal.
+
+        :param time: the moment of ``time:now`` in filters
+        """
+        own = {*self._labels.declared, *self._labels.issued}
+        shown = [label for label in signal.labels if label in own]
+        publishings = []
+        fates: list[tuple[str | None, bool]] = []
+        for outlet in self._outlets:
+            wanted = [each for each in outlet.subscriptions if each.covers(signal)]
+            if not wanted:
+                continue
+            delivered = as_delivered(signal, [label for label in shown if label != outlet.label])
+            payload = outlet.payload(delivered)
+            publishes = payload is not UNSET and any(each.matches(signal, None, time) for each in wanted)
+            fates.append((outlet.label, publishes))
+            message = outlet.message(delivered, payload) if publishes else None
+            if message is not None:
+                publishings.append(Publishing(message, outlet.label if outlet.is_asked(signal) else None))
+        weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates)
+        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION))
+
+
+class _Outlet:
+    def __init__(self, connection_id: str, target: Target) -> None:
+        self._id = connection_id
+        self._target = target
+        self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
+        self.subscriptions = [target_subscription(topic) for topic in target.topics]
+
+    def is_asked(self, signal: Publication) -> bool:
+        if self.label == LIVE_RESPONSE:
+            return signal.response_required and signal.stream in ("live-commands", "messages")
+        return self.label in signal.labels
+
+    def payload(self, signal: Envelope) -> Any:
+        """Return the bytes, ``None`` for the protocol JSON, or ``UNSET`` where there is nothing to publish."""
+        if self._target.payload == "ditto":
+            return None
+        return UNSET if signal.value is UNSET else bytes(signal.value)
+
+    def message(self, signal: Envelope, payload: bytes | None) -> Outgoing | None:
+        target = self._target
+        if payload is None:
+            return outgoing(signal, target.address, target.header_mapping, self._id)
+        return outgoing(
+            signal,
+            target.address,
+            target.header_mapping,
+            self._id,
+            payload=payload,
+            content_type=JSON_CONTENT_TYPE,
+        )
+
+
+def answer_of(signal: Publication, acks: list[Acknowledgement]) -> Envelope:
+    """Return acknowledgements of a connection as the aggregate that goes to the acks topic.
+
+    It may hold ``live-response``, which a single one may not.
+    """
+    channel = "live" if signal.stream != "events" else "twin"
+    headers = signal.envelope.headers | ({CHANNEL: "live"} if channel == "live" else {})
+    return write_acks(acks, thing_id=signal.thing_id, channel=channel, headers=headers)

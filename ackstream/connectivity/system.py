@@ -1,0 +1,147 @@
+"""The system's own side of connections: requests go to ``signals``, what others answer goes to ``acks``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import KafkaError
+
+from ackstream.client import Requester, RequestTimeout, connection
+from ackstream.client.closing import Closing
+from ackstream.client.records import CORRELATION_ID
+from ackstream.connectivity.identities import Identities
+from ackstream.connectivity.replies import Failure, verdict
+from ackstream.gateway.outcomes import Outcomes
+from ackstream.protocol.envelopes import encode
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.settlement import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from ackstream.client import Reply
+    from ackstream.connectivity.inbound import Asked
+    from ackstream.gateway.outcomes import Outcome
+    from ackstream.protocol.envelopes import Envelope
+    from ackstream.settings import Kafka
+
+    Received = Callable[[Answer | Failure | None], None]
+    Replied = Callable[[Envelope], None]
+
+log = logging.getLogger(__name__)
+
+DELIVERY_SECONDS = 120.0
+STORED = Answer(())
+"""The broker has it, and nothing else is waited for."""
+
+_CLOSE_SECONDS = 5.0
+
+
+class System(Closing):
+    """Sends what sources bring. Safe to use from several threads; callbacks run in threads of the clients."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        """Connect.
+
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self._identities = Identities()
+        self._lock = threading.Lock()
+        self._acks = kafka.topic("acks")
+        with ExitStack() as stack:
+            self._requester = stack.enter_context(Requester(kafka, delivery_timeout=DELIVERY_SECONDS))
+            self._outcomes = Outcomes(kafka)
+            stack.callback(self._outcomes.close)
+            self._producer = connection.connect_producer(kafka, self._acks, delivery_timeout=DELIVERY_SECONDS)
+            stack.callback(connection.close_producer, self._producer, _CLOSE_SECONDS)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Send what was accepted (for at most 5 s), forget what is waited for."""
+        self._stack.close()
+
+    def ask(self, asked: Asked, *, redelivered: bool, replied: Replied, received: Received) -> None:
+        """Send a request.
+
+        :param redelivered: it may have been sent before
+        :param replied: called with the reply, where a response is required
+        :param received: called once, with what the answer means for the message that asked; ``None`` where none will
+            come. Where nothing is awaited that is as soon as the broker has the request
+        """
+        request = asked.request
+        with self._lock:
+            identity = self._identities.take(asked.envelope.headers[CORRELATION_ID], redelivered=redelivered)
+        if not request.response_required:
+            self._publish(asked.envelope, identity, received, waits=request.waits_for_acks)
+            return
+        stored = None if request.waits_for_acks else partial(received, STORED)
+        future = self._requester.send(asked.envelope, correlation_id=identity, on_stored=stored)
+        future.add_done_callback(partial(_replied, asked, replied, received))
+
+    def relay(self, envelope: Envelope, received: Received) -> None:
+        """Pass an acknowledgement or a live response on to whoever waits for it."""
+        headers = [(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())]
+        try:
+            sent = self._producer.send(self._acks, encode(envelope), envelope.topic.thing_id.encode(), headers)
+        except (KafkaError, ValueError) as error:
+            _not_sent(received, error)
+        else:
+            sent.add_callback(lambda _metadata: received(STORED))
+            sent.add_errback(partial(_not_sent, received))
+
+    def _publish(self, envelope: Envelope, identity: str, received: Received, *, waits: bool) -> None:
+        """Send a request that gets no reply; what is awaited stands in the ledger."""
+        waiting = ExitStack()
+        if waits:
+            outcome = waiting.enter_context(self._outcomes.expect(identity, any_answer=False))
+            outcome.add_done_callback(partial(_decided, waiting, received))
+
+        def published(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None:
+                waiting.close()
+                _not_sent(received, error)
+            elif not waits:
+                received(STORED)
+
+        self._requester.publish(envelope, correlation_id=identity).add_done_callback(published)
+
+
+def _replied(asked: Asked, replied: Replied, received: Received, future: Future[Reply]) -> None:
+    request = asked.request
+    error = future.exception()
+    if error is not None:
+        # a request that is stored, and for which nothing is awaited, was settled by that
+        if request.waits_for_acks or not isinstance(error, RequestTimeout):
+            _not_sent(received, error)
+        else:
+            log.warning("%s", error)
+        return
+    reply = future.result()
+    answer: Answer | Failure | None = None
+    try:
+        replied(reply.envelope)
+        answer = verdict(reply.envelope, completed_by=reply.completed_by, live=request.live)
+    except DittoError as malformed:
+        log.warning("The reply to %s cannot be read: %s", reply.correlation_id, malformed)
+    if request.waits_for_acks:
+        received(answer)
+
+
+def _decided(waiting: ExitStack, received: Received, future: Future[Outcome]) -> None:
+    waiting.close()
+    outcome = future.result()
+    if outcome.completed_by in ("error", "invalid"):
+        received(Failure(outcome.status))
+    else:
+        received(Answer(tuple(ack.status for ack in outcome.entries)))
+
+
+def _not_sent(received: Received, error: BaseException) -> None:
+    log.warning("A signal of a connection got no answer: %s", error)
+    received(None)

@@ -1,0 +1,76 @@
+"""What of Kafka sources and targets is decided without a broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderForPartitionError
+
+from ackstream.connectivity.kafka_source import expired, external
+from ackstream.connectivity.kafka_target import KafkaPublisher, facts
+from ackstream.protocol.errors import kafka_message_rejected
+from tests.prose import each
+
+
+def record(**parts: Any) -> Any:
+    values = {"topic": "in", "partition": 1, "offset": 7, "timestamp": 1234, "key": None, "value": b"x", "headers": []}
+    return SimpleNamespace(**{**values, **parts})
+
+
+def test_a_record_is_a_message_with_its_place_as_identity() -> None:
+    found = external(record(key=b"k", headers=[("Device", b"d\xff"), ("none", None)]), "plant")
+    assert found.identity == "plant-in-1-7"
+    assert found.headers == {
+        "device": "d\ufffd",
+        "kafka.topic": "in",
+        "kafka.timestamp": "1234",
+        "kafka.key": "k",
+    }
+    assert external(record(value=None), "plant").payload == b""
+
+
+@each("settlement", "kafka-expired")
+def test_prose_expired_records(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert expect["processed"] is not expired(given_["headers"], 1_000)
+    assert not expired(given_["headers"], 999)
+
+
+@pytest.mark.parametrize("headers", [{}, {"ttl": "1"}, {"creation-time": "0"}, {"creation-time": "x", "ttl": "1"}])
+def test_without_both_headers_nothing_expires(headers: dict[str, str]) -> None:
+    assert not expired(headers, 1e15)
+
+
+@each("settlement", "kafka-rejected-error")
+def test_prose_the_error_of_a_rejected_record(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_
+    error = kafka_message_rejected("in-1-7")
+    assert {name: getattr(error, name) for name in expect["error"]} == expect["error"]
+
+
+def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
+    metadata = SimpleNamespace(
+        timestamp=1, serialized_key_size=2, serialized_value_size=3, topic="out", partition=4, offset=5
+    )
+    assert facts(metadata) == {
+        "timestamp": 1,
+        "serializedKeySize": 2,
+        "serializedValueSize": 3,
+        "topic": "out",
+        "partition": 4,
+        "offset": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NotLeaderForPartitionError(), 500),
+        (KafkaTimeoutError(), 500),
+        (MessageSizeTooLargeError(), 400),
+        (ValueError(), 400),
+    ],
+)
+def test_what_may_go_well_another_time_is_no_fault_of_the_requester(error: Exception, status: int) -> None:
+    assert KafkaPublisher.status_of(None, error) == status  # type: ignore[arg-type]

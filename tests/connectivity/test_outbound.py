@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ackstream.connections import KafkaConnection
+from ackstream.connectivity.outbound import Outbound, answer_of
+from ackstream.protocol.acknowledgements import Acknowledgement, read_acks
+from ackstream.protocol.envelopes import decode
+from ackstream.protocol.subscriptions import Publication, publication, weak_acks
+
+EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
+
+
+def outbound(*targets: dict[str, Any], declared: tuple[str, ...] = ()) -> Outbound:
+    sources = [{"addresses": ["in"], "declared_acks": declared}]
+    return Outbound(KafkaConnection(id="c", type="kafka", sources=sources, targets=targets))
+
+
+def target(*topics: str, address: str = "out", **parts: Any) -> dict[str, Any]:
+    return {"address": address, "topics": topics, **parts}
+
+
+def signal(topic: str, value: Any = 1, **headers: Any) -> Publication:
+    message = {"topic": topic, "headers": headers, "path": "/attributes/x", "value": value}
+    if value is None:
+        del message["value"]
+    found = publication(decode(json.dumps(message).encode()), "mine")
+    assert found is not None
+    return found
+
+
+def event(*labels: str, value: Any = 1) -> Publication:
+    return signal("org.acme/lamp/things/twin/events/modified", value, **{"requested-acks": labels})
+
+
+def message(*labels: str, **headers: Any) -> Publication:
+    return signal("org.acme/lamp/things/live/messages/on", **{"requested-acks": labels}, **headers)
+
+
+def test_each_target_gets_what_it_wants() -> None:
+    plan = outbound(
+        target(EVENTS, address="events"),
+        target(f"{EVENTS}?namespaces=org.other,org.else", address="others"),
+        target(f"{EVENTS}?filter=gt(attributes/x,5)", address="large"),
+        target(MESSAGES, EVENTS, address="both/{{ thing:name }}"),
+        target(MESSAGES, address="messages"),
+    ).plan(event())
+    assert [publishing.message.address for publishing in plan.publishings] == ["events", "both/lamp"]
+
+
+def test_only_labels_of_the_connection_are_shown_and_never_the_target_s_own() -> None:
+    plan = outbound(target(EVENTS, issued_ack="c:one"), target(EVENTS, issued_ack="c:two"), declared=("c:three",)).plan(
+        event("c:one", "c:two", "c:three", "other", "twin-persisted")
+    )
+    shown = [decode(publishing.message.payload).headers["requested-acks"] for publishing in plan.publishings]
+    assert shown == [["c:two", "c:three"], ["c:one", "c:three"]]
+    assert [publishing.label for publishing in plan.publishings] == ["c:one", "c:two"]
+
+
+@pytest.mark.parametrize(
+    ("given_", "label"),
+    [
+        (message("live-response"), "live-response"),
+        (message("live-response", **{"response-required": False}), None),
+        (message(), "live-response"),
+        (event("live-response"), None),
+    ],
+)
+def test_a_target_responds_to_live_messages_that_want_a_response(given_: Publication, label: str | None) -> None:
+    plan = outbound(target(EVENTS, MESSAGES, issued_ack="live-response")).plan(given_)
+    assert [publishing.label for publishing in plan.publishings] == [label]
+
+
+def test_an_issued_label_that_is_not_asked_for_is_not_issued() -> None:
+    plan = outbound(target(EVENTS, issued_ack="c:one")).plan(event("c:two"))
+    assert [publishing.label for publishing in plan.publishings] == [None]
+
+
+DROPS = f"{EVENTS}?filter=eq(attributes/x,0)"
+
+
+@pytest.mark.parametrize(
+    ("targets", "weak"),
+    [
+        # all drop it: all labels of the connection
+        ([target(DROPS, issued_ack="c:one"), target(MESSAGES, issued_ack="c:two")], ("c:one", "c:two", "c:three")),
+        ([target(MESSAGES, issued_ack="c:one")], ("c:one", "c:three")),
+        # one publishes it: those of targets that dropped it
+        ([target(EVENTS, issued_ack="c:one"), target(DROPS, issued_ack="c:two")], ("c:two",)),
+        ([target(EVENTS), target(MESSAGES, issued_ack="c:two")], ()),
+    ],
+)
+def test_labels_of_targets_that_drop_a_signal_are_acknowledged_weakly(
+    targets: list[dict[str, Any]], weak: tuple[str, ...]
+) -> None:
+    plan = outbound(*targets, declared=("c:three",)).plan(event("c:one", "c:two", "c:three", "other"))
+    assert plan.weak.labels == weak
+    assert [ack.label for ack in weak_acks(event(), plan.weak)] == list(weak)
+
+
+def test_a_signal_without_value_is_dropped_where_only_values_go_out() -> None:
+    plan = outbound(target(EVENTS), target(EVENTS, payload="value", issued_ack="c:one")).plan(
+        event("c:one", value=None)
+    )
+    assert len(plan.publishings) == 1
+    assert plan.weak.labels == ("c:one",)
+
+
+def test_a_value_goes_out_as_json() -> None:
+    (publishing,) = outbound(target(EVENTS, payload="value")).plan(event(value={"a": 1})).publishings
+    assert publishing.message.payload == b'{"a": 1}'
+    assert publishing.message.headers["content-type"] == "application/json"
+
+
+def test_a_target_whose_address_comes_to_nothing_publishes_nothing_and_acknowledges_nothing() -> None:
+    plan = outbound(target(EVENTS, address="out/{{ header:none }}", issued_ack="c:one")).plan(event("c:one"))
+    assert (plan.publishings, plan.weak.labels) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("connection", "streams"),
+    [
+        (outbound(target(EVENTS)), {"events"}),
+        (outbound(target(MESSAGES, EVENTS)), {"events", "messages"}),
+        (outbound(target(EVENTS, issued_ack="live-response")), {"events"}),
+        (outbound(declared=("c:one",)), {"events", "live-commands", "messages"}),
+        (outbound(target(EVENTS, issued_ack="c:one")), {"events", "live-commands", "messages"}),
+    ],
+)
+def test_whoever_holds_labels_looks_at_everything_that_may_ask_for_them(
+    connection: Outbound, streams: set[str]
+) -> None:
+    assert connection.streams == streams
+
+
+@pytest.mark.parametrize(("given_", "channel"), [(event("c:one"), "twin"), (message("live-response"), "live")])
+def test_acknowledgements_are_written_as_an_aggregate_that_correlate_reads(given_: Publication, channel: str) -> None:
+    acks = [Acknowledgement("c:one", 204), Acknowledgement("live-response", 200)]
+    answer = answer_of(given_, acks)
+    assert [ack.label for ack in read_acks(answer)] == ["c:one", "live-response"]
+    assert answer.topic.channel == channel
+    assert answer.headers["correlation-id"] == "mine"

@@ -1,0 +1,65 @@
+"""Another Kafka cluster as connections see it (topics of its own on the same broker), and the connector under test."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+
+from ackstream.connectivity.connector import Connector
+from ackstream.settings import Kafka, Settings
+from tests.client.counterpart import until, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_numbers = count()
+
+
+class Elsewhere:
+    """Topics of another system; a connection id of its own, since consumer groups are the broker's."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.kafka = Kafka(bootstrap=bootstrap)
+        self.id = f"c{os.getpid()}-{next(_numbers)}"
+        self.producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
+
+    def close(self) -> None:
+        self.producer.close()
+
+    def topic(self, name: str, partitions: int = 1) -> str:
+        """Create a topic."""
+        real = f"{self.id}-{name}"
+        with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap) as admin:
+            admin.create_topics({real: {"num_partitions": partitions, "replication_factor": 1}})
+            admin.wait_for_topics([real])
+        return real
+
+    def send(self, topic: str, value: Any, headers: dict[str, str] | None = None, partition: int | None = None) -> int:
+        """Send a record, JSON unless it is bytes; return its offset."""
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        named = [(name, text.encode()) for name, text in (headers or {}).items()]
+        sent = self.producer.send(topic, data, headers=named, partition=partition)
+        return int(sent.get(timeout=30).offset)
+
+    def read(self, topic: str) -> list[Any]:
+        return whole(self.kafka, topic)
+
+    def committed(self, topic: str, partition: int = 0) -> int | None:
+        """Up to where the connection has committed."""
+        group = f"ackstream-{self.id}"
+        with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap) as admin:
+            found = admin.list_group_offsets([group])[group].get(TopicPartition(topic, partition))
+        return None if found is None else found.offset
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[Connector]:
+    """Run the connections of the settings; all are open within the block."""
+    with Connector(settings, settings.connections) as connector:
+        until(connector.turn, "the connections are open")
+        yield connector

@@ -1,0 +1,431 @@
+"""Connections on the real broker: what sources bring is settled after its acknowledgements, targets publish.
+
+The correlate job is played by a thread (``counterpart``) where the test says what it answers, and is the real one in
+the table of headers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from kafka import KafkaProducer
+
+from ackstream.client.declarer import Declarer
+from ackstream.connectivity.connector import Connector
+from ackstream.protocol.envelopes import decode, encode
+from ackstream.settings import Kafka, Settings
+from ackstream.topics import ensure_topics
+from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
+from tests.integration.connections import Elsewhere, connected
+from tests.integration.jobs import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
+THING = "org.acme:lamp"
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> Kafka:
+    ensure_topics(Settings(kafka=kafka), TOPICS)
+    return kafka
+
+
+@pytest.fixture
+def elsewhere(broker: str) -> Iterator[Elsewhere]:
+    found = Elsewhere(broker)
+    yield found
+    found.close()
+
+
+def command(correlation_id: str, value: Any = 1, **headers: Any) -> dict[str, Any]:
+    named = {name.replace("_", "-"): each for name, each in headers.items()} | {"correlation-id": correlation_id}
+    topic = "org.acme/lamp/things/twin/commands/modify"
+    return {"topic": topic, "headers": named, "path": "/attributes/x", "value": value}
+
+
+def settings(kafka: Kafka, elsewhere: Elsewhere, **parts: Any) -> Settings:
+    return Settings(kafka=kafka, connections=({"id": elsewhere.id, "type": "kafka", **parts},))
+
+
+def ids(job: Counterpart) -> list[str]:
+    return [dict(record.headers)["correlation-id"].decode() for record in job.seen]
+
+
+class Answers:
+    """Answers requests with the statuses that were said, by correlation-id without suffix, then with 204."""
+
+    def __init__(self, **statuses: list[int | None]) -> None:
+        self.statuses = statuses
+
+    def __call__(self, record: Any) -> list[Any]:
+        identity = dict(record.headers)["correlation-id"].decode().partition("#")[0]
+        left = self.statuses.get(identity)
+        status = left.pop(0) if left else 204
+        return [] if status is None else [aggregate(record, status=status)]
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_becomes_a_signal_and_its_answer_is_published(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming, answers = elsewhere.topic("in"), elsewhere.topic("answers")
+    source = {
+        "addresses": [incoming],
+        "qos": 1,
+        "header_mapping": {"device": "{{ header:device }}"},
+        "acknowledgement_requests": {"includes": ["my-ack"]},
+        "reply_target": {
+            "address": f"{answers}/{{{{ header:device }}}}",
+            "header_mapping": {"device": "{{ header:device }}"},
+        },
+    }
+    with Counterpart(topics) as job, connected(settings(topics, elsewhere, sources=[source])):
+        elsewhere.send(incoming, command("mine"), {"device": "d-7"})
+        (reply,) = until(lambda: elsewhere.read(answers), "the answer")
+        until(lambda: elsewhere.committed(incoming) == 1, "the offset")
+    (signal,) = job.seen
+    assert signal.key == THING.encode()
+    sent = decode(signal.value)
+    assert sent.headers == {"correlation-id": "mine", "device": "d-7", "requested-acks": ["my-ack"]}
+    assert reply.key == b"d-7"
+    assert dict(reply.headers)["device"] == b"d-7"
+    assert decode(reply.value).status == 200
+
+
+def test_a_rejected_record_is_delivered_again_and_those_before_it_are_not(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest"}
+    answers = Answers(b=[503, 408])
+    with Counterpart(topics, answers) as job:
+        for identity in "abc":
+            elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
+        with connected(settings(topics, elsewhere, sources=[source])):
+            until(lambda: elsewhere.committed(incoming) == 3, "all offsets")
+    seen = [identity.partition("#")[0] for identity in ids(job)]
+    assert seen == ["a", "b", "c", "b", "c", "b", "c"]
+    assert len(set(ids(job))) == 7
+
+
+def test_without_redelivery_a_rejected_record_is_behind_us(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest"}
+    with Counterpart(topics, Answers(a=[404])) as job:
+        for identity in "ab":
+            elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
+        with connected(settings(topics, elsewhere, sources=[source])):
+            until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+    assert ids(job) == ["a", "b"]
+
+
+def test_with_qos_0_a_rejected_record_is_lost(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    source = {"addresses": [incoming], "start": "earliest"}
+    with Counterpart(topics, Answers(a=[503])) as job:
+        for identity in "ab":
+            elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
+        with connected(settings(topics, elsewhere, sources=[source])):
+            until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+            until(lambda: len(job.seen) == 2, "both signals")
+    assert ids(job) == ["a", "b"]
+
+
+def test_a_record_whose_acknowledgements_are_open_holds_back_the_commits(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in", partitions=2)
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest"}
+    with Counterpart(topics, Answers(a=[None])) as job:
+        for identity, partition in [("x", 0), ("a", 0), ("b", 0), ("c", 1), ("d", 1)]:
+            elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]), partition=partition)
+        configured = settings(topics, elsewhere, sources=[source])
+        with connected(configured):
+            until(lambda: elsewhere.committed(incoming, 1) == 2, "the other partition's offsets")
+            until(lambda: elsewhere.committed(incoming, 0) == 1, "the offset before")
+            assert len(job.seen) == 5
+        # the next one to read it delivers again what was not settled, and what came behind it
+        with connected(configured):
+            until(lambda: elsewhere.committed(incoming, 0) == 3, "all offsets")
+    assert sorted(identity.partition("#")[0] for identity in ids(job)) == ["a", "a", "b", "b", "c", "d", "x"]
+    assert len(set(ids(job))) == 7
+
+
+def test_beyond_the_limit_nothing_more_is_read(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest", "max_in_flight": 3}
+    held: list[Any] = []
+
+    def hold(record: Any) -> list[Any]:
+        held.append(record)
+        return []
+
+    with Counterpart(topics, hold) as job:
+        for number in range(8):
+            elsewhere.send(incoming, command(f"n{number}", requested_acks=["my-ack"]))
+        with connected(settings(topics, elsewhere, sources=[source])):
+            until(lambda: len(held) == 3, "as many as may be in flight")
+            job.write(*aggregate(held[0]))
+            until(lambda: len(held) == 4, "one more for the one that was answered")
+            until(lambda: elsewhere.committed(incoming) == 1, "the first offset")
+            assert len(held) == 4
+            for record in held[1:3]:
+                job.write(*aggregate(record))
+            until(lambda: len(held) == 6, "two more")
+
+
+def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming, answers = elsewhere.topic("in"), elsewhere.topic("answers")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest", "reply_target": {"address": answers}}
+    elsewhere.send(incoming, b"\xff")
+    elsewhere.send(incoming, command("expired"), {"creation-time": "0", "ttl": "1000"})
+    elsewhere.send(incoming, command("contradiction", timeout="0", requested_acks=["my-ack"]))
+    elsewhere.send(
+        incoming,
+        {"topic": "org.acme/lamp/things/twin/acks/x-ack", "headers": {"correlation-id": "x"}, "path": "/", "status": 1},
+    )
+    with Counterpart(topics) as job, connected(settings(topics, elsewhere, sources=[source])):
+        until(lambda: elsewhere.committed(incoming) == 4, "all offsets")
+        until(lambda: len(elsewhere.read(answers)) == 3, "the errors")
+    assert job.seen == []
+    errors = [json.loads(record.value) for record in elsewhere.read(answers)]
+    assert [error["value"]["error"] for error in errors] == [
+        "json.invalid",
+        "header.invalid",
+        "protocoladapter:unknown.topicpath",
+    ]
+
+
+def ledger(record: Any, *statuses: int) -> bytes:
+    """Return what the correlate job notes of a request without response."""
+    request = decode(record.value)
+    labels = request.headers["requested-acks"]
+    acks = [
+        {"correlation_id": "", "label": label, "status": status, "disposition": "accepted"}
+        for label, status in zip(labels, statuses, strict=True)
+    ]
+    outcome = {"status": 200, "completed_by": "acknowledgements", "requested": labels}
+    return json.dumps({"kind": "outcome", "id": "", "acks": acks, "outcome": outcome}).encode()
+
+
+@pytest.mark.parametrize(("status", "times"), [(204, 1), (404, 1), (503, 2)])
+def test_without_response_the_ledger_tells_what_became_of_it(
+    topics: Kafka, elsewhere: Elsewhere, status: int, times: int
+) -> None:
+    incoming, answers = elsewhere.topic("in"), elsewhere.topic("answers")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest", "reply_target": {"address": answers}}
+    statuses = [status, 204]
+    elsewhere.send(incoming, command("quiet", requested_acks=["my-ack"], response_required=False))
+    with Counterpart(topics, lambda _record: []) as job, connected(settings(topics, elsewhere, sources=[source])):
+        for number in range(times):
+            until(lambda number=number: len(job.seen) > number, "the signal")
+            record = job.seen[number]
+            key = dict(record.headers)["correlation-id"]
+            job.producer.send(topics.topic("ledger"), ledger(record, statuses[number]), key)
+        until(lambda: elsewhere.committed(incoming) == 1, "the offset")
+        assert elsewhere.read(answers) == []
+    assert len(job.seen) == times
+
+
+def response(record: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Return a plain response as the correlate job writes it."""
+    request = decode(record.value)
+    named = dict(record.headers)["correlation-id"]
+    reply = msgspec.structs.replace(request, headers={"correlation-id": named.decode()}, status=204)
+    return encode(reply), reply_headers(named, "r-1", "204", "response")
+
+
+def test_with_no_acknowledgements_a_record_is_settled_at_once_and_its_response_published(
+    topics: Kafka, elsewhere: Elsewhere
+) -> None:
+    incoming, answers = elsewhere.topic("in"), elsewhere.topic("answers")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest", "reply_target": {"address": answers}}
+    elsewhere.send(incoming, command("a", requested_acks=[]))
+    elsewhere.send(incoming, command("b", requested_acks=[], response_required=False))
+    with Counterpart(topics, lambda _record: []) as job, connected(settings(topics, elsewhere, sources=[source])):
+        until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+        job.write(*response(job.seen[0]))
+        (answer,) = until(lambda: elsewhere.read(answers), "the response")
+    assert decode(answer.value).headers["correlation-id"] == "a"
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+class Signals:
+    """Writes what the twin and producers write."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def event(self, correlation_id: str, value: Any, acks: list[str], name: str = "lamp") -> None:
+        topic = f"org.acme/{name}/things/twin/events/modified"
+        self._send("events", correlation_id, topic, "/attributes/x", value, {"requested-acks": acks})
+
+    def message(self, correlation_id: str, acks: list[str]) -> None:
+        topic = "org.acme/lamp/things/live/messages/turn"
+        self._send("signals", correlation_id, topic, "/inbox/messages/turn", "on", {"requested-acks": acks})
+
+    def _send(
+        self, where: str, correlation_id: str, topic: str, path: str, value: Any, headers: dict[str, Any]
+    ) -> None:
+        message = {"topic": topic, "headers": headers, "path": path, "value": value}
+        named = [("correlation-id", correlation_id.encode())]
+        producer = KafkaProducer(bootstrap_servers=self._kafka.bootstrap)
+        producer.send(self._kafka.topic(where), json.dumps(message).encode(), THING.encode(), named).get(30)
+        producer.close()
+
+
+def acks_of(kafka: Kafka) -> dict[str, dict[str, Any]]:
+    """Return the acknowledgements that were written: by correlation-id, label by label."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in whole(kafka, "acks"):
+        found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(json.loads(record.value)["value"])
+    return found
+
+
+def test_targets_publish_what_they_want_and_acknowledge_what_the_transport_took(
+    topics: Kafka, elsewhere: Elsewhere
+) -> None:
+    events, messages = elsewhere.topic("events", 2), elsewhere.topic("messages")
+    one, two, three = (f"{elsewhere.id}:{name}" for name in ("one", "two", "three"))
+    targets = [
+        {
+            "address": f"{events}/{{{{ thing:id }}}}",
+            "topics": ["_/_/things/twin/events?namespaces=org.acme&filter=gt(attributes/x,5)"],
+            "issued_ack": "{{connection:id}}:one",
+            "header_mapping": {"subject": "{{ topic:action-subject }}"},
+        },
+        {
+            "address": messages,
+            "topics": ["_/_/things/live/messages"],
+            "issued_ack": "live-response",
+            "payload": "value",
+        },
+        {
+            "address": f"{events}-missing",
+            "topics": ["_/_/things/twin/events?filter=eq(attributes/x,7)"],
+            "issued_ack": two,
+        },
+    ]
+    sources = [{"addresses": [messages], "declared_acks": [three]}]
+    configured = settings(topics, elsewhere, targets=targets, sources=sources, debug=True)
+    signals = Signals(topics)
+    with connected(configured):
+        signals.event("published", 6, [one, two, three, "other-ack"])
+        signals.event("dropped", 1, [one, two, three, "other-ack"])
+        signals.message("asked", ["live-response", three])
+        until(lambda: {"published", "dropped", "asked"} <= acks_of(topics).keys(), "the acknowledgements")
+        signals.event("failed", 7, [one, two])
+        until(lambda: len(acks_of(topics).get("failed", ())) == 2, "the failure")
+    found = acks_of(topics)
+    issued = found["published"][one]
+    assert (issued["status"], issued["payload"]["topic"]) == (200, events)
+    assert issued["payload"]["serializedKeySize"] == len(THING)
+    weak = found["published"][two]
+    assert (weak["status"], weak["headers"]["ditto-weak-ack"]) == (200, True)
+    assert found["published"].keys() == {one, two}
+    assert found["dropped"].keys() == {one, two, three}
+    assert all(ack["headers"]["ditto-weak-ack"] for ack in found["dropped"].values())
+    assert found["asked"].keys() == {"live-response"}
+    assert found["failed"][one]["status"] == 200
+    assert found["failed"][two]["status"] == 500
+    published = elsewhere.read(events)
+    assert [record.key for record in published] == [THING.encode()] * 2
+    event = decode(published[0].value)
+    assert event.headers["requested-acks"] == [two, three]
+    assert dict(published[0].headers) == {
+        "content-type": b"application/vnd.eclipse.ditto+json",
+        "correlation-id": b"published",
+        "ditto-connection-id": elsewhere.id.encode(),
+        "subject": b"modified",
+    }
+    (message,) = elsewhere.read(messages)
+    assert message.value == b'"on"'
+
+
+def test_a_stopped_connection_publishes_what_came_meanwhile(topics: Kafka, elsewhere: Elsewhere) -> None:
+    events = elsewhere.topic("events")
+    configured = settings(topics, elsewhere, targets=[{"address": events, "topics": ["_/_/things/twin/events"]}])
+    signals = Signals(topics)
+    with connected(configured):
+        signals.event("one", 1, [])
+        until(lambda: len(elsewhere.read(events)) == 1, "the first event")
+    signals.event("two", 2, [])
+    with connected(configured):
+        until(lambda: len(elsewhere.read(events)) == 2, "the second event")
+    assert [decode(record.value).headers["correlation-id"] for record in elsewhere.read(events)] == ["one", "two"]
+
+
+def test_a_connection_whose_labels_are_taken_opens_when_they_are_free(topics: Kafka, elsewhere: Elsewhere) -> None:
+    label = f"{elsewhere.id}:mine"
+    source = {"addresses": [elsewhere.topic("in")], "declared_acks": [label]}
+    configured = settings(topics, elsewhere, sources=[source])
+    with Declarer(topics) as other:
+        taken = other.declare([label]).result(30)
+        with Connector(configured, configured.connections) as connector:
+            assert not connector.turn()
+            other.release(taken)
+            until(connector.turn, "the connection is open")
+            # clients of the same connection share its labels
+            with connected(configured):
+                pass
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_9_of_the_connector_loses_nothing(topics: Kafka, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    number = 400
+    incoming = elsewhere.topic("in", partitions=2)
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest", "max_in_flight": 20}
+    for index in range(number):
+        elsewhere.producer.send(incoming, json.dumps(command(f"n{index}", requested_acks=["my-ack"])).encode())
+    elsewhere.producer.flush()
+    connector = Process(settings(topics, elsewhere, sources=[source]), tmp_path)
+    with Counterpart(topics) as job:
+        connector.start()
+        for portion in (number // 4, number // 2):
+            until(lambda portion=portion: len(set(plain(job))) >= portion, f"{portion} signals")
+            connector.kill()
+            connector.start()
+        try:
+            until(lambda: len(set(plain(job))) == number, "all signals")
+            ends = {0: 0, 1: 0}
+            for record in elsewhere.read(incoming):
+                ends[record.partition] = max(ends[record.partition], record.offset + 1)
+            until(
+                lambda: all((elsewhere.committed(incoming, place) or 0) == end for place, end in ends.items()),
+                "all offsets",
+            )
+        finally:
+            connector.kill()
+    assert len(set(ids(job))) == len(job.seen)
+
+
+def plain(job: Counterpart) -> list[str]:
+    return [identity.partition("#")[0] for identity in ids(job)]
+
+
+class Process:
+    """``ackstream connect`` in a process of its own."""
+
+    def __init__(self, configured: Settings, logs: Path) -> None:
+        connections = [each.model_dump(mode="json") for each in configured.connections]
+        self._environment = environment(configured) | {"ACKSTREAM_CONNECTIONS": json.dumps(connections)}
+        self._log = logs / "connect.log"
+
+    def start(self) -> None:
+        run = [sys.executable, "-c", "from ackstream.cli import app; app()", "connect"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(run, stdout=log, stderr=log, env=self._environment)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()

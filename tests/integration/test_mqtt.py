@@ -1,0 +1,158 @@
+"""MQTT connections with a real MQTT broker and a real Kafka; the correlate job is played by ``counterpart``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.connectivity.connector import Connector
+from ackstream.protocol.envelopes import decode
+from ackstream.settings import Kafka, Settings
+from ackstream.topics import ensure_topics
+from tests.client.counterpart import Counterpart, aggregate, until
+from tests.conftest import free_ports
+from tests.integration.connections import connected
+from tests.integration.mqtt import IN_FLIGHT, Device, mosquitto
+from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+TEMPLATE = {"topic": "org.acme/{{ header:mqtt.topic | fn:substring-after('/') }}/things/twin/commands/modify"}
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> Kafka:
+    ensure_topics(Settings(kafka=kafka), TOPICS)
+    return kafka
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with mosquitto(tmp_path_factory.mktemp("mosquitto")) as found:
+        yield found
+
+
+@pytest.fixture
+def name(topics: Kafka) -> str:
+    """Return the connection's id: the broker keeps what comes for it."""
+    return topics.topic_prefix.rstrip("-")
+
+
+def settings(kafka: Kafka, port: int, name: str, **parts: Any) -> Settings:
+    return Settings(kafka=kafka, connections=({"id": name, "type": "mqtt", "port": port, **parts},))
+
+
+def source(name: str, **parts: Any) -> dict[str, Any]:
+    return {
+        "addresses": [f"{name}/+"],
+        "qos": 1,
+        "payload_mapping": [TEMPLATE],
+        "header_mapping": {"correlation-id": "{{ header:mqtt.topic | fn:substring-after('/') }}"},
+        "acknowledgement_requests": {"includes": ["my-ack"]},
+        **parts,
+    }
+
+
+def test_a_message_is_acknowledged_when_it_is_settled(topics: Kafka, port: int, name: str) -> None:
+    held: list[Any] = []
+
+    def hold(record: Any) -> list[Any]:
+        held.append(record)
+        return []
+
+    configured = settings(topics, port, name, sources=[source(name)])
+    with closing(Device(port)) as device, Counterpart(topics, hold) as job, connected(configured):
+        for number in range(IN_FLIGHT + 2):
+            device.publish(f"{name}/lamp-{number}", str(number))
+        until(lambda: len(held) == IN_FLIGHT, "as many as the broker sends unacknowledged")
+        job.write(*aggregate(held[1]))
+        # the second one is settled, but acknowledged only after the first one
+        job.write(*aggregate(held[0]))
+        until(lambda: len(held) == IN_FLIGHT + 2, "the others")
+        for record in held[IN_FLIGHT:]:
+            job.write(*aggregate(record))
+    assert [str(decode(record.value).topic) for record in held] == [
+        f"org.acme/lamp-{number}/things/twin/commands/modify" for number in range(IN_FLIGHT + 2)
+    ]
+    assert [bytes(decode(record.value).value) for record in held] == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_was_not_settled_comes_again_with_the_next_connection(topics: Kafka, port: int, name: str) -> None:
+    configured = settings(topics, port, name, sources=[source(name)])
+    with closing(Device(port)) as device, Counterpart(topics, Answers(b=[None])) as job:
+        with connected(configured):
+            for lamp in "ab":
+                device.publish(f"{name}/{lamp}", lamp)
+            until(lambda: len(job.seen) == 2, "both signals")
+        device.publish(f"{name}/c", "c")
+        with connected(configured):
+            until(lambda: len(job.seen) == 4, "the unsettled one and the one that came meanwhile")
+    assert plain(job) == ["a", "b", "b", "c"]
+
+
+@pytest.mark.parametrize(("reconnect", "expect"), [(True, ["a", "a", "b"]), (False, ["a", "b"])])
+def test_a_rejected_message_comes_again_where_the_connection_reconnects(
+    topics: Kafka,
+    port: int,
+    name: str,
+    reconnect: bool,  # noqa: FBT001 - a table
+    expect: list[str],
+) -> None:
+    configured = settings(topics, port, name, sources=[source(name)], reconnect_for_redelivery=reconnect)
+    with closing(Device(port)) as device, Counterpart(topics, Answers(a=[503])) as job, connected(configured):
+        device.publish(f"{name}/a", "a")
+        until(lambda: plain(job).count("a") == expect.count("a"), "the first message")
+        device.publish(f"{name}/b", "b")
+        until(lambda: "b" in plain(job), "the second message")
+    assert plain(job) == expect
+
+
+def test_with_qos_0_nothing_comes_again(topics: Kafka, port: int, name: str) -> None:
+    configured = settings(topics, port, name, sources=[source(name, qos=0)], reconnect_for_redelivery=True)
+    with closing(Device(port)) as device, Counterpart(topics, Answers(a=[503])) as job, connected(configured):
+        device.publish(f"{name}/a", "a")
+        device.publish(f"{name}/b", "b")
+        until(lambda: len(job.seen) == 2, "both signals")
+    assert plain(job) == ["a", "b"]
+
+
+def test_answers_and_events_are_published(topics: Kafka, port: int, name: str) -> None:
+    label = f"{name}:delivered"
+    configured = settings(
+        topics,
+        port,
+        name,
+        sources=[source(name, reply_target={"address": "answers/{{ thing:name }}"})],
+        targets=[
+            {
+                "address": "events/{{ thing:name }}",
+                "topics": ["_/_/things/twin/events"],
+                "issued_ack": "{{connection:id}}:delivered",
+                "payload": "value",
+            }
+        ],
+    )
+    with closing(Device(port, "answers/+", "events/+")) as device, Counterpart(topics), connected(configured):
+        device.publish(f"{name}/lamp", "21.5")
+        until(lambda: len(device.received) == 1, "the answer")
+        signals = Signals(topics)
+        signals.event("told", {"a": 1}, [label])
+        until(lambda: len(device.received) == 2, "the event")
+        until(lambda: "told" in acks_of(topics), "the acknowledgement")
+    answer, event = device.received
+    assert (answer.topic, json.loads(answer.payload)["status"]) == ("answers/lamp", 200)
+    assert (event.topic, event.payload) == ("events/lamp", b'{"a":1}')
+    assert acks_of(topics)["told"][label]["status"] == 200
+
+
+def test_a_connection_without_its_broker_is_not_open(topics: Kafka, name: str) -> None:
+    (nowhere,) = free_ports(1)
+    configured = settings(topics, nowhere, name, sources=[source(name)])
+    with Connector(configured, configured.connections) as connector:
+        assert not connector.turn()
