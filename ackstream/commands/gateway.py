@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ackstream import topics
 from ackstream.errors import LocalError
 from ackstream.gateway.passwords import hash_password
-from ackstream.gateway.service import TOPICS, Server, connected
+from ackstream.gateway.service import Server, connected
 from ackstream.interrupts import Interrupts
 from ackstream.settings import load
 
@@ -28,7 +27,6 @@ def gateway() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
     settings = load()
-    topics.ensure_topics(settings, TOPICS)
     with connected(settings) as dependencies:
         try:
             with Interrupts():

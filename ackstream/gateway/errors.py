@@ -141,6 +141,17 @@ def thing_id_generated() -> DittoError:
     )
 
 
+def live_creation() -> DittoError:
+    """Refuse to create a thing on the live channel by POST: no device could answer for an id it cannot know."""
+    return DittoError(
+        405,
+        "things:thing.notcreatable",
+        "Thing could not be created via channel <live>.",
+        "Creating a thing via <live> channel is not supported. If you want to create a digital twin instead, please use"
+        " channel <twin>.",
+    )
+
+
 def thing_id_differs() -> DittoError:
     """Refuse a thing id in the body that is not the one of the path."""
     return DittoError(

@@ -14,6 +14,8 @@ from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.live import Live
 from ackstream.gateway.outcomes import Outcomes
+from ackstream.gateway.streaming import Streaming
+from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,11 +34,12 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     """Connect for the time of the block.
 
     :raises SettingsError: authentication is not as it must be
-    :raises UnreachableError: no broker, or a topic is missing
+    :raises LocalError: no broker, or it does not create the topics that are missing
     """
     gateway = settings.gateway
     authenticator = Authenticator(gateway)
     access = access_of(gateway, authenticator)
+    ensure_topics(settings, TOPICS)
     with ExitStack() as stack:
         outcomes = stack.enter_context(closing(Outcomes(settings.kafka)))
         requester = stack.enter_context(
@@ -47,7 +50,9 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
             )
         )
         live = stack.enter_context(closing(Live(settings)))
-        yield Dependencies(settings, authenticator, access, Exchange(requester, outcomes), live)
+        exchange = Exchange(requester, outcomes)
+        streaming = stack.enter_context(Streaming(settings, exchange))
+        yield Dependencies(settings, authenticator, access, exchange, live, streaming)
 
 
 class Server(uvicorn.Server):
@@ -68,6 +73,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 backlog=_BACKLOG,
                 lifespan="off",
+                ws="websockets-sansio",
                 server_header=False,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )

@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.gateway.errors import (
     divergent_header,
     duplicate_header,
+    live_creation,
     media_type_unsupported,
     parameter_invalid,
     thing_id_differs,
@@ -117,6 +118,8 @@ def command(match: Match, headers: dict[str, Any], query: Query, content_type: s
     if match.operation.body is not None:
         value = _json_body(match, given, content_type, body)
     if kind == "create":
+        if channel == "live":
+            raise live_creation()
         thing_id = generated_id(query.last("namespace") or "", headers[CORRELATION_ID])
         value = _thing(value, thing_id, post=True)
     else:
@@ -143,6 +146,8 @@ def _topic(
 def _query(match: Match, headers: dict[str, Any], query: Query) -> Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
+    # nothing but the twin knows several things
+    headers.pop(CHANNEL, None)
     if kind == "many":
         ids = query.pieces("ids")
         if not ids:

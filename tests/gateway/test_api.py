@@ -118,7 +118,8 @@ def test_a_search_is_a_query() -> None:
 
 def test_a_count_is_a_number() -> None:
     web = Web(response(200, 42))
-    assert web("GET", "/search/things/count?filter=exists(attributes/a)").text == "42"
+    assert web("GET", "/search/things/count?filter=exists(attributes/a)&channel=live").text == "42"
+    assert "channel" not in web.sent.headers
     assert (web.sent.path, decoded(web.sent.value)) == ("/search/things/count", {"filter": "exists(attributes/a)"})
 
 
@@ -479,6 +480,7 @@ def test_an_error_is_told_although_no_response_is_wanted(
         ("PUT", "/things/lamp", {"json": {}}, 400, "things:id.invalid"),
         ("PUT", "/things/org.acme:l%2Famp", {"json": {}}, 400, "things:id.invalid"),
         ("GET", "/things", {}, 400, "gateway:parameter.invalid"),
+        ("POST", "/things?channel=live", {"json": {}}, 405, "things:thing.notcreatable"),
         ("GET", "/things?ids=lamp", {}, 400, "things:id.invalid"),
         ("GET", "/nothing", {}, 404, "gateway:resource.notfound"),
         ("GET", "//nothing", {}, 404, "gateway:resource.notfound"),

@@ -17,20 +17,19 @@ LAMP = "org.acme:lamp"
 
 
 def ack(label: str, status: int, latency: int, disposition: str = "accepted") -> ledger.AckRow:
-    weak = False
     return ledger.AckRow(
-        "c-1",
-        label,
-        status,
-        False,
-        100 + latency,
-        latency,
-        disposition,
-        "acks",
-        0,
-        offset,
-        0,
-        raw({"by": label}),  # noqa: FBT003
+        correlation_id="c-1",
+        label=label,
+        status=status,
+        weak=False,
+        received_at=100 + latency,
+        latency_ms=latency,
+        disposition=disposition,
+        topic="acks",
+        partition=0,
+        offset=latency,
+        index=0,
+        payload=raw({"by": label}),
     )
 
 
@@ -46,9 +45,22 @@ def outcome(
 
 def signal() -> bytes:
     row = ledger.SignalRow(
-        "c-1", LAMP, "twin", "commands", "modify", "/attributes/a", ("fleet:got",), True, 1000, {}, 100, "signals", 0, 3,  # noqa: FBT003
-        raw(5),
-    )  # fmt: skip
+        correlation_id="c-1",
+        thing_id=LAMP,
+        channel="twin",
+        criterion="commands",
+        action="modify",
+        path="/attributes/a",
+        requested_acks=("fleet:got",),
+        response_required=True,
+        timeout_ms=1000,
+        headers={},
+        received_at=100,
+        topic="signals",
+        partition=0,
+        offset=3,
+        value=raw(5),
+    )
     return ledger.encode(ledger.LedgerRecord("signal", "r-1", "q", 1, signal=row))
 
 

@@ -1,0 +1,296 @@
+"""The gateway on the real broker, with the real correlate job behind it; a responder stands for twin and devices."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from ackstream.client import Ack, Responder, Response
+from ackstream.gateway.service import Server, connected
+from ackstream.protocol.errors import thing_not_found
+from ackstream.settings import Gateway, Kafka
+from tests.conftest import free_ports
+from tests.gateway.browser import Browser, chromium
+from tests.integration import jobs
+from tests.integration.system import PATIENCE_SECONDS, System
+from tests.prose import prose
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.client import Signal
+
+pytestmark = pytest.mark.integration
+
+LAMP = "/api/2/things/org.acme:lamp"
+REQUESTS = 500
+SILENT = 100
+TOGETHER = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+
+def answer(signal: Signal) -> Any:
+    """Answer as a twin with one thing does, and as a party that acknowledges what it is not told to leave."""
+    topic, name = signal.envelope.topic, signal.thing_id
+    if signal.path.endswith("/silent"):
+        return None
+    acks = [Ack(200, {"outcome": "green"}, label) for label in signal.labels if not label.startswith("late")]
+    if topic.criterion == "messages":
+        return [*acks, Response(200, {"you said": signal.value}, {"content-type": "application/json"})]
+    if name.endswith(":nobody"):
+        return thing_not_found(name)
+    if signal.path == "/" and topic.action == "modify":
+        headers = {"version": 2, "etag": '"rev:1"', "entity-revision": 1}
+        return [*acks, Response(201, {"thingId": name, "policyId": name}, headers)]
+    if topic.action == "retrieve":
+        return Response(304) if "if-none-match" in signal.envelope.headers else Response(200, {"thingId": name})
+    return [*acks, Response(204)] if signal.request.response_required else acks
+
+
+@contextmanager
+def serving(settings: Any) -> Iterator[tuple[str, Server]]:
+    """Run a gateway on a free port in a thread, as its command runs it in the main one."""
+    with connected(settings) as dependencies:
+        address: list[str] = []
+        ready = threading.Event()
+
+        def started(url: str) -> None:
+            address.append(url)
+            ready.set()
+
+        server = Server(dependencies, started)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE_SECONDS)
+            yield address[0], server
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Running:
+    """The system, and a gateway in front of it."""
+
+    def __init__(self, system: System, url: str) -> None:
+        self.system = system
+        self.url = url
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return httpx.request(method, self.url + path, timeout=PATIENCE_SECONDS, **options)
+
+    async def together(self, ask: Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]], number: int) -> Any:
+        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_SECONDS, limits=TOGETHER) as client:
+            return await asyncio.gather(*(ask(client, index) for index in range(number)))
+
+
+@pytest.fixture(scope="module")
+def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"gateway-{time.time_ns()}-", partitions=2)
+    with ExitStack() as stack:
+        system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("gateway"), clock=True)))
+        system.settings = system.settings.model_copy(
+            update={"gateway": Gateway(port=0, fire_and_forget_wait="1s")}  # type: ignore[arg-type]
+        )
+        stack.enter_context(system.correlate(spark))
+        stack.enter_context(closing(Responder(kafka, answer)))
+        url, _ = stack.enter_context(serving(system.settings))
+        yield Running(system, url)
+
+
+def test_http_header_table(running: Running) -> None:
+    rows = {identity: case for identity, case in prose("header_defaults").items() if identity.startswith("doc-HTTP-")}
+    assert len(rows) == 8
+    for identity, case in rows.items():
+        given, expect = case["given"], case["expect"]
+        headers = {
+            "response-required": str(given["response-required"]).lower(),
+            "requested-acks": "foo-ack,bar-ack" if given["requested-acks"] == "non-empty" else "[]",
+            "timeout": "0s" if given["timeout"] == "zero" else "30s",
+        }
+        found = running("PUT", f"{LAMP}/attributes/a", json=1, headers=headers)
+        if expect["clientError"]:
+            assert (found.status_code, found.json()["error"]) == (400, "header.invalid"), identity
+        elif expect["outcome"] == "response":
+            assert (found.status_code, found.content) == (204, b""), identity
+        elif expect["outcome"] == "aggregated response and acks":
+            assert found.status_code == 200, identity
+            assert {label: entry["status"] for label, entry in found.json().items()} == {"foo-ack": 200, "bar-ack": 200}
+        else:
+            assert (found.status_code, found.content) == (202, b""), identity
+
+
+def test_the_sample_bodies_of_the_documentation(running: Running) -> None:
+    for label, status, code in (("my-custom-ack", 200, 200), ("late-custom-ack", 424, 408)):
+        query = {"requested-acks": f"twin-persisted,{label}", "timeout": "1s"}
+        found = running("PUT", LAMP, json={}, params=query, headers={"correlation-id": f"sample-{status}"})
+        body = found.json()
+        assert (found.status_code, list(body)) == (status, ["twin-persisted", label])
+        persisted = body["twin-persisted"]
+        assert persisted["status"] == 201
+        assert persisted["payload"] == {"thingId": "org.acme:lamp", "policyId": "org.acme:lamp"}
+        shown = {"correlation-id": f"sample-{status}", "version": 2, "etag": '"rev:1"', "location": running.url + LAMP}
+        assert persisted["headers"].items() >= shown.items()
+        assert body[label]["status"] == code
+        assert body[label]["headers"]["correlation-id"] == f"sample-{status}"
+        if code == 408:
+            assert body[label]["payload"] == {
+                "status": 408,
+                "error": "acknowledgement:request.timeout",
+                "message": "The acknowledgement request reached the specified timeout of 1,000ms.",
+                "description": (
+                    "Try increasing the timeout and make sure that the requested acknowledgement is sent back in time."
+                ),
+            }
+        else:
+            assert body[label]["payload"] == {"outcome": "green"}
+
+
+def test_queries_messages_and_errors_come_back(running: Running) -> None:
+    assert running("GET", LAMP).json() == {"thingId": "org.acme:lamp"}
+    assert running("GET", LAMP, headers={"if-none-match": '"rev:1"'}).status_code == 304
+    told = running("POST", f"{LAMP}/inbox/messages/ask", json={"how": "are you"})
+    assert (told.status_code, told.json()) == (200, {"you said": {"how": "are you"}})
+    missing = running("DELETE", "/api/2/things/org.acme:nobody")
+    assert (missing.status_code, missing.json()["error"]) == (404, "things:thing.notfound")
+    silent = running("PUT", f"{LAMP}/attributes/silent", json=1, params={"timeout": "1s"})
+    assert (silent.status_code, silent.json()["error"]) == (408, "command.timeout")
+
+
+def test_without_a_response_failures_are_told_all_the_same(running: Running) -> None:
+    no_response = {"response-required": "false"}
+    missing = running("DELETE", "/api/2/things/org.acme:nobody", headers=no_response)
+    assert (missing.status_code, missing.json()["error"]) == (404, "things:thing.notfound")
+    waited = {**no_response, "requested-acks": "foo-ack,late-ack", "timeout": "1s"}
+    found = running("PUT", f"{LAMP}/attributes/a", json=1, headers=waited)
+    assert (found.status_code, found.json()) == (
+        424,
+        {"foo-ack": {"status": 200, "headers": {}}, "late-ack": {"status": 408, "headers": {}}},
+    )
+
+
+def test_a_correlation_id_can_be_used_again_at_once(running: Running) -> None:
+    found = [running("GET", LAMP, headers={"correlation-id": "again"}) for _ in range(2)]
+    assert [(answer.status_code, answer.headers["correlation-id"]) for answer in found] == [(200, "again")] * 2
+
+
+def test_500_wait_together_and_each_gets_its_own_answer(running: Running) -> None:
+    threads = threading.active_count()
+    most = 0
+
+    async def ask(client: httpx.AsyncClient, number: int) -> httpx.Response:
+        nonlocal most
+        silent = number < SILENT
+        found = await client.put(
+            f"/api/2/things/org.acme:lamp-{number}/attributes/a",
+            json=number,
+            headers={"requested-acks": f"{'late' if silent else 'good'}:{number},twin-persisted", "timeout": "15s"},
+        )
+        most = max(most, threading.active_count())
+        return found
+
+    answers = asyncio.run(running.together(ask, REQUESTS))
+    for number, found in enumerate(answers):
+        silent = number < SILENT
+        label = f"{'late' if silent else 'good'}:{number}"
+        body = found.json()
+        assert (found.status_code, body[label]["status"]) == ((424, 408) if silent else (200, 200))
+        assert body["twin-persisted"]["status"] == 204
+        assert {entry["headers"]["correlation-id"] for entry in body.values()} == {found.headers["correlation-id"]}
+    assert most < threads + 20
+
+
+def test_a_gateway_that_stops_answers_its_clients_and_the_outcomes_are_recorded(running: Running) -> None:
+    names = [f"stopped-{number}" for number in range(50)]
+
+    async def ask(client: httpx.AsyncClient, number: int) -> httpx.Response:
+        headers = {"correlation-id": names[number], "requested-acks": "late:one", "timeout": "3s"}
+        return await client.put(f"{LAMP}/attributes/a", json=number, headers=headers)
+
+    def stop_when_all_wait() -> None:
+        limit = time.monotonic() + PATIENCE_SECONDS
+        while len(server._exchange._waiting) < len(names) and time.monotonic() < limit:
+            time.sleep(0.01)  # leaves the processor to what is waited for
+        server.should_exit = True
+
+    with serving(running.system.settings) as (url, server):
+        stopping = threading.Thread(target=stop_when_all_wait)
+        stopping.start()
+        answers = asyncio.run(Running(running.system, url).together(ask, len(names)))
+        stopping.join()
+    assert {(found.status_code, found.headers["retry-after"]) for found in answers} == {(503, "1")}
+    limit = time.monotonic() + PATIENCE_SECONDS
+    decided: set[str] = set()
+    while not decided >= set(names) and time.monotonic() < limit:
+        decided = {
+            record["outcome"]["correlation_id"] for record in running.system.ledger() if record["kind"] == "outcome"
+        }
+    assert decided >= set(names)
+
+
+def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
+    headers = {"correlation-id": "told", "requested-acks": "lamp:on,late:report", "timeout": "1s"}
+    assert running("PUT", f"{LAMP}/attributes/a", json=1, headers=headers).status_code == 424
+    limit = time.monotonic() + PATIENCE_SECONDS
+    view: Any = {"failures": []}
+    while "told" not in [failure["correlation_id"] for failure in view["failures"]] and time.monotonic() < limit:
+        view = running("GET", "/live.json").json()
+    (failure,) = [failure for failure in view["failures"] if failure["correlation_id"] == "told"]
+    assert (failure["status"], failure["missing"]) == (424, ["late:report"])
+    assert {"lamp", "late"} <= {party["name"] for party in view["parties"]}
+    story = running("GET", "/story.json", params={"correlation-id": "told"}).json()
+    assert [(line["event"], line.get("label"), line.get("status")) for line in story["happenings"]] == [
+        ("request", None, None),
+        ("acknowledgement", "lamp:on", 200),
+        ("acknowledgement", "twin-persisted", 204),
+        ("outcome", None, 424),
+    ]
+
+
+@pytest.mark.skipif(chromium() is None, reason="no Chromium is installed (Debian: chromium); the page is not looked at")
+@pytest.mark.parametrize(("name", "width"), [("desktop", 1200), ("phone", 390)])
+def test_the_page_in_a_browser(running: Running, tmp_path: Any, name: str, width: int) -> None:
+    headers = {"correlation-id": f"seen-{name}", "requested-acks": "lamp:on,late:report", "timeout": "1s"}
+    assert running("PUT", f"{LAMP}/attributes/a", json=1, headers=headers).status_code == 424
+    with Browser(tmp_path, width) as browser:
+        browser.open(running.url + "/")
+        browser.until("document.getElementById('state').textContent === 'live'")
+        browser.until("document.querySelectorAll('#labels tbody tr').length > 1")
+        browser.run(
+            f"document.getElementById('correlation-id').value = 'seen-{name}';"
+            "document.querySelector('#search button').click()"
+        )
+        browser.until("document.querySelectorAll('#happenings li').length >= 4")
+        text = browser.run("document.getElementById('happenings').innerText")
+        assert "lamp:on" in text
+        assert "424" in text
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        browser.screenshot(tmp_path / f"{name}.png")
+        browser.open(running.url + "/doc")
+        browser.until("document.querySelectorAll('details').length > 40")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.messages == []
+
+
+def test_the_command_serves_until_it_is_told_to_stop(running: Running) -> None:
+    command = [sys.executable, "-c", "from ackstream.cli import app; app()", "gateway"]
+    environment = {**jobs.environment(running.system.settings), "ACKSTREAM_GATEWAY_PORT": str(free_ports(1)[0])}
+    url = f"http://127.0.0.1:{environment['ACKSTREAM_GATEWAY_PORT']}"
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if url in line:
+                break
+        assert Running(running.system, url)("GET", LAMP).status_code == 200
+        process.terminate()
+        rest = process.stderr.read()
+        assert (process.wait(timeout=PATIENCE_SECONDS), "Traceback" in rest) == (0, False)
