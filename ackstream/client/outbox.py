@@ -26,12 +26,13 @@ RESEND_SECONDS = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Outgoing:
-    """One answer, and the record whose work it is."""
+    """One answer, and the record whose work it is; ``topic`` is ``None`` for the usual one."""
 
     correlation_id: str
     key: bytes
     value: bytes
     work: Work
+    topic: str | None = None
 
 
 class Outbox:
@@ -113,7 +114,7 @@ class Outbox:
         self.sending += 1
         headers = [(CORRELATION_ID, answer.correlation_id.encode())]
         try:
-            sent = self._producer.send(self._topic, answer.value, answer.key, headers)
+            sent = self._producer.send(answer.topic or self._topic, answer.value, answer.key, headers)
         except (KafkaError, ValueError) as error:
             self._refuse(answer, error)
         else:

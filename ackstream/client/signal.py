@@ -23,15 +23,16 @@ class Signal:
     """One signal.
 
     ``labels`` are those of the requested acknowledgements that its receiver issues, in order of the request;
-    ``response_wanted`` says whether it is to respond to a live command or message; ``timeout_ms`` is how long its
-    answers count, ``None`` where that is not known (an event). ``timestamp`` is the broker's time, in epoch
-    milliseconds, from which the timeout of a command or message runs.
+    ``response_required`` is what its sender wants, ``response_wanted`` whether the receiver is to respond to a live
+    command or message; ``timeout_ms`` is how long its answers count, ``None`` where that is not known (an event).
+    ``timestamp`` is the broker's time, in epoch milliseconds, from which the timeout of a command or message runs.
     """
 
     correlation_id: str
     envelope: Envelope
     channel: str
     labels: tuple[str, ...]
+    response_required: bool
     response_wanted: bool
     timeout_ms: int | None
     timestamp: int
@@ -72,6 +73,7 @@ def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
         envelope,
         request.channel,
         tuple([name for name in request.awaited if name not in BUILT_IN and (labels is None or name in labels)]),
+        request.response_required,
         live and (labels is None or LIVE_RESPONSE in labels),
         request.timeout_ms,
         record.timestamp,

@@ -142,6 +142,7 @@ class Subscriber(Closing):
                 "twin" if signal.stream == "events" else "live",
                 decision.labels,
                 signal.response_required,
+                signal.response_required,
                 signal.timeout_ms,
                 record.timestamp,
                 record.topic,

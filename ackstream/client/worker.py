@@ -108,15 +108,19 @@ class Worker(Closing):
                 f"of the broker at {self._kafka.bootstrap}."
             )
 
-    def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0) -> None:
+    def send(
+        self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str | None = None
+    ) -> None:
         """Send an answer, now or after so many seconds; its record's work is done when the broker has it.
 
         Safe to call from any thread. Nothing is sent any more after ``close``.
 
+        :param topic: another one than ``acks``, by its name without the prefix
         :raises Exception: the message cannot be written as JSON
         """
         key = message.topic.thing_id.encode()
-        self.outbox.put(Outgoing(correlation_id, key, encode(message), work), delay, time.monotonic())
+        place = None if topic is None else self._kafka.topic(topic)
+        self.outbox.put(Outgoing(correlation_id, key, encode(message), work, place), delay, time.monotonic())
 
     @property
     def unreadable(self) -> int:

@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
+from ackstream.gateway import websocket
 from ackstream.gateway.api import Api
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Pages
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 def application(dependencies: Dependencies) -> Starlette:
     """Return the application."""
     return Starlette(
-        routes=[Mount(PREFIX, app=Api(dependencies)), *Pages(dependencies, dependencies.live).routes],
+        routes=[
+            *websocket.routes(dependencies),
+            Mount(PREFIX, app=Api(dependencies)),
+            *Pages(dependencies, dependencies.live).routes,
+        ],
         exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
     )

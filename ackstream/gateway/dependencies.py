@@ -19,8 +19,8 @@ class Dependencies:
     """The parts of one gateway.
 
     A route asks ``authenticator.identify(connection)`` for the subjects (of an HTTP request or a WebSocket), ``access``
-    whether they may do it, and ``exchange`` for the answer. ``live`` is what the page shows, ``streaming`` what WebSockets hear;
-    ``None``: there is none.
+    whether they may do it, and ``exchange`` for the answer. ``live`` is what the page shows, ``streaming`` what
+    WebSockets hear; ``None``: there is none.
     """
 
     settings: Settings

@@ -53,7 +53,7 @@ def answer(signal: Signal) -> Any:
         return [*acks, Response(201, {"thingId": name, "policyId": name}, headers)]
     if topic.action == "retrieve":
         return Response(304) if "if-none-match" in signal.envelope.headers else Response(200, {"thingId": name})
-    return [*acks, Response(204)] if signal.request.response_required else acks
+    return [*acks, Response(204)] if signal.response_required else acks
 
 
 @contextmanager

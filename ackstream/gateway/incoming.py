@@ -1,0 +1,139 @@
+"""What a WebSocket client sends: a request, an answer to a signal, or a live event; checked by the rules of WebSockets.
+
+Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``; the table is in
+``ditto.md`` 1.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ackstream.gateway.operations import Kind
+from ackstream.protocol.acknowledgements import read_ack, read_acks
+from ackstream.protocol.declarations import check_declared
+from ackstream.protocol.defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.envelopes import Envelope, decode
+from ackstream.protocol.errors import DittoError, correlation_id_missing, json_field_missing, unknown_topic_path
+from ackstream.protocol.headers import (
+    CORRELATION_ID,
+    DECLARED_ACKS,
+    DEFINITIONS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+    read_headers,
+)
+from ackstream.protocol.subscriptions import stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_BENEATH = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
+_ANSWERS = frozenset({"commands", "messages", "errors"})
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """A message: a request to ask (``response``) or to publish, an answer or a live event to pass on."""
+
+    what: Literal["request", "answer", "event"]
+    envelope: Envelope
+    kind: Kind = "modify"
+    response: bool = False
+
+
+class Refused(Exception):  # noqa: N818 - a verdict on somebody's message, not a fault of ours
+    """A message that cannot be taken: what its sender is told, and as much of it as could be read."""
+
+    def __init__(self, error: DittoError, envelope: Envelope | None) -> None:
+        """Pair the error with the message."""
+        super().__init__(error.message)
+        self.error = error
+        self.envelope = envelope
+
+
+def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
+    """Read a message.
+
+    :param given: headers of the connection, which those of the message win over
+    :param declared: the labels that the session holds
+    :param new_id: the correlation-id of a request that has none
+    :raises Refused: 400
+    """
+    envelope = None
+    try:
+        envelope = decode(text.encode("utf-8", "replace"))
+        if envelope.topic.criterion == "acks":
+            return Incoming("answer", _ack(envelope, declared))
+        if envelope.status is not None or envelope.topic.criterion == "errors":
+            return Incoming("answer", _response(envelope))
+        under = {name: value for name, value in given.items() if name in _BENEATH}
+        envelope.headers = {**under, CORRELATION_ID: new_id, **_lower(envelope.headers)}
+        if stream_of(envelope) == "live-events":
+            return Incoming("event", envelope)
+        return _request(envelope)
+    except DittoError as error:
+        raise Refused(error, envelope) from error
+
+
+def _lower(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers with an own correlation-id under its usual name; an empty one is a mistake of the client."""
+    return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
+
+
+def _ack(envelope: Envelope, declared: Collection[str]) -> Envelope:
+    single = envelope.topic.subject is not None
+    for ack in [read_ack(envelope)] if single else read_acks(envelope):
+        check_declared(ack.label, declared)
+    return _addressed(envelope)
+
+
+def _response(envelope: Envelope) -> Envelope:
+    """Accept the response or error of a device to a live command or message; the twin alone answers for the twin."""
+    topic = envelope.topic
+    if topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
+        raise unknown_topic_path(str(topic), "Only acknowledgements and live responses can be sent as answers.")
+    return _addressed(envelope)
+
+
+def _addressed(envelope: Envelope) -> Envelope:
+    envelope.headers = _lower(envelope.headers)
+    if not envelope.headers.get(CORRELATION_ID):
+        raise correlation_id_missing()
+    return envelope
+
+
+def _request(envelope: Envelope) -> Incoming:
+    user = read_headers(envelope.headers)
+    kind = signal_kind(envelope.topic, user)
+    if kind is None or kind in ("other", "otherQuery"):
+        raise unknown_topic_path(str(envelope.topic), "Only commands and messages of things can be sent here.")
+    headers = default_headers(kind, user)
+    check_combination("WebSocket", kind, headers)
+    timeout = user.get(TIMEOUT)
+    if timeout is not None and kind != "smartQuery" and Duration.parse(timeout).capped(2**53) > STREAM_TIMEOUT_MS:
+        user[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
+    envelope.headers = user
+    return Incoming("request", envelope, _kind(envelope), bool(headers.get(RESPONSE_REQUIRED, True)))
+
+
+def _kind(envelope: Envelope) -> Kind:
+    """Return what access is asked for."""
+    topic = envelope.topic
+    if topic.criterion == "messages":
+        return "message"
+    match topic.action:
+        case "retrieve" if topic.thing_id == "_:_":
+            _check_ids(envelope)
+            return "many"
+        case "create" | "retrieve" | "merge" | "delete" as action:
+            return action
+    return "modify"
+
+
+def _check_ids(envelope: Envelope) -> None:
+    value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
+    ids = value.get("thingIds") if isinstance(value, dict) else None
+    if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
+        raise json_field_missing("/thingIds")

@@ -1,0 +1,301 @@
+"""One WebSocket: what its client sends goes to Kafka; answers to its requests and what it subscribed to come back.
+
+Everything that goes out passes one queue, so that it keeps its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from starlette.websockets import WebSocketDisconnect
+
+from ackstream.gateway.controls import read_control
+from ackstream.gateway.errors import body_too_large, unavailable
+from ackstream.gateway.forwarding import Forwarding, Recent
+from ackstream.gateway.incoming import Incoming, Refused, read_incoming
+from ackstream.gateway.permissions import restrict, visible_part
+from ackstream.gateway.visibility import seen_by
+from ackstream.protocol.acknowledgements import write_ack
+from ackstream.protocol.defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.envelopes import Envelope, encode, error_envelope
+from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
+from ackstream.protocol.headers import CORRELATION_ID
+from ackstream.protocol.subscriptions import Drop, Subscriber, decide, weak_acks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from starlette.websockets import WebSocket
+
+    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.streaming import Streaming
+    from ackstream.protocol.subscriptions import Publication, Subscription
+
+log = logging.getLogger(__name__)
+
+ORIGINATOR = "ditto-originator"
+MAX_WAITING = 10_000
+"""With so many messages waiting for a client that does not read, its socket is closed: to skip some would be worse."""
+
+MAX_OPEN = 1_000
+"""With so many requests open, no further messages of the client are read."""
+
+DECLARE_SECONDS = 15.0
+_LIFETIME_SECONDS = STREAM_TIMEOUT_MS / 1000
+_NORMAL, _TRY_AGAIN_LATER = 1000, 1013
+
+Outgoing = str | asyncio.Task[str | None]
+
+
+class Session:
+    """One client for the time of its connection."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        dependencies: Dependencies,
+        streaming: Streaming,
+        subjects: tuple[str, ...],
+        given: dict[str, Any],
+    ) -> None:
+        """Take a socket that was accepted.
+
+        :param given: headers of the connection: those of messages win over them
+        """
+        self._websocket = websocket
+        self._dependencies = dependencies
+        self._streaming = streaming
+        self._subjects = subjects
+        self._given = given
+        if dependencies.authenticator.required:
+            self._given[ORIGINATOR] = subjects[0]
+        self._subscriber = Subscriber(frozenset(), {})
+        self._forwarding = Forwarding()
+        self._issued = Recent(_LIFETIME_SECONDS)
+        self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
+        self._room = asyncio.Semaphore(MAX_OPEN)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def run(self, labels: frozenset[str]) -> None:
+        """Serve until the client leaves, its labels are lost or it is too slow.
+
+        :param labels: those to be declared
+        """
+        streaming = self._streaming
+        declared = asyncio.wrap_future(streaming.declarer.declare(labels, lost=self._lost())) if labels else None
+        try:
+            if declared is not None:
+                await asyncio.wait_for(declared, DECLARE_SECONDS)
+                self._subscriber = Subscriber(labels, {})
+                streaming.own(self, labels)
+            self._start(self._send())
+            self._start(self._receive())
+            code = await self._end
+        except asyncio.TimeoutError:
+            code = await self._refuse(unavailable("Kafka does not take declarations at the moment.", "Try again."))
+        except DittoError as error:
+            code = await self._refuse(error)
+        finally:
+            streaming.leave(self, self._subscriber.labels)
+            if declared is not None and declared.done() and not declared.cancelled() and not declared.exception():
+                streaming.declarer.release(declared.result())
+            for task in list(self._tasks):
+                task.cancel()
+        with suppress(RuntimeError, WebSocketDisconnect):
+            await self._websocket.close(code)
+
+    # -- from the client -----------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        with suppress(WebSocketDisconnect):
+            while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+                text = message.get("text")
+                if text is not None:
+                    await self._take(text)
+        self._finish(_NORMAL)
+
+    async def _take(self, text: str) -> None:
+        try:
+            control = read_control(text)
+        except DittoError as error:
+            self._tell(error, None)
+            return
+        if control is not None:
+            self._subscribe(control.stream, control.subscription)
+            self._put(control.confirmation)
+            return
+        maximum = self._dependencies.settings.gateway.max_body_bytes
+        if len(text) > maximum:
+            self._tell(body_too_large(maximum), None)
+            return
+        try:
+            incoming = read_incoming(text, self._given, self._subscriber.labels, str(uuid.uuid4()))
+        except Refused as refused:
+            self._tell(refused.error, refused.envelope)
+            return
+        if incoming.what == "request":
+            await self._room.acquire()
+            self._start(self._ask(incoming))
+        else:
+            self._pass_on(incoming)
+
+    def _subscribe(self, stream: Any, wanted: Subscription | None) -> None:
+        subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
+        if wanted is None:
+            self._streaming.unwant(self, stream)
+        else:
+            subscriptions[stream] = wanted
+            self._streaming.want(self, stream)
+        self._subscriber = Subscriber(self._subscriber.labels, subscriptions)
+
+    async def _ask(self, incoming: Incoming) -> None:
+        command = incoming.envelope
+        client_id = str(command.headers[CORRELATION_ID])
+        now = time.monotonic()
+        command.headers[CORRELATION_ID] = self._streaming.correlation_ids.free(client_id, now)
+        self._issued.add(command.headers[CORRELATION_ID], now)
+        access, exchange = self._dependencies.access, self._dependencies.exchange
+        try:
+            restrict(access, self._subjects, incoming.kind, command)
+            if not incoming.response:
+                await exchange.publish(command)
+                return
+            message = (await exchange.ask(command)).envelope
+            message.value = visible_part(access, self._subjects, incoming.kind, command, message)
+            message.headers[CORRELATION_ID] = client_id
+            self._put(encode(message).decode())
+        except DittoError as error:
+            command.headers[CORRELATION_ID] = client_id
+            if incoming.response:
+                self._tell(error, command)
+        finally:
+            self._room.release()
+
+    def _pass_on(self, incoming: Incoming) -> None:
+        """Send an answer to a signal, or a live event, on its way."""
+        envelope, access = incoming.envelope, self._dependencies.access
+        thing_id = envelope.topic.thing_id
+        event = incoming.what == "event"
+        allowed = (
+            access.may("WRITE", self._subjects, thing_id, envelope.path)
+            if event
+            else access.knows(self._subjects, thing_id)
+        )
+        if not allowed:
+            self._tell(thing_not_found(thing_id), envelope)
+            return
+        identity = str(envelope.headers[CORRELATION_ID])
+        if event:
+            self._issued.add(identity, time.monotonic())
+        else:
+            envelope.headers[CORRELATION_ID] = self._forwarding.original(identity)
+        self._streaming.answer(envelope, "events" if event else "acks")
+
+    # -- to the client -------------------------------------------------------------------------------------------------
+
+    def receive(self, signal: Publication, moment: datetime) -> None:
+        """Take a signal from the hub."""
+        if signal.correlation_id in self._issued:
+            # as in Ditto, who caused it is not told
+            return
+        shown = seen_by(self._dependencies.access, self._subjects, signal)
+        wanted = self._subscriber.subscriptions.get(signal.stream)
+        if shown is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
+            self._put(self._start(self._enriched(shown, wanted.extra_fields, moment)))
+            return
+        text = self._decide(shown or signal, moment, visible=shown is not None)
+        if text is not None:
+            self._put(text)
+
+    async def _enriched(self, signal: Publication, fields: str, moment: datetime) -> str | None:
+        try:
+            extra = await self._streaming.enrich(signal.thing_id, fields, signal)
+        except DittoError as error:
+            return _error(error, signal.envelope)
+        if extra:
+            extra = self._dependencies.access.visible(self._subjects, signal.thing_id, "/", extra) or {}
+        return self._decide(signal, moment, visible=True, extra=extra)
+
+    def _decide(
+        self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Return what is sent of a signal; acknowledge it weakly where that is nothing."""
+        decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment)
+        if isinstance(decision, Drop):
+            for ack in weak_acks(signal, decision):
+                self._streaming.answer(write_ack(ack, signal.thing_id))
+            return None
+        envelope = decision.envelope
+        if decision.labels or signal.response_required:
+            now = time.monotonic()
+            until = now + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
+            envelope.headers[CORRELATION_ID] = self._forwarding.publish(signal.correlation_id, until, now)
+        return encode(envelope).decode()
+
+    def _tell(self, error: DittoError, about: Envelope | None) -> None:
+        self._put(_error(error, about))
+
+    def _put(self, message: Outgoing) -> None:
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("A WebSocket is closed: its client left %s messages unread.", MAX_WAITING)
+            self._finish(_TRY_AGAIN_LATER)
+
+    async def _send(self) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                message = await self._outgoing.get()
+                text = message if isinstance(message, str) else await message
+                if text is not None:
+                    await self._websocket.send_text(text)
+        self._finish(_NORMAL)
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def _lost(self) -> Any:
+        """Return what ends the session from the declarer's thread, with Ditto's error."""
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            if not self._end.done():
+                self._end.set_exception(label_not_unique())
+
+        def lost() -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(end)
+
+        return lost
+
+    async def _refuse(self, error: DittoError) -> int:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self._websocket.send_text(_error(error, None))
+        return _NORMAL
+
+    def _finish(self, code: int) -> None:
+        if not self._end.done():
+            self._end.set_result(code)
+
+    def _start(self, coroutine: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _error(error: DittoError, about: Envelope | None) -> str:
+    """Return an error as it is sent: for the thing and with the correlation-id of what it is about."""
+    headers: dict[str, Any] = {}
+    thing_id = channel = None
+    if about is not None:
+        thing_id, channel = about.topic.thing_id, about.topic.channel
+        if about.headers.get(CORRELATION_ID):
+            headers[CORRELATION_ID] = about.headers[CORRELATION_ID]
+    return encode(error_envelope(error, thing_id=thing_id, channel=channel, headers=headers)).decode()

@@ -1,0 +1,44 @@
+"""``/ws/2``: Ditto Protocol over a WebSocket. A socket costs three small tasks and no thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import WebSocketRoute
+
+from ackstream.gateway import answers
+from ackstream.gateway.responses import response
+from ackstream.gateway.session import Session
+from ackstream.gateway.translation import Query, read_request_headers
+from ackstream.protocol.declarations import parse_labels
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.headers import DECLARED_ACKS
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.websockets import WebSocket
+
+    from ackstream.gateway.dependencies import Dependencies
+
+PATH = "/ws/2"
+
+
+def routes(dependencies: Dependencies) -> list[BaseRoute]:
+    """Return the routes; none where there is nothing to hear."""
+    streaming = dependencies.streaming
+    if streaming is None:
+        return []
+
+    async def endpoint(websocket: WebSocket) -> None:
+        try:
+            subjects = await dependencies.authenticator.identify(websocket)
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw]
+            given = read_request_headers(headers, Query(tuple(websocket.query_params.multi_items())))
+            labels = parse_labels(given.get(DECLARED_ACKS, ()))
+        except DittoError as error:
+            await websocket.send_denial_response(response(answers.of_error(error, None)))
+            return
+        await websocket.accept()
+        await Session(websocket, dependencies, streaming, subjects, given).run(labels)
+
+    return [WebSocketRoute(PATH, endpoint)]
