@@ -93,11 +93,14 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
         .otherwise(F.col("timestamp"))
     )
     # few expressions: a batch plans them anew, at about 2 ms each
-    correlation_id = F.coalesce(
-        _header("correlation-id").cast("string"),
-        F.get_json_object(text, "$.headers.correlation-id"),
-        F.get_json_object(text, "$.headers.Correlation-Id"),
-        _spring_correlation(),
+    # bytes that are no UTF-8 become U+FFFD: Arrow cannot hand them to Python
+    correlation_id = F.make_valid_utf8(
+        F.coalesce(
+            _header("correlation-id").cast("string"),
+            F.get_json_object(text, "$.headers.correlation-id"),
+            F.get_json_object(text, "$.headers.Correlation-Id"),
+            _spring_correlation(),
+        )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     signal = F.col("topic") == rules.signals
