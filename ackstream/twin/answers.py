@@ -20,7 +20,7 @@ from ackstream.twin.things import instant
 if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.requests import Request
-    from ackstream.twin.applying import Outcome
+    from ackstream.twin.applying import Change, Outcome
 
 ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
@@ -56,14 +56,12 @@ def failure(request: Request, error: DittoError, tag: str | None) -> Envelope:
     return error_envelope(error, thing_id=request.thing_id, channel="twin", headers=request.headers | entity)
 
 
-def event(command: Envelope, request: Request, outcome: Outcome) -> Envelope:
+def event(command: Envelope, request: Request, outcome: Outcome, change: Change) -> Envelope:
     """Return the event of a change: of the requested acknowledgements it carries those that subscribers issue.
 
     Nothing left of some means no header; an explicit ``[]`` stays.
     """
-    change, topic = outcome.change, command.topic
-    if change is None:
-        raise ValueError("Nothing has changed.")
+    topic = command.topic
     custom = [label for label in request.awaited if not is_built_in(label)]
     acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
     return Envelope(

@@ -11,11 +11,11 @@ import logging
 from collections import ChainMap
 from heapq import merge
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.envelopes import Envelope, decode, encode
+from ackstream.protocol.envelopes import Envelope, decode, encode, json_text
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.headers import CORRELATION_ID
 from ackstream.protocol.labels import SEARCH_PERSISTED, TWIN_PERSISTED
@@ -30,7 +30,8 @@ from ackstream.twin.things import Thing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ackstream.twin.applying import Outcome
+    from ackstream.twin.applying import Change, Outcome
+    from ackstream.twin.commands import Command
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ class Limits(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True, gc=False):
     """A row of the journal: a change of a thing, and the command that made it. JSON is text; times are milliseconds.
 
-    ``thing`` is the whole thing where this is its last change in the batch and it is not deleted; ``visible`` tells
-    whether its content changed; ``search_persisted`` whether that acknowledgement is awaited.
+    ``visible`` tells whether the thing's content changed; ``search_persisted`` whether that acknowledgement is awaited.
+    The ``last`` row of a thing in a batch has the whole ``thing``, unless it is deleted.
     """
 
     thing_id: str
@@ -78,14 +79,14 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     action: str
     path: str
     value: str | None
-    thing: str | None
-    last: bool
     deleted: bool
     visible: bool
     search_persisted: bool
     correlation_id: str
     partition: int
     offset: int
+    last: bool = False
+    thing: str | None = None
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -140,7 +141,7 @@ class _Folding:
         self._limits = limits
         self._changed: dict[str, Thing] = {}
         self._things: ChainMap[str, Thing] = ChainMap(self._changed, things)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._messages: list[Message] = []
 
     def take(self, record: Record) -> None:
@@ -161,26 +162,33 @@ class _Folding:
     def result(self) -> Result:
         """Return what came out; of several changes of a thing the last row has the thing."""
         rows = []
-        last: set[str] = set()
-        for fields in reversed(self._rows):
-            thing_id = fields["thing_id"]
-            thing = None if thing_id in last else self._changed[thing_id].content
-            rows.append(Row(**fields, last=thing_id not in last, thing=None if thing is None else thing.decode()))
-            last.add(thing_id)
+        done: set[str] = set()
+        for row in reversed(self._rows):
+            thing_id = row.thing_id
+            if thing_id not in done:
+                content = self._changed[thing_id].content
+                row = msgspec.structs.replace(row, last=True, thing=None if content is None else content.decode())  # noqa: PLW2901
+                done.add(thing_id)
+            rows.append(row)
         return Result(rows[::-1], self._messages, self._changed)
 
     def _do(self, command: Envelope, request: Request, record: Record) -> None:
         if searching.concerns_many(command):
             value = searching.answer(command, self._things, record.timestamp, self._limits.max_answer_bytes)
-            self._say(ACKS, request, answers.query_response(command, request, value))
+            self._messages.append(_message(ACKS, request, answers.query_response(command, request, value)))
             return
         asked = read_command(command, record.timestamp)
         outcome = apply(self._things.get(asked.thing_id), asked, self._limits.max_thing_bytes)
+        said = []
         if outcome.change is not None:
-            self._write(command, request, outcome, record)
-            self._say(EVENTS, request, answers.event(command, request, outcome))
+            said.append(_message(EVENTS, request, answers.event(command, request, outcome, outcome.change)))
         if request.response_required or TWIN_PERSISTED in request.awaited:
-            self._say(ACKS, request, answers.response(command, request, outcome))
+            said.append(_message(ACKS, request, answers.response(command, request, outcome)))
+        # nothing can fail from here on
+        if outcome.change is not None:
+            self._changed[asked.thing_id] = outcome.thing
+            self._rows.append(_row(asked, request, outcome, outcome.change, record))
+        self._messages += said
 
     def _fail(self, command: Envelope, request: Request, error: DittoError) -> None:
         """Tell whoever waits for anything; of a failed precondition with the entity tag that is there."""
@@ -189,33 +197,30 @@ class _Folding:
         tag = None
         if error.error.startswith("things:precondition."):
             tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
-        self._say(ACKS, request, answers.failure(request, error, tag))
+        self._messages.append(_message(ACKS, request, answers.failure(request, error, tag)))
 
-    def _write(self, command: Envelope, request: Request, outcome: Outcome, record: Record) -> None:
-        thing, change, thing_id = outcome.thing, outcome.change, command.topic.thing_id
-        assert change is not None  # noqa: S101 - asked before
-        self._changed[thing_id] = thing
-        self._rows.append(
-            {
-                "thing_id": thing_id,
-                "revision": thing.revision,
-                "created_at": thing.created,
-                "modified_at": thing.modified,
-                "action": change.action,
-                "path": command.path,
-                "value": None if change.value is msgspec.UNSET else msgspec.json.encode(change.value).decode(),
-                "deleted": thing.content is None,
-                "visible": change.visible,
-                "search_persisted": SEARCH_PERSISTED in request.awaited,
-                "correlation_id": request.headers[CORRELATION_ID],
-                "partition": record.partition,
-                "offset": record.offset,
-            }
-        )
 
-    def _say(self, topic: str, request: Request, envelope: Envelope) -> None:
-        correlation_id = request.headers[CORRELATION_ID]
-        self._messages.append(Message(topic, request.thing_id or "", encode(envelope), correlation_id))
+def _row(command: Command, request: Request, outcome: Outcome, change: Change, record: Record) -> Row:
+    thing = outcome.thing
+    return Row(
+        thing_id=command.thing_id,
+        revision=thing.revision,
+        created_at=thing.created,
+        modified_at=thing.modified,
+        action=change.action,
+        path=command.resource.path,
+        value=None if change.value is msgspec.UNSET else json_text(change.value),
+        deleted=thing.content is None,
+        visible=change.visible,
+        search_persisted=SEARCH_PERSISTED in request.awaited,
+        correlation_id=request.headers[CORRELATION_ID],
+        partition=record.partition,
+        offset=record.offset,
+    )
+
+
+def _message(topic: str, request: Request, envelope: Envelope) -> Message:
+    return Message(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID])
 
 
 def read(record: Record, limits: Limits) -> tuple[Envelope, Request] | None:

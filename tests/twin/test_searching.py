@@ -68,7 +68,7 @@ def test_several_things_are_retrieved_by_their_ids_in_that_order() -> None:
 
 
 def test_an_answer_fits_into_a_message_whatever_is_asked_for() -> None:
-    limits = Limits(max_value_bytes=1_000)
+    limits = Limits(max_value_bytes=1_200)
     things = [body("create", value={"attributes": {"x": "x" * 200}}, thing=f"a:{number}") for number in range(5)]
     query = {"topic": MANY, "path": "/search/things"}
     page = answer(*things, query, limits=limits)["value"]
