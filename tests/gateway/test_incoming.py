@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from ackstream.gateway.incoming import Incoming, Refused, read_incoming
+from tests.prose import each
+
+COMMAND = "org.acme/lamp/things/twin/commands/modify"
+MESSAGE = "org.acme/lamp/things/live/messages/ask"
+
+
+def read(
+    topic: str = COMMAND, given: dict[str, Any] | None = None, declared: tuple[str, ...] = (), **fields: Any
+) -> Incoming:
+    message = {"topic": topic, "path": "/", "headers": {}, **fields}
+    return read_incoming(json.dumps(message), given or {}, frozenset(declared), "new")
+
+
+def refused(*arguments: Any, **fields: Any) -> dict[str, Any]:
+    with pytest.raises(Refused) as caught:
+        read(*arguments, **fields)
+    return caught.value.error.to_dict()
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+_SIGNALS = {"twin": COMMAND, "live": COMMAND.replace("twin", "live"), "message": MESSAGE}
+
+
+@each("header_defaults", "interaction-WebSocket")
+def test_headers_have_the_effect_they_have_in_ditto(given_: dict[str, Any], expect: dict[str, Any]):
+    status = expect["publishedStatus"]
+    topic = _SIGNALS[given_["signal"]]
+    if status == 400:
+        assert refused(topic, headers=given_["headers"])["error"] == "header.invalid"
+    else:
+        assert read(topic, headers=given_["headers"]).response is (status is not None)
+
+
+def test_headers_of_the_connection_lie_under_those_of_the_message():
+    given = {"timeout": "3s", "declared-acks": ["a-a"], "correlation-id": "connection", "x-own": "y"}
+    assert read(given=given).envelope.headers == {"timeout": "3s", "correlation-id": "new"}
+    found = read(given=given, headers={"timeout": "4s", "Correlation-Id": "mine"}).envelope
+    assert found.headers == {"timeout": "4s", "correlation-id": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"), [("65s", "65s"), ("2m", "65s"), ("66000ms", "65s"), ("64999ms", "64999ms"), ("1mo", "65s")]
+)
+def test_a_timeout_above_the_maximum_is_cut(written: str, sent: str):
+    assert read(headers={"timeout": written}).envelope.headers["timeout"] == sent
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "kind"),
+    [
+        (COMMAND, {}, "modify"),
+        (COMMAND.replace("modify", "merge"), {}, "merge"),
+        (COMMAND.replace("modify", "migrate"), {}, "modify"),
+        (COMMAND.replace("modify", "retrieve"), {}, "retrieve"),
+        (MESSAGE, {}, "message"),
+        ("_/_/things/twin/commands/retrieve", {"value": {"thingIds": ["a:b"]}}, "many"),
+    ],
+)
+def test_a_request_says_what_access_it_needs(topic: str, fields: dict[str, Any], kind: str):
+    found = read(topic, **fields)
+    assert (found.what, found.kind) == ("request", kind)
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        ("org.acme/lamp/policies/commands/modify", "protocoladapter:unknown.topicpath"),
+        ("_/_/things/twin/search/subscribe", "protocoladapter:unknown.topicpath"),
+        ("org.acme/lamp/things/twin/events/modified", "protocoladapter:unknown.topicpath"),
+        ("_/_/things/twin/commands/retrieve", "json.field.missing"),
+        ("nothing", "protocoladapter:unknown.topicpath"),
+    ],
+)
+def test_what_is_no_request_of_a_thing_is_refused(topic: str, error: str):
+    assert refused(topic)["error"] == error
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\ud800"])
+def test_what_is_no_protocol_message_is_refused(text: str):
+    with pytest.raises(Refused) as caught:
+        read_incoming(text, {}, frozenset(), "new")
+    assert (caught.value.error.status, caught.value.envelope) == (400, None)
+
+
+def test_a_live_event_is_passed_on():
+    found = read("org.acme/lamp/things/live/events/modified")
+    assert (found.what, found.envelope.headers) == ("event", {"correlation-id": "new"})
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@each("labels", "ws-declared-ack", "ws-ack-")
+def test_acknowledgements_of_declared_labels_are_forwarded(given_: dict[str, Any], expect: dict[str, Any]):
+    ack = given_["ack"]
+    topic = f"org.acme/lamp/things/twin/acks/{ack['label']}"
+    fields = {"headers": ack["headers"], "status": ack["status"]}
+    if expect.get("forwarded"):
+        assert read(topic, declared=tuple(given_["declaredAcks"]), **fields).what == "answer"
+    else:
+        error = refused(topic, declared=tuple(given_["declaredAcks"]), **fields)
+        assert expect["error"].items() <= error.items()
+
+
+def test_the_labels_of_an_aggregate_have_to_be_declared_too():
+    topic = "org.acme/lamp/things/twin/acks"
+    value = {"a-a": {"status": 200}, "b-b": {"status": 200}}
+    fields = {"value": value, "status": 200, "headers": {"correlation-id": "c"}}
+    assert read(topic, declared=("a-a", "b-b"), **fields).what == "answer"
+    assert refused(topic, declared=("a-a",), **fields)["error"] == "acknowledgement:label.not.declared"
+
+
+@pytest.mark.parametrize(
+    ("topic", "status", "accepted"),
+    [
+        (MESSAGE, 200, True),
+        ("org.acme/lamp/things/live/commands/modify", 204, True),
+        ("org.acme/lamp/things/live/errors", 404, True),
+        ("org.acme/lamp/things/live/errors", None, False),
+        (COMMAND, 204, False),
+        ("org.acme/lamp/things/twin/errors", 404, False),
+    ],
+)
+def test_devices_answer_on_the_live_channel_and_the_twin_alone_for_the_twin(
+    topic: str,
+    status: int | None,
+    accepted: bool,  # noqa: FBT001 - a column
+):
+    fields = {"headers": {"correlation-id": "c"}} | ({} if status is None else {"status": status})
+    if accepted:
+        assert read(topic, **fields).what == "answer"
+    else:
+        assert refused(topic, **fields)["error"] == "protocoladapter:unknown.topicpath"
+
+
+def test_an_answer_says_what_it_answers():
+    assert refused(MESSAGE, status=200)["error"] == "acknowledgement:correlation-id.missing"
+    assert msgspec.json.encode(read(MESSAGE, status=200, headers={"Correlation-ID": "c"}).envelope.headers)
