@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},
+    "delivery": {"protocol"},
     "lake": {"protocol"},
     "twin": {"protocol", "lake"},
     "publishing": {"protocol"},

@@ -1,7 +1,7 @@
 """Scenarios of AMPS queues: leases, backlogs, acknowledgement batches, cancels, fairness.
 
 What a scenario leaves out is implied: who acts where nobody is named holds the message, and has been delivered it.
-Where a step delivers messages nothing else does; otherwise they go out as the rules say.
+Where a step delivers messages nothing else does; messages that a step enqueues go out as the rules say.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class _System:
             )
         )
         self._auto = bool(given.get("auto_ack"))
-        self._dispatches = all(step["op"] != "deliver" for step in when)
+        ops = {step["op"] for step in when}
+        self._dispatches = "enqueue" in ops and "deliver" not in ops
         self._batch = (given.get("ack_batch", 1), given.get("ack_timeout_ms", 1_000))
         self._batches = {SOMEBODY: AckBatches(*self._batch)}
         self.now = 0
