@@ -27,7 +27,7 @@ class GapError(AckstreamError):
     def __init__(self, first: int, last: int) -> None:
         """Name the numbers that are missing."""
         super().__init__(
-            f"The server has everything up to {first - 1}, but what was acknowledged up to {last} is dropped here: {first} "
+            f"The server has everything up to {first - 1}, but this store has dropped everything up to {last}: {first} "
             f"to {last} are missing there. Log on to a server that has them, or allow gaps."
         )
         self.missing = range(first, last + 1)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ackstream.conformance.scenarios.scenario import Json
 
 _PAYLOAD = b"message"
+_WIRE = {"ack_type": "a", "seq": "s"}
 
 
 class Client:
@@ -27,7 +28,7 @@ class Client:
 
     def __init__(self, given: Json) -> None:
         kept = given.get("store_unacked", [])
-        discarded = given.get("store_discarded_up_to", kept[0] - 1 if kept else 0)
+        discarded: int = given.get("store_discarded_up_to", kept[0] - 1 if kept else 0)
         messages = MemoryMessages(discarded)
         self.store = PublishStore(messages, error_on_gap=given.get("error_on_publish_gap", False))
         for seq in kept:
@@ -42,7 +43,7 @@ class Client:
         self._progress = Progress()
         self._received: list[int] = given.get("received", [])
         if not self._received and "delivered_all_discarded" in given:
-            self._received = [given.get("last_matching", given.get("log_end", 0))]
+            self._received = [int(given["last_matching" if "last_matching" in given else "log_end"])]
         for position in self._received:
             self._progress.received(position)
         done = self._received if given.get("delivered_all_discarded") else given.get("discarded", [])
@@ -100,7 +101,7 @@ class Client:
     def resume(self, start: str | int, log_end: int, matching: Callable[[int], bool]) -> None:
         """Subscribe again, and see what comes."""
         places = {commands.MOST_RECENT: self._progress.resume_after, commands.EPOCH: 0, commands.NOW: log_end}
-        self._resume_after = places[start] if start in places else int(start)  # type: ignore[index]
+        self._resume_after = places[start] if start in places else int(start)
         for position in range(self._resume_after + 1, log_end + 1):
             if matching(position):
                 shown = self._progress.received(position)
@@ -131,7 +132,8 @@ class Client:
     @staticmethod
     def read_ack(fields: Json) -> Ack:
         """Read an ack that a scenario gives."""
-        return Ack(**({"ack_type": "persisted"} | fields))
+        wire = {_WIRE.get(name, name): value for name, value in fields.items()}
+        return msgspec.convert({"c": "ack", "a": "persisted"} | wire, Ack)
 
     @staticmethod
     def plain(ack: Ack) -> dict[str, Any]:

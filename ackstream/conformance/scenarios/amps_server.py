@@ -110,7 +110,7 @@ class Server:
     def _subscribe(self, command: Command) -> None:
         starts = {None: self.log_end, commands.NOW: self.log_end, commands.EPOCH: 0, commands.MOST_RECENT: 0}
         start = command.bookmark
-        after = starts[start] if start in starts else int(start)  # type: ignore[index,arg-type]
+        after = starts[start] if start in starts else int(start)  # type: ignore[arg-type]
         stop = None if command.stop is None else {_LOG: command.stop}
         replay = Replay({_LOG: after}, {_LOG: self.log_end}, stop)
         self._subscriptions.append((replay, command))

@@ -1,4 +1,4 @@
-"""Scenarios of Solace producers: window, broker acks, retransmission, refusals, lost flows (brokers.md 3.1 S1 to S13)."""
+"""Scenarios of Solace producers: window, broker acks, retransmission, refusals, lost flows (brokers.md 3.1, to S13)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Flow:
         self.stored = dict.fromkeys(self._queues, 0)
         self._copies: dict[int, int] = {}
         self._silent = given.get("broker", "ok") == "silent"
-        self._losses = given.get("lose_broker_acks", 0)
+        self._losses: int = given.get("lose_broker_acks", 0)
         unacked = given.get("unacked", 0)
         size = given.get("pub_window", max(window.DEFAULT_WINDOW, unacked))
         self.window = PublishWindow(size, given.get("pub_ack_time_ms", window.DEFAULT_ACK_TIME_MS))
@@ -189,8 +189,9 @@ class _Flow:
             self._admit()
 
     def _lost(self) -> bool:
-        self._losses -= 1
-        return self._losses >= 0
+        lost = self._losses > 0
+        self._losses -= lost
+        return lost
 
     # -- what was seen -----------------------------------------------------------------------------------------------
 
