@@ -8,13 +8,15 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REMEMBERED = 65_536
 """So many reply-ids are known again. The sink repeats what it wrote shortly before a crash, not more."""

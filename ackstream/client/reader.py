@@ -47,7 +47,8 @@ class Reader:
         """Have a rebalance that is not finished looked after by the next poll.
 
         The library forgets one that the leader of a group began because the partitions had changed, where a poll ends
-        between the assignment and its confirmation: the member then has no heartbeat and commits nothing any more.
+        between the assignment and its confirmation: the member then has no heartbeat and commits nothing any more. A
+        poll without a timeout would never see the confirmation.
         """
         coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
         if coordinator.rebalance_in_progress():

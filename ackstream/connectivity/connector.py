@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from kafka.errors import KafkaError
+
 from ackstream.client.closing import Closing
-from ackstream.client.declarer import Declarer
+from ackstream.client.labels import Labels
 from ackstream.connections import KafkaConnection, MqttConnection
 from ackstream.connections import KafkaSource as KafkaSourceSettings
 from ackstream.connectivity.deliveries import backoff
@@ -25,13 +26,13 @@ from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Sequence
 
     from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
 
-DECLARE_SECONDS = 15.0
 TURN_SECONDS = 0.1
 
 
@@ -45,8 +46,7 @@ class Connector(Closing):
         """
         with ExitStack() as stack:
             system = stack.enter_context(System(settings.kafka))
-            declarer = stack.enter_context(Declarer(settings.kafka))
-            self._links = [_Link(each, settings.kafka, system, declarer) for each in connections]
+            self._links = [_Link(each, settings.kafka, system) for each in connections]
             for link in self._links:
                 stack.callback(link.close)
             self._stack = stack.pop_all()
@@ -72,15 +72,13 @@ class Connector(Closing):
 class _Link:
     """One connection, open or not."""
 
-    def __init__(
-        self, connection: KafkaConnection | MqttConnection, kafka: Kafka, system: System, declarer: Declarer
-    ) -> None:
+    def __init__(self, connection: KafkaConnection | MqttConnection, kafka: Kafka, system: System) -> None:
         self._connection = connection
+        self._wanted = frozenset(connection.labels.to_declare)
         self._kafka = kafka
         self._system = system
-        self._declarer = declarer
         self._stack: ExitStack | None = None
-        self._lost = threading.Event()
+        self._labels: Labels | None = None
         self._attempts = 0
         self._open_at = 0.0
 
@@ -89,14 +87,14 @@ class _Link:
         return self._stack is not None
 
     def turn(self, now: float) -> None:
-        if self._lost.is_set():
+        if self._labels is not None and self._labels.held != self._wanted:
             log.error("The connection %s lost its labels.", self._connection.id)
             self.close()
         if self._stack is not None or now < self._open_at:
             return
         try:
             self._open()
-        except (AckstreamError, DittoError, TimeoutError) as error:
+        except (AckstreamError, DittoError, KafkaError, OSError) as error:
             self._attempts += 1
             wait = backoff(self._attempts)
             self._open_at = time.monotonic() + wait
@@ -113,31 +111,24 @@ class _Link:
     def close(self) -> None:
         if self._stack is not None:
             self._stack.close()
-            self._stack = None
-        self._lost.clear()
+            self._stack = self._labels = None
 
     def _open(self) -> None:
         connection = self._connection
         with ExitStack() as stack:
-            self._declare(stack)
+            labels = Labels(stack, self._kafka, self._wanted, connection.id)
             publisher = stack.enter_context(
                 MqttPublisher(connection)
                 if isinstance(connection, MqttConnection)
                 else KafkaPublisher(foreign(connection, self._kafka), debug=connection.debug)
             )
-            if connection.targets or connection.labels.to_declare:
+            if connection.targets or self._wanted:
                 outlets = stack.enter_context(Outlets(connection, self._kafka, publisher))
                 outlets.start()
             for source in self._sources(publisher):
                 stack.enter_context(source)
                 source.start()
-            self._stack = stack.pop_all()
-
-    def _declare(self, stack: ExitStack) -> None:
-        labels = self._connection.labels.to_declare
-        if labels:
-            future = self._declarer.declare(labels, group=self._connection.id, lost=self._lost.set)
-            stack.callback(self._declarer.release, future.result(DECLARE_SECONDS))
+            self._stack, self._labels = stack.pop_all(), labels
 
     def _sources(self, publisher: KafkaPublisher | MqttPublisher) -> Iterator[KafkaSource | MqttSource]:
         connection = self._connection

@@ -125,9 +125,8 @@ class KafkaSource(Closing):
         # nothing is taken, but the group has to see that this member lives
         resting = self._places - self._paused.keys()
         self._consumer.pause(*resting)
-        records = self._reader.read(0, 1)
+        records = self._reader.read(POLL_MS, 1)
         self._consumer.resume(*resting)
-        self._intake.turn(POLL_MS / 1000)
         return records
 
     def _take(self, record: Any) -> None:

@@ -10,13 +10,14 @@ import threading
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.closing import Closing
-from ackstream.connectivity.deliveries import Deliveries, Delivery
+from ackstream.connectivity.deliveries import Deliveries, Delivery, backoff
 from ackstream.connectivity.messages import ExternalMessage
 from ackstream.connectivity.mqtt_client import CONNECT_SECONDS, connect, mqtt_client, unreachable
 from ackstream.connectivity.transports import Mqtt, mqtt
@@ -45,6 +46,7 @@ class MqttSource(Closing):
 
         :param index: which source of the connection; part of the client id
         """
+        self._id = connection.id
         self._connection = connection
         self._source = source
         self._intake = intake
@@ -54,12 +56,14 @@ class MqttSource(Closing):
         self._client.on_message = self._incoming
         self._joined = threading.Event()
         self._closing = threading.Event()
+        self._leaving = threading.Event()
         # of one place at most: the client's thread waits, and so does the broker, while there is no room
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
-        self._session = 0
+        self._session = self._taken_session = 0
         self._numbers = count()
         self._deliveries: Deliveries[int] = Deliveries()
         self._unacknowledged: deque[tuple[int, MQTTMessage]] = deque()
+        self._reconnects = 0
         self._reconnect_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}-{index}", daemon=True)
 
@@ -88,19 +92,19 @@ class MqttSource(Closing):
 
     def _connected(self, client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
         if code.is_failure:
-            log.warning("The MQTT broker of the connection %s refuses it: %s", self._connection.id, code)
+            log.warning("The MQTT broker of the connection %s refuses it: %s", self._id, code)
             return
         self._session += 1
         client.subscribe([(address, self._source.qos) for address in self._source.addresses])
 
     def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
         if any(code.is_failure for code in codes):
-            log.warning("The MQTT broker refuses subscriptions of the connection %s: %s", self._connection.id, codes)
+            log.warning("The MQTT broker refuses subscriptions of the connection %s: %s", self._id, codes)
         else:
             self._joined.set()
 
     def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
-        while not self._closing.is_set():
+        while not (self._closing.is_set() or self._leaving.is_set()):
             try:
                 self._queue.put((self._session, message), timeout=POLL_SECONDS)
             except Full:
@@ -133,8 +137,11 @@ class MqttSource(Closing):
         if session != self._session:
             # it comes again with the new connection
             return
+        if session != self._taken_session:
+            self._taken_session = session
+            self._unacknowledged.clear()
+            self._deliveries.keep([session])
         number = next(self._numbers)
-        self._deliveries.keep([session])
         self._deliveries.start(session, number)
         delivery = self._deliveries.begin(session, number)
         if delivery is None:
@@ -143,10 +150,10 @@ class MqttSource(Closing):
             self._deliveries.settle(delivery)
         else:
             self._unacknowledged.append((number, message))
-        self._intake.take(external(message), partial(self._done, delivery), redelivered=message.dup)
+        self._intake.take(external(message), partial(self._done, delivery, message.qos), redelivered=message.dup)
 
-    def _done(self, delivery: Delivery[int], settlement: Settlement) -> None:
-        reconnect = self._connection.reconnect_for_redelivery
+    def _done(self, delivery: Delivery[int], qos: int, settlement: Settlement) -> None:
+        reconnect = qos > 0 and self._connection.reconnect_for_redelivery
         if mqtt(settlement, reconnect_for_redelivery=reconnect) is Mqtt.RECONNECT:
             self._deliveries.reject(delivery)
         else:
@@ -161,21 +168,33 @@ class MqttSource(Closing):
         while self._unacknowledged and self._unacknowledged[0][0] < position:
             _, message = self._unacknowledged.popleft()
             self._client.ack(message.mid, message.qos)
+            self._reconnects = 0
 
     def _read_again(self, now: float) -> None:
         """Have rejected messages sent again, which takes a new connection."""
-        for _, wait in self._deliveries.again().values():
-            log.warning("A message of the connection %s was rejected; it connects anew.", self._connection.id)
-            self._client.disconnect()
-            self._client.loop_stop()
+        if self._deliveries.again():
+            # as often as nothing was settled in between
+            self._reconnects += 1
+            wait = backoff(self._reconnects)
+            log.warning("A message of the connection %s was rejected; it connects anew in %g s.", self._id, wait)
+            self._leave()
             self._reconnect_at = now + wait
         if self._reconnect_at is not None and now >= self._reconnect_at:
             self._reconnect_at = None
+            self._leaving.clear()
             try:
                 connect(self._client, self._connection)
             except Exception as error:  # noqa: BLE001 - tried again
                 log.warning("%s", error)
                 self._reconnect_at = now + 1.0
+
+    def _leave(self) -> None:
+        """Disconnect, and forget what is at hand: it comes again."""
+        self._leaving.set()
+        self._client.disconnect()
+        self._client.loop_stop()
+        with suppress(Empty):
+            self._queue.get_nowait()
 
 
 def external(message: MQTTMessage) -> ExternalMessage:

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 MAX_PUBLISHING = 1_000
 """With so many messages on their way to the other system, no further signals are read."""
 
+WAIT_SECONDS = 0.5
+
 
 class Outlets(Closing):
     """Publishes what targets want. After a crash some signals are published again, none is left out."""
@@ -43,6 +45,7 @@ class Outlets(Closing):
         self._outbound = Outbound(connection)
         self._publisher = publisher
         self._room = threading.BoundedSemaphore(MAX_PUBLISHING)
+        self._closing = threading.Event()
         live = self._outbound.streams & {"live-commands", "messages"}
         topics = ["events", "signals"] if live else ["events"]
         self._worker = Worker(
@@ -55,6 +58,7 @@ class Outlets(Closing):
 
     def close(self) -> None:
         """Stop; what is not published comes again with the next start."""
+        self._closing.set()
         self._worker.close()
 
     def _handle(self, record: Any, work: Work) -> None:
@@ -64,8 +68,11 @@ class Outlets(Closing):
         plan = self._outbound.plan(signal, datetime.fromtimestamp(record.timestamp / 1000, timezone.utc))
         self._answer(signal, weak_acks(signal, plan.weak), work)
         for publishing in plan.publishings:
-            self._room.acquire()
             self._worker.outbox.hold(work)
+            while not self._room.acquire(timeout=WAIT_SECONDS):
+                if self._closing.is_set():
+                    # it comes again with the next start
+                    return
             self._publisher.publish(publishing.message, partial(self._published, signal, publishing, work))
 
     def _publication(self, record: Any) -> Publication | None:

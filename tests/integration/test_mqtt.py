@@ -16,7 +16,7 @@ from tests.client.counterpart import Counterpart, aggregate, until
 from tests.conftest import free_ports
 from tests.integration.connections import connected
 from tests.integration.mqtt import IN_FLIGHT, Device, mosquitto
-from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, plain
+from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, ids, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,17 +83,19 @@ def test_a_message_is_acknowledged_when_it_is_settled(topics: Kafka, port: int, 
     assert [bytes(decode(record.value).value) for record in held] == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_was_not_settled_comes_again_with_the_next_connection(topics: Kafka, port: int, name: str) -> None:
+def test_what_was_not_acknowledged_comes_again_with_the_next_connection(topics: Kafka, port: int, name: str) -> None:
     configured = settings(topics, port, name, sources=[source(name)])
     with closing(Device(port)) as device, Counterpart(topics, Answers(b=[None])) as job:
         with connected(configured):
-            for lamp in "ab":
+            for lamp in "abc":
                 device.publish(f"{name}/{lamp}", lamp)
-            until(lambda: len(job.seen) == 2, "both signals")
-        device.publish(f"{name}/c", "c")
+            # the broker sends the third one when the first one is acknowledged
+            until(lambda: len(job.seen) == 3, "all signals")
+        device.publish(f"{name}/d", "d")
         with connected(configured):
-            until(lambda: len(job.seen) == 4, "the unsettled one and the one that came meanwhile")
-    assert plain(job) == ["a", "b", "b", "c"]
+            until(lambda: len(job.seen) == 6, "those behind the open one, and the one that came meanwhile")
+    assert plain(job) == ["a", "b", "c", "b", "c", "d"]
+    assert len(set(ids(job))) == 6
 
 
 @pytest.mark.parametrize(("reconnect", "expect"), [(True, ["a", "a", "b"]), (False, ["a", "b"])])
@@ -147,7 +149,7 @@ def test_answers_and_events_are_published(topics: Kafka, port: int, name: str) -
         until(lambda: "told" in acks_of(topics), "the acknowledgement")
     answer, event = device.received
     assert (answer.topic, json.loads(answer.payload)["status"]) == ("answers/lamp", 200)
-    assert (event.topic, event.payload) == ("events/lamp", b'{"a":1}')
+    assert (event.topic, event.payload) == ("events/lamp", b'{"a": 1}')
     assert acks_of(topics)["told"][label]["status"] == 200
 
 
