@@ -98,7 +98,7 @@ def typical_seconds(found: list[Any]) -> float | None:
 
 
 def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
-    warm_up, seconds = (3, 5) if bench.small else (15, 45)
+    warm_up, seconds = (3, 5) if bench.small else (15, 30)
     settings = bench.settings("twin-latency")
     _produce(settings, (create(thing) for thing in range(things)))
     out = bench.directory / "twin-load.json"

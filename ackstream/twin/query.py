@@ -7,6 +7,7 @@ refuses to take twice, and to the same messages, which are sent again.
 
 from __future__ import annotations
 
+import gc
 import json
 from contextlib import closing
 from functools import partial
@@ -119,11 +120,15 @@ class Twin:
         if self._things is None:
             self._first = journal.first_batch(spark, self._settings.lake, query_id)
             self._things = load(journal.before(spark, self._settings.lake, self._first + batch_id).toArrow())
+            gc.freeze()
         result = fold(read_records(frame, self._limits), self._things, self._limits)
         if result.rows:
             self._append(spark, result.rows, query_id, self._first + batch_id)
         self._things.update(result.changed)
         send(spark, self._settings, result.messages)
+        # data frames are in reference cycles, and each keeps its batch in the JVM until Python looks for them: after
+        # a minute of full batches there was no heap left
+        gc.collect()
 
     def _append(self, spark: SparkSession, rows: Sequence[Row], query_id: str, batch: int) -> None:
         table = columns(rows, _ROWS)
