@@ -40,9 +40,10 @@ class Ignored(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What a report came to; without ``conf`` the reader sends it again."""
+    """What a report came to: ``done`` are samples that are done by it; without ``conf`` the reader sends it again."""
 
     events: tuple[ApplicationAcknowledged, ...] = ()
+    done: tuple[Interval, ...] = ()
     conf: AppAckConf | None = None
     ignored: tuple[Ignored, ...] = ()
 
@@ -92,20 +93,23 @@ class Retention:
         start = self.done.start if kept else self.written + 1
         self.readers[reader] = Subscription(Intervals(start=start, max_holes=self._max_holes), role)
 
-    def leave(self, reader: str) -> None:
-        """Note that a reader is gone for good: samples are kept for its required role, no longer for itself (R20)."""
+    def leave(self, reader: str) -> list[Interval]:
+        """Note that a reader is gone for good: samples are kept for its required role, no longer for itself (R20).
+
+        Returns what is done now.
+        """
         known = self.readers.get(reader)
-        if known is not None:
-            known.present = False
-            self._settle(self.done.first_hole, self.written)
+        if known is None:
+            return []
+        known.present = False
+        return self._settle(self.done.first_hole, self.written)
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
-    def write(self, last: int) -> None:
-        """Note that there are samples up to ``last``."""
-        if last > self.written:
-            first, self.written = self.written + 1, last
-            self._settle(first, last)
+    def write(self, last: int) -> list[Interval]:
+        """Note that there are samples up to ``last``; return those that nobody has to acknowledge."""
+        first, self.written = self.written + 1, max(last, self.written)
+        return self._settle(first, self.written)
 
     def receive(self, report: AppAck | ProtocolAck) -> Receipt:
         """Take what a reader says; a stale or impossible report changes nothing, and the receipt says why."""
@@ -126,13 +130,12 @@ class Retention:
         else:
             intervals = report.intervals
         events, ignored = self._take(report.reader, known, intervals)
-        for event in events:
-            self._settle(event.first, event.last)
+        done = [run for event in events for run in self._settle(event.first, event.last)]
         complete = all(entry.reason == "response-too-long" for entry in ignored)
         if isinstance(report, ProtocolAck):
-            return Receipt((), None, tuple(ignored))
+            return Receipt((), tuple(done), None, tuple(ignored))
         conf = AppAckConf(report.reader, self._writer, report.epoch, count) if complete else None
-        return Receipt(tuple(events), conf, tuple(ignored))
+        return Receipt(tuple(events), tuple(done), conf, tuple(ignored))
 
     def _take(
         self, reader: str, known: Subscription, intervals: Iterable[AckInterval]
@@ -157,10 +160,10 @@ class Retention:
             ]
         return events, ignored
 
-    def _settle(self, first: int, last: int) -> None:
-        """Note which samples of a range are done now."""
+    def _settle(self, first: int, last: int) -> list[Interval]:
+        """Note which samples of a range are done now; return those that were not before."""
         if first > last:
-            return
+            return []
         groups: list[tuple[int, list[Intervals]]] = [
             (quorum, [known.acknowledged for known in self.readers.values() if known.role == role])
             for role, quorum in self._required.items()
@@ -173,7 +176,7 @@ class Retention:
         runs = [(first, last)]
         for quorum, sets in groups:
             runs = [found for run in runs for found in covered(sets, quorum, *run)]
-        self.done.merge(runs)
+        return self.done.merge(runs)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

@@ -61,11 +61,12 @@ class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class Settlement(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="settle"):
-    """A consumer has decided about one message of a queue."""
+    """A consumer has decided about one message of a queue; ``delivery`` 1 is the message's first."""
 
     consumer: str
     message: str
     outcome: Outcome
+    delivery: int = 1
     reason: str | None = None
 
 
@@ -95,6 +96,17 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
         return self.response is not None
 
 
+class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_done"):
+    """Samples of a writer that everybody who matters has acknowledged; all up to ``released`` are.
+
+    What a publisher's ``wait_for_acknowledgments`` waits for.
+    """
+
+    writer: str
+    intervals: tuple[tuple[int, int], ...]
+    released: int
+
+
 ConsumerRecord: TypeAlias = AppAck | ProtocolAck | Settlement
 
 _decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
@@ -116,6 +128,6 @@ def read(value: bytes) -> ConsumerRecord:
         raise ConsumerRecordError(f"This is no record of a consumer: {error}.") from error
 
 
-def write(record: ConsumerRecord | AppAckConf | ApplicationAcknowledged) -> bytes:
+def write(record: ConsumerRecord | AppAckConf | ApplicationAcknowledged | SamplesDone) -> bytes:
     """Return the JSON of a record; response data is base64."""
     return _encode(record)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 Interval: TypeAlias = tuple[int, int]
 """First and last number, both included."""
@@ -118,6 +118,25 @@ class Intervals:
     def holes(self) -> int:
         """How many runs of numbers below the highest are missing."""
         return len(self._firsts) - (self.first_hole > self.start)
+
+    def dump(self) -> list[int]:
+        """Return small numbers to rebuild the set from: for each run how far it is behind the one before, and on."""
+        steps, position = [], self.start
+        for first, last in self:
+            steps += [first - position, last - first]
+            position = last
+        return steps
+
+    @classmethod
+    def load(cls, steps: Sequence[int], *, start: int = 1, max_holes: int | None = None) -> Intervals:
+        """Rebuild a set from what :meth:`dump` gave."""
+        held = cls(start=start, max_holes=max_holes)
+        position = start
+        for gap, length in zip(steps[::2], steps[1::2], strict=True):
+            first, position = position + gap, position + gap + length
+            held._firsts.append(first)
+            held._lasts.append(position)
+        return held
 
     def __iter__(self) -> Iterator[Interval]:
         """Iterate over the runs, ascending."""

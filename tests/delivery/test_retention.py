@@ -51,7 +51,7 @@ def test_a_sample_is_done_when_all_readers_that_are_there_have_acknowledged_it()
     assert receipt.events == (ApplicationAcknowledged("w1", "A", 1, 3),)
     assert receipt.conf == AppAckConf("A", "w1", 1, 1)
     assert writer.retention.retained == [(1, 5)]
-    writer.ack("B", (2, 2))
+    assert writer.ack("B", (2, 2)).done == ((2, 2),)
     assert (writer.retention.released, 2 in writer.retention.done) == (0, True)
     writer.ack("B", (1, 1))
     assert (writer.retention.released, writer.retention.retained) == (2, [(3, 5)])
@@ -197,10 +197,9 @@ def test_a_plain_reader_that_leaves_is_waited_for_no_longer() -> None:
     writer = _two_readers()
     writer.ack("A", (1, 4))
     assert writer.retention.waiting_for(1) == ["B"]
-    writer.retention.leave("B")
+    assert writer.retention.leave("B") == [(1, 4)]
     assert writer.retention.retained == [(5, 5)]
-    writer.retention.leave("nobody")
-    assert writer.retention.retained == [(5, 5)]
+    assert writer.retention.leave("nobody") == []
 
 
 def test_a_plain_reader_that_comes_late_is_concerned_by_what_comes_after() -> None:

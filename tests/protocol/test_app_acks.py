@@ -21,7 +21,7 @@ APP_ACK = AppAck("R1", "w1", 3, 17, (AckInterval(1, 3, reported=True), AckInterv
 
 
 @pytest.mark.parametrize(
-    "record", [APP_ACK, ProtocolAck("R1", "w1", 1, 9), Settlement("c1", "t-0-42", "failed", "no disk")]
+    "record", [APP_ACK, ProtocolAck("R1", "w1", 1, 9), Settlement("c1", "t-0-42", "failed", 2, "no disk")]
 )
 def test_what_consumers_say_is_read_as_it_was_written(record: ConsumerRecord) -> None:
     assert read(write(record)) == record

@@ -139,3 +139,12 @@ def test_it_equals_no_other_thing() -> None:
     assert Intervals([(1, 1)]) != [(1, 1)]
     with pytest.raises(TypeError):
         hash(Intervals())
+
+
+@given(starts, st.lists(intervals))
+def test_it_is_rebuilt_from_its_dump(start: int, added: list[Interval]) -> None:
+    held = Intervals(added, start=start, max_holes=99)
+    again = Intervals.load(held.dump(), start=start, max_holes=99)
+    assert again == held
+    assert again.max_holes == 99
+    assert all(step >= 0 for step in held.dump())
