@@ -1,0 +1,47 @@
+"""RQL filters as conditions on rows of ``things``: the same evaluation as everywhere, in Spark's Python workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pandas as pd
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.protocol.rql import check, matches, parse
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import Column
+
+_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+_decode = msgspec.json.Decoder().decode
+
+
+def fits(filter_: str, now: datetime) -> Column:
+    """Return a filter as a condition; a thing that was deleted fits none.
+
+    :param now: what ``time:now`` means, with its time zone
+    :raises DittoError: 400; the filter is not one
+    """
+    tree = parse(filter_)
+    check(tree)
+
+    def evaluate(things: pd.Series[Any], revisions: pd.Series[Any], created: Any, modified: Any) -> pd.Series[Any]:
+        return pd.Series(
+            [
+                thing is not None
+                and matches(
+                    tree,
+                    {**_decode(thing), "_revision": int(revision), "_created": born, "_modified": changed},
+                    time=now,
+                )
+                for thing, revision, born, changed in zip(things, revisions, created, modified, strict=True)
+            ],
+            dtype=bool,
+        )
+
+    # the session's time zone is UTC
+    times = [F.date_format(name, _TIME) for name in ("created_at", "modified_at")]
+    return F.pandas_udf(evaluate, "boolean", F.PandasUDFType.SCALAR)("thing", "revision", *times)
