@@ -42,7 +42,7 @@ _CLOSE_SECONDS = 5.0
 Start = Literal["latest", "earliest"]
 
 
-class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
+class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
     """Notes that the group has given this member its partitions; called in the library's thread."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Worker(Closing):
         self._progress: Progress[Any] = Progress()
         self._committed: dict[Any, int] = {}
         self._commit_at = 0.0
-        self._assignments = _Assignments()
+        self._assignments = Assignments()
         self._joined = threading.Event()
         self._closing = threading.Event()
         self._connect([kafka.topic(name) for name in topics], kafka.topic("acks"), start)

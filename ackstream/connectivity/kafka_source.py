@@ -19,6 +19,7 @@ from ackstream.client import connection
 from ackstream.client.closing import Closing
 from ackstream.client.errors import UnreachableError
 from ackstream.client.reader import POLL_MS, Reader
+from ackstream.client.worker import Assignments
 from ackstream.connectivity.deliveries import Deliveries, Delivery
 from ackstream.connectivity.messages import ExternalMessage
 from ackstream.connectivity.transports import Kafka as Action
@@ -69,7 +70,8 @@ class KafkaSource(Closing):
                 f"The connection {connection_id} reads the topic {missing[0]}, which {kafka.bootstrap} does not have: "
                 f"create it there, or correct connections.sources.addresses."
             )
-        self._consumer.subscribe(list(source.addresses))
+        self._assignments = Assignments()
+        self._consumer.subscribe(list(source.addresses), listener=self._assignments)
         self._reader = Reader(self._consumer, self._closing)
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection_id}", daemon=True)
 
@@ -109,7 +111,7 @@ class KafkaSource(Closing):
     def _run(self) -> None:
         while not self._closing.is_set():
             records = self._read()
-            if self._consumer.assignment() != self._places or not self._joined.is_set():
+            if self._assignments.changed.is_set():
                 self._take_partitions(records)
             for record in records:
                 self._take(record)
@@ -164,6 +166,7 @@ class KafkaSource(Closing):
 
     def _take_partitions(self, records: list[Any]) -> None:
         """Follow the partitions that the group has given this member, from where it is going to read them."""
+        self._assignments.changed.clear()
         places = set(self._consumer.assignment())
         self._deliveries.keep(places)
         self._paused = {place: until for place, until in self._paused.items() if place in places}
@@ -180,10 +183,10 @@ class KafkaSource(Closing):
                 self._deliveries.start(place, offset, self._seen(place, offset))
         except (KafkaError, AssertionError) as error:
             log.warning("Asking for the offsets of the connection %s failed and is tried again: %s", self._id, error)
+            self._assignments.changed.set()
         else:
             self._places = places
-            if places:
-                self._joined.set()
+            self._joined.set()
 
     def _seen(self, place: TopicPartition, offset: int) -> int:
         """Return up to where records of a partition may have come to whoever read it before."""
