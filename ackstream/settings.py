@@ -116,6 +116,28 @@ class Twin(Part):
     group: str = "ackstream-twin"
 
 
+class PublishRule(Part):
+    """Lets clients publish to topics; ``*`` stands for any run of characters."""
+
+    clients: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[str, ...] = ("*",)
+
+
+class Persist(Part):
+    """The job that writes publishers' messages to their table and acknowledges them."""
+
+    interval: Milliseconds = Field("500ms")  # type: ignore[assignment]
+    max_offsets_per_trigger: int = Field(100_000, ge=1)
+    max_message_bytes: int = Field(1_000_000, ge=1)
+    daily_quota_bytes: int = Field(0, ge=0)
+    topics: tuple[str, ...] = ()
+    entitlements: tuple[PublishRule, ...] = ()
+    subscriptions: tuple[str, ...] = ()
+    reject_no_match: bool = True
+    reject_over_quota: bool = True
+    group: str = "ackstream-persist"
+
+
 class Lake(Part):
     """The Delta tables."""
 
@@ -173,6 +195,7 @@ class Settings(Part):
     clock: Clock = Clock()
     archive: Archive = Archive()
     twin: Twin = Twin()
+    persist: Persist = Persist()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
     connections: tuple[Connection, ...] = ()

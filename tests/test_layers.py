@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": {"protocol"},
     "lake": {"protocol"},
     "twin": {"protocol", "lake"},
-    "publishing": {"protocol"},
+    "publishing": {"protocol", "lake"},
     "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections", "gateway"},
 }

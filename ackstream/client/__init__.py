@@ -11,7 +11,20 @@ from ackstream.client.errors import (
     NotSentError,
     RequestError,
     RequestTimeout,
+    StoreError,
     UnreachableError,
+)
+from ackstream.client.publisher import Publisher
+from ackstream.client.receipts import (
+    AcknowledgementTimeout,
+    FailedMessage,
+    FlushTimeout,
+    LogonTimeout,
+    PublisherClosedError,
+    PublishStatistics,
+    Receipt,
+    TakenOverError,
+    WouldBlockError,
 )
 from ackstream.client.reply import Reply
 from ackstream.client.requester import Requester
@@ -22,6 +35,7 @@ from ackstream.client.subscriber import Subscriber
 
 __all__ = [
     "Ack",
+    "AcknowledgementTimeout",
     "After",
     "Answer",
     "ClientError",
@@ -29,8 +43,15 @@ __all__ = [
     "Command",
     "CorrelationIdInUseError",
     "Delivered",
+    "FailedMessage",
+    "FlushTimeout",
+    "LogonTimeout",
     "NoReplyExpectedError",
     "NotSentError",
+    "PublishStatistics",
+    "Publisher",
+    "PublisherClosedError",
+    "Receipt",
     "Reply",
     "RequestError",
     "RequestTimeout",
@@ -40,8 +61,11 @@ __all__ = [
     "ResponderStatistics",
     "Response",
     "Signal",
+    "StoreError",
     "Stored",
     "Subscriber",
     "SubscriberStatistics",
+    "TakenOverError",
     "UnreachableError",
+    "WouldBlockError",
 ]

@@ -160,7 +160,7 @@ class SqliteMessages:
         (owner, self._discarded, self._last) = database.execute("SELECT * FROM store").fetchone()
         if owner != client:
             raise StoreError(
-                f"The publish store {self._path} is that of the client {owner}, not of {client}: give each client its own."
+                f"The publish store {self._path} belongs to the client {owner}, not to {client}: give each its own."
             )
         (self._count,) = database.execute("SELECT count(*) FROM messages").fetchone()
 

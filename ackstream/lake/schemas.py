@@ -192,6 +192,40 @@ THINGS_SEARCH = StructType(
     ]
 )
 
+# -- tables of publishers ---------------------------------------------------------------------------------------------
+
+MESSAGES = StructType(
+    [
+        _optional("client", TEXT, "who published it; null where it does not say"),
+        _required("received_at", TIME, "the broker's time of the message"),
+        _required("batch", LONG, "number of the batch, growing over all checkpoints of the job"),
+        _optional("seq", LONG, "the client's sequence number"),
+        _required("query_id", TEXT, "id of the persist query that wrote it"),
+        _optional("reason", TEXT, "why it was refused; null: it was taken"),
+        _optional("subject", TEXT, "the topic that its publisher named"),
+        _optional("key", BYTES, "the application's key"),
+        _optional("value", BYTES, "the message"),
+        StructField(
+            "headers",
+            ArrayType(StructType([StructField("name", TEXT), StructField("value", BYTES)])),
+            nullable=True,
+            metadata={"comment": "the application's record headers"},
+        ),
+        *_coordinates("message"),
+        _day("received_at"),
+    ]
+)
+
+PUBLISHERS = StructType(
+    [
+        _required("client", TEXT, "name of the publisher"),
+        _required("batch", LONG, "batch after which this holds; the newest row of a client counts"),
+        _required("last_seq", LONG, "everything up to it is stored or refused"),
+        _required("query_id", TEXT, "id of the persist query that wrote it"),
+        _required("state", TEXT, "JSON: the client's ledger, of which the next batch starts"),
+    ]
+)
+
 # -- ledger -----------------------------------------------------------------------------------------------------------
 
 
@@ -278,4 +312,13 @@ TWIN_TABLES = {
 }
 """The tables of the twin."""
 
-ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES}
+PUBLISHER_TABLES = {
+    table.name: table
+    for table in (
+        Table("messages", "One row a message of a publisher, taken or refused.", MESSAGES),
+        Table("publishers", "How far each publisher is, batch by batch.", PUBLISHERS, None),
+    )
+}
+"""The tables of publishers."""
+
+ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES}

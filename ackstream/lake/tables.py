@@ -10,7 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, Table
+from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, TWIN_TABLES, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,7 +67,7 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     """
     place = location(lake, name)
     if not DeltaTable.isDeltaTable(spark, place):
-        job = "archive" if name in TABLES else "twin"
+        job = "archive" if name in TABLES else "twin" if name in TWIN_TABLES else "persist"
         raise StartError(f"There is no table {name} at {place}; start the {job} job, or correct lake.path.")
     return spark.read.format("delta").load(place)
 

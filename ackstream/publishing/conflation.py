@@ -7,9 +7,12 @@ before it: 1 to 5 with 3 refused is success 2, failure 3, success 5.
 from __future__ import annotations
 
 from bisect import insort
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.intervals import Interval, Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DUPLICATE = "duplicate"
 
@@ -33,14 +36,15 @@ class _Note(NamedTuple):
 class Conflation:
     """The outcomes of one client's messages, merged; they come in any order, as the parts of the system finish."""
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, *, failed: Mapping[int, str] | None = None) -> None:
         """Begin.
 
         :param expected: the first number that is to be answered
+        :param failed: what earlier ones have failed for, as far as it is known
         """
         self._decided = Intervals(start=expected)
         self._asked = Intervals(start=expected)
-        self._failed: dict[int, str] = {}
+        self._failed = dict(failed or {})
         self._notes: list[_Note] = []
         self._order = 0
         self._position = expected
@@ -49,6 +53,20 @@ class Conflation:
     def watermark(self) -> int:
         """The number up to which everything is decided."""
         return self._decided.watermark
+
+    @property
+    def held(self) -> list[Interval]:
+        """The runs of decided numbers behind the first hole."""
+        return [(first, last) for first, last in self._decided if first > self.watermark]
+
+    @property
+    def asked_beyond(self) -> list[Interval]:
+        """The runs of those about which somebody wants to know."""
+        return [(first, last) for first, last in self._asked if first > self.watermark]
+
+    def decided(self, seq: int) -> bool:
+        """Tell whether a number is decided, or lies before all that are to be answered."""
+        return seq in self._decided
 
     def decide(self, seq: int, reason: str | None, *, asked: bool = True) -> None:
         """Note that a message is durable, or has failed for a reason.

@@ -115,7 +115,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_store_of_another_client_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="that of the client p1, not of p2"):
+    with pytest.raises(StoreError, match="belongs to the client p1, not to p2"):
         SqliteMessages(_filled(tmp_path / "store"), "p2")
 
 

@@ -1,0 +1,248 @@
+"""The persist query: messages from Kafka to their table, each once; what their publishers are told, after the commit.
+
+A batch brings only the headers of its records to the driver, where they are folded over the clients' ledgers; the
+values go from Kafka to the table by themselves. Then both tables are written, and only then anything is said. A batch
+that runs again after a crash starts from the ledgers as they were before it and comes to the same rows, which the tables
+refuse to take twice, and to the same acks, which are sent again with the same ids.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark import inheritable_thread_target
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.lake import tables
+from ackstream.lake.schemas import MESSAGES, PUBLISHER_TABLES, PUBLISHERS
+from ackstream.publishing.acks import encode_ack
+from ackstream.publishing.ledger import Fold, Ledger, facts, fold
+from ackstream.publishing.verdicts import Entitlement, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.publishing.acks import Ack
+    from ackstream.settings import Settings
+
+NAME = "persist"
+ROWS_A_FILE = 100_000
+
+_HEADERS = {
+    "client": "client", "seq": "seq", "command": "command", "cid": "cid", "ack": "ack", "subject": "topic",
+    "ttl": "ttl", "first": "first", "conflation": "ack-conflation",
+}  # fmt: skip
+"""Columns, and the record headers they come from."""
+
+_REFUSED = pa.schema(
+    [("refused_partition", pa.int32()), ("refused_offset", pa.int64()), ("refused_reason", pa.string())]
+)
+_LEDGERS = pa.schema([("client", pa.string()), ("last_seq", pa.int64()), ("state", pa.string())])
+_ACKS = pa.schema([("key", pa.string()), ("value", pa.binary())])
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Ledger).decode
+
+
+def start(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
+    """Make the tables and start the query; it runs until it is stopped.
+
+    :param available_now: stop by itself at the topic's present end
+    :raises StartError: where a table is not as this version writes it
+    """
+    tables.create(spark, settings.lake, PUBLISHER_TABLES)
+    source = (
+        spark.readStream.format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
+        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+        .option("subscribe", settings.kafka.topic("messages"))
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", settings.persist.max_offsets_per_trigger)
+        # the default of 500 ms is waited out by every almost empty batch
+        .option("kafka.fetch.max.wait.ms", "5")
+        .load()
+    )
+    when = {"availableNow": True} if available_now else {"processingTime": f"{settings.persist.interval} milliseconds"}
+    return (
+        source.writeStream.queryName(NAME)
+        .option("checkpointLocation", settings.lake.checkpoint(NAME))
+        .foreachBatch(partial(_write, Persist(settings)))
+        .trigger(**when)
+        .start()
+    )
+
+
+def rules(settings: Settings) -> Rules:
+    """Read from the settings what is refused."""
+    persist = settings.persist
+    return Rules(
+        topics=persist.topics,
+        entitlements=tuple(Entitlement(rule.clients, rule.topics) for rule in persist.entitlements),
+        subscriptions=persist.subscriptions or None,
+        reject_no_match=persist.reject_no_match,
+        max_bytes=persist.max_message_bytes,
+        daily_quota=persist.daily_quota_bytes,
+        reject_over_quota=persist.reject_over_quota,
+    )
+
+
+class Persist:
+    """The clients' ledgers in memory, and what a batch does with them."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start without ledgers: the first batch tells as of when they are needed."""
+        self._settings = settings
+        self._rules = rules(settings)
+        self._ledgers: dict[str, Ledger] | None = None
+        self._first = 0
+
+    def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
+        """Fold one batch, write its messages and ledgers, tell the publishers.
+
+        :param frame: records of the messages topic as Spark's Kafka source gives them; none is fine
+        :param batch_id: the batch's number, growing within the query
+        """
+        spark = frame.sparkSession
+        if self._ledgers is None:
+            self._first, self._ledgers = load(spark, self._settings, query_id, batch_id)
+        records = _with_headers(frame).persist()
+        try:
+            table = records.select(
+                "partition", "offset", F.unix_millis("timestamp"), F.coalesce(F.length("value"), F.lit(0)), *_HEADERS
+            ).toArrow()
+            if not table.num_rows:
+                return
+            table = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
+            result = fold(
+                facts([column.to_pylist() for column in table.columns]),
+                self._ledgers,
+                self._rules,
+                self._settings.persist.interval,
+            )
+            batch = self._first + batch_id
+            work = [partial(self._append_messages, records, result, table.num_rows, query_id, batch)]
+            if result.changed:
+                work.append(partial(self._append_ledgers, spark, result, query_id, batch))
+            with ThreadPoolExecutor(len(work), thread_name_prefix=NAME) as pool:
+                # the threads keep the query's job group, so that stopping the query stops them
+                for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
+                    future.result()
+        finally:
+            records.unpersist()
+        self._ledgers.update(result.changed)
+        tell(spark, self._settings, result.acks)
+
+    def _append_messages(self, records: DataFrame, result: Fold, count: int, query_id: str, batch: int) -> None:
+        rows = _judged(records, result).withColumns(
+            {
+                "received_at": F.col("timestamp"),
+                "query_id": F.lit(query_id),
+                "batch": F.lit(batch).cast("long"),
+                "seq": F.expr("try_cast(seq AS BIGINT)"),
+                "day": F.to_date("timestamp"),
+            }
+        )
+        self._append(
+            rows.select(*MESSAGES.fieldNames()).coalesce(-(-count // ROWS_A_FILE)), "messages", query_id, batch
+        )
+
+    def _append_ledgers(self, spark: SparkSession, result: Fold, query_id: str, batch: int) -> None:
+        clients = list(result.changed)
+        ledgers = list(result.changed.values())
+        arrow = pa.Table.from_pydict(
+            {
+                "client": clients,
+                "last_seq": [ledger.watermark for ledger in ledgers],
+                "state": [_encode(ledger).decode() for ledger in ledgers],
+            },
+            schema=_LEDGERS,
+        )
+        own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long")}
+        rows = spark.createDataFrame(arrow).withColumns(own).select(*PUBLISHERS.fieldNames())
+        self._append(rows.coalesce(1), "publishers", query_id, batch)
+
+    def _append(self, rows: DataFrame, table: str, query_id: str, batch: int) -> None:
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", f"{query_id}/{table}")
+            .option("txnVersion", batch)
+            .save(tables.location(self._settings.lake, table))
+        )
+
+
+def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Ledger]]:
+    """Return the number of the query's first batch, and the ledgers as they were before the given one.
+
+    The batches of earlier checkpoints come before those of this one.
+    """
+    publishers = tables.read(spark, settings.lake, "publishers")
+    last = publishers.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
+    first = 0 if last is None else last + 1
+    newest = (
+        publishers.where(F.col("batch") < first + batch_id)
+        .groupBy("client")
+        .agg(F.max_by("state", "batch").alias("state"))
+    )
+    return first, {client: _decode(state) for client, state in newest.collect()}
+
+
+def tell(spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, Ack]]) -> None:
+    """Write acks to their topic, those of a client in order."""
+    if not acks:
+        return
+    arrow = pa.Table.from_pydict(
+        {"key": [client for client, _ in acks], "value": [encode_ack(ack) for _, ack in acks]}, schema=_ACKS
+    )
+    kafka = settings.kafka
+    (
+        spark.createDataFrame(arrow)
+        # one task: what concerns one client stays in order
+        .coalesce(1)
+        .write.format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("kafka.linger.ms", "5")
+        .option("topic", kafka.topic("publisher-acks"))
+        .save()
+    )
+
+
+def _with_headers(frame: DataFrame) -> DataFrame:
+    headers = {name: F.make_valid_utf8(_header(header).cast("string")) for name, header in _HEADERS.items()}
+    own = F.transform(
+        F.filter("headers", lambda header: ~header["key"].isin(*_HEADERS.values(), "key", "ack-immediately")),
+        lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
+    )
+    columns = ["topic", "partition", "offset", "timestamp", "value", _header("key").alias("key"), own.alias("headers")]
+    return frame.select(*columns, *[value.alias(name) for name, value in headers.items()])
+
+
+def _header(name: str) -> Column:
+    return F.try_element_at(F.filter("headers", lambda header: header["key"] == name), F.lit(-1))["value"]
+
+
+def _judged(records: DataFrame, result: Fold) -> DataFrame:
+    """Leave out what is no message or there already; say of the others why they were refused, if they were."""
+    if not result.refused:
+        return records.withColumn("reason", F.lit(None).cast("string"))
+    columns = zip(*result.refused, strict=True)
+    arrow = pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _REFUSED, strict=True)], schema=_REFUSED
+    )
+    refused = F.broadcast(records.sparkSession.createDataFrame(arrow))
+    same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
+    joined = records.join(refused, same, "left").withColumn("reason", F.col("refused_reason"))
+    return joined.where(F.col("refused_offset").isNull() | F.col("reason").isNotNull())
+
+
+def _write(persist: Persist, frame: DataFrame, batch_id: int) -> None:
+    persist.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))

@@ -1,0 +1,92 @@
+"""Publishers, Kafka, the persist query and its tables together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client.publisher import Publisher
+from ackstream.lake import tables
+from ackstream.publishing import query
+from ackstream.publishing.reasons import NotEntitledError
+from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
+from ackstream.topics import ensure_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.publishing.acks import Ack
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def settings(kafka: Kafka, tmp_path: Path) -> Settings:
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    rules = Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),))  # type: ignore[arg-type]
+    made = Settings(kafka=kafka, lake=lake, persist=rules)
+    ensure_topics(made, ("messages", "publisher-acks"))
+    return made
+
+
+@pytest.fixture
+def running(spark: SparkSession, settings: Settings) -> Iterator[Any]:
+    started = query.start(spark, settings)
+    yield started
+    started.stop()
+
+
+def _rows(spark: SparkSession, settings: Settings) -> list[tuple[Any, ...]]:
+    rows = tables.read(spark, settings.lake, "messages").orderBy("client", "seq")
+    return [(row.client, row.seq, row.reason, bytes(row.value)) for row in rows.collect()]
+
+
+def test_the_example_of_the_document_on_the_running_system(
+    spark: SparkSession, settings: Settings, running: Any
+) -> None:
+    acks: list[Ack] = []
+    with Publisher(settings.kafka, client="p1", on_ack=acks.append, conflation_ms=10) as publisher:
+        assert publisher.effective_conflation_ms == 100
+        futures = [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
+        with pytest.raises(NotEntitledError):
+            futures[2].result(PATIENCE)
+        assert [futures[index].result(PATIENCE).seq for index in (0, 1, 3, 4)] == [1, 2, 4, 5]
+        assert publisher.unpersisted_count == 0
+    persisted = [ack for ack in acks if ack.ack_type == "persisted"]
+    assert all(ack.cid is None and ack.ack_id for ack in persisted)
+    merged = {(ack.seq, ack.reason) for ack in persisted}
+    assert {(3, "not entitled"), (5, None)} <= merged
+    assert _rows(spark, settings) == [
+        ("p1", seq, "not entitled" if seq == 3 else None, b"%d" % seq) for seq in range(1, 6)
+    ]
+    # a second session goes on where the first was
+    with Publisher(settings.kafka, client="p1") as publisher:
+        assert publisher.publish_await_acknowledgement(b"6", PATIENCE, topic="open").seq == 6
+    assert running.exception() is None
+
+
+def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    with Publisher(settings.kafka, client="p1", stage="accepted") as publisher:
+        for number in range(50):
+            publisher.publish(b"%d" % number, topic="open", key=b"k", headers=[("colour", b"red")])
+        publisher.publish_flush(PATIENCE)
+    query.start(spark, settings, available_now=True).awaitTermination()
+    first = _rows(spark, settings)
+    assert [value for *_, value in first] == [b"%d" % number for number in range(50)]
+    again = settings.model_copy(
+        update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
+    )
+    query.start(spark, again, available_now=True).awaitTermination()
+    assert _rows(spark, settings) == first
+    row = tables.read(spark, settings.lake, "messages").first()
+    assert (row.subject, bytes(row.key), row.headers[0].name, bytes(row.headers[0].value)) == (
+        "open", b"k", "colour", b"red",
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.publishing.ledger import Fact, Fold, Ledger, Refused, fold
+from ackstream.publishing.verdicts import Entitlement, Rules
+
+RULES = Rules(entitlements=(Entitlement(("*",), ("open*",)),), max_bytes=100, daily_quota=1000)
+
+
+def _fact(offset: int, seq: int | str | None, **fields: Any) -> Fact:
+    text = None if seq is None else str(seq)
+    defaults = {"client": "p1", "ack": "persisted", "topic": "open"}
+    return Fact(0, offset, 1000 + offset, fields.pop("size", 10), seq=text, **(defaults | fields))
+
+
+def _facts(*numbers: int, **fields: Any) -> list[Fact]:
+    return [_fact(offset, seq, **fields) for offset, seq in enumerate(numbers)]
+
+
+def _logon(offset: int, **fields: Any) -> Fact:
+    return _fact(offset, None, command="logon", cid="l", **fields)
+
+
+def _fold(facts: list[Fact], ledgers: dict[str, Ledger] | None = None, rules: Rules = RULES) -> Fold:
+    return fold(facts, ledgers or {}, rules, 500)
+
+
+def _told(result: Fold) -> list[tuple[str, str | None, int | None, str | None]]:
+    return [(ack.ack_type, ack.cid, ack.seq, ack.reason) for _, ack in result.acks]
+
+
+def test_the_example_of_the_document() -> None:
+    messages = [_fact(seq, seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
+    result = _fold(messages)
+    assert _told(result) == [
+        ("persisted", None, 2, None),
+        ("persisted", None, 3, "not entitled"),
+        ("persisted", None, 5, None),
+    ]
+    assert result.refused == [Refused(0, 3, "not entitled")]
+    assert result.changed["p1"].watermark == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"topic": "secret"}, "not entitled"),
+        ({"size": 101}, "message too large"),
+        ({"ttl": "1"}, "message expired"),
+        ({"ttl": "60000"}, None),
+    ],
+)
+def test_verdicts(fields: dict[str, Any], reason: str | None) -> None:
+    result = _fold([_fact(0, 1, **fields), _fact(5, 2)])
+    assert _told(result)[0][3] == reason
+
+
+@pytest.mark.parametrize(("reject", "reason"), [(True, "spool over quota"), (False, None)])
+def test_a_quota_holds_for_a_day(reject: bool, reason: str | None) -> None:  # noqa: FBT001
+    rules = Rules(daily_quota=25, reject_over_quota=reject)
+    result = _fold(_facts(1, 2, 3), rules=rules)
+    assert result.refused == [Refused(0, 2, reason)]
+    tomorrow = [Fact(0, 9, 86_400_000, 10, "p1", "4", ack="persisted")]
+    assert _fold(tomorrow, result.changed, rules).refused == []
+
+
+@pytest.mark.parametrize(("reject", "reason"), [(True, "no subscription match"), (False, None)])
+def test_a_message_nobody_subscribes_to(reject: bool, reason: str | None) -> None:  # noqa: FBT001
+    result = _fold(_facts(1), rules=Rules(subscriptions=("other",), reject_no_match=reject))
+    assert result.refused == [Refused(0, 0, reason)]
+    assert _told(result) == [("persisted", None, 1, reason)]
+
+
+def test_what_comes_again_is_stored_once_and_answered() -> None:
+    first = _fold(_facts(1, 2, 2))
+    assert first.refused == [Refused(0, 2, None)]
+    again = _fold(_facts(2, 3), first.changed)
+    assert _told(again) == [("persisted", None, 2, "duplicate"), ("persisted", None, 3, None)]
+    assert again.refused == [Refused(0, 0, None)]
+
+
+def test_a_refusal_that_comes_again_is_no_duplicate() -> None:
+    first = _fold(_facts(1, topic="secret"))
+    assert _told(_fold(_facts(1), first.changed)) == [("persisted", None, 1, "not entitled")]
+
+
+def test_behind_a_hole_everything_waits_over_batches() -> None:
+    first = _fold([*_facts(1, 3), _fact(5, 4, topic="secret"), _fact(6, None, command="flush", cid="f")])
+    assert _told(first) == [("persisted", None, 1, None)]
+    second = _fold([_fact(7, 2)], first.changed)
+    assert _told(second) == [
+        ("persisted", None, 3, None),
+        ("persisted", None, 4, "not entitled"),
+        ("persisted", "f", None, None),
+    ]
+    assert second.refused == []
+
+
+def test_a_logon_tells_how_far_the_client_is_and_what_was_refused() -> None:
+    first = _fold([*_facts(1, 2), _fact(3, 3, topic="secret")])
+    result = _fold([_logon(4, first="2", conflation="100ms")], first.changed)
+    assert _told(result) == [("persisted", None, 3, "not entitled"), ("processed", "l", 3, None)]
+    assert result.acks[-1][1].effective_conflation_ms == 500
+    assert _told(_fold([_logon(5, first="4", conflation="900ms")], result.changed)) == [("processed", "l", 3, None)]
+
+
+def test_a_client_that_begins_higher_leaves_no_hole() -> None:
+    first = _fold(_facts(1, 2))
+    result = _fold([_logon(3, first="900"), _fact(4, 900)], first.changed)
+    assert _told(result) == [("processed", "l", 899, None), ("persisted", None, 900, None)]
+
+
+def test_a_client_that_never_logged_on_begins_with_what_comes_first() -> None:
+    assert _told(_fold(_facts(41, 42))) == [("persisted", None, 42, None)]
+
+
+def test_nothing_asked_nothing_told() -> None:
+    assert _fold(_facts(1, ack="none")).acks == []
+
+
+def test_single_acks_carry_the_command_id() -> None:
+    result = _fold(_facts(1, ack="received,processed,completed,persisted", cid="c"))
+    assert [entry[:2] for entry in _told(result)] == [
+        ("received", "c"), ("processed", "c"), ("completed", "c"), ("persisted", None),
+    ]  # fmt: skip
+    assert {client for client, _ in result.acks} == {"p1"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [(_fact(0, 1, client=None), "no client name"), (_fact(0, None), "no sequence number"),
+     (_fact(0, "x"), "no sequence number"), (_fact(0, "-1"), "no sequence number")],
+)  # fmt: skip
+def test_a_record_that_is_no_message_is_kept_with_its_reason(fact: Fact, reason: str) -> None:
+    assert _fold([fact]).refused == [Refused(0, 0, reason)]
+
+
+def test_an_unknown_command_is_answered() -> None:
+    result = _fold([_fact(0, None, command="dance", cid="c")])
+    assert _told(result) == [("processed", "c", None, "no such command")]
+
+
+@given(numbers=st.lists(st.integers(1, 12), max_size=40), cut=st.integers(0, 40))
+def test_it_does_not_matter_where_batches_are_cut(numbers: list[int], cut: int) -> None:
+    facts = [_logon(0, first="1")]
+    facts += [_fact(at, seq, topic="secret" if seq % 4 == 0 else "open") for at, seq in enumerate(numbers, start=1)]
+    whole = _fold(facts)
+    first = _fold(facts[:cut])
+    second = _fold(facts[cut:], first.changed)
+    assert {item.offset: item.reason for item in (*first.refused, *second.refused)} == {
+        item.offset: item.reason for item in whole.refused
+    }
+    assert (first.changed | second.changed) == whole.changed
+    assert _learnt(first, second) == _learnt(whole)
+
+
+def _learnt(*folds: Fold) -> dict[int, str | None]:
+    """Return what became of each number; duplicates say nothing new."""
+    learnt: dict[int, str | None] = {}
+    for result in folds:
+        for _, ack in result.acks:
+            if ack.ack_type == "persisted" and ack.seq is not None and ack.first is not None:
+                for seq in range(ack.first, ack.seq + 1):
+                    if ack.reason != "duplicate":
+                        assert learnt.setdefault(seq, ack.reason) == ack.reason
+    return learnt
