@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,27 +31,38 @@ def environment(settings: Settings) -> dict[str, str]:
     }
 
 
-class Job:
-    """``ackstream submit NAME`` in a process group of its own."""
+class Program:
+    """A program of the product in a process group of its own: an ``ackstream`` command, or ``-c`` and Python code."""
 
-    def __init__(self, name: str, settings: Settings, logs: Path) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], settings: Settings, logs: Path, more: dict[str, str] | None = None
+    ) -> None:
         self.name = name
-        self._settings = settings
+        code = [] if arguments[0] == "-c" else ["-c", "from ackstream.cli import app; app()"]
+        self._command = [sys.executable, *code, *arguments]
+        self._environment = environment(settings) | (more or {})
         self.log = logs / f"{name}.log"
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-c", "from ackstream.cli import app; app()", "submit", self.name]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment(self._settings), start_new_session=True
+                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
             )
 
     def kill(self) -> None:
-        """Kill -9 the driver and its Python workers, wherever they are."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill -9 the program and what it started: a driver has Python workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def check(self) -> None:
         if self._process.poll() is not None:
             raise AssertionError(f"{self.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
+
+
+class Job(Program):
+    """``ackstream submit NAME``."""
+
+    def __init__(self, name: str, settings: Settings, logs: Path) -> None:
+        super().__init__(name, ["submit", name], settings, logs)
