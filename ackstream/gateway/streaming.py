@@ -58,7 +58,7 @@ class Streaming(Closing):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[Stream, set[Listener]] = {}
         self._labels: dict[str, Listener] = {}
-        self._extra: dict[tuple[str, str, int], asyncio.Task[dict[str, Any]]] = {}
+        self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
         remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
         self.correlation_ids = CorrelationIds(remembered / 1000 + GRACE_SECONDS)
         with ExitStack() as stack:
@@ -103,11 +103,18 @@ class Streaming(Closing):
 
         :raises DittoError: it cannot be asked; a thing that is not there has no fields
         """
-        key = (thing_id, fields, id(signal))
+        key = (thing_id, fields, signal.correlation_id, signal.envelope.revision)
         task = self._extra.get(key)
         if task is None:
             task = self._extra[key] = asyncio.create_task(self._retrieve(thing_id, fields))
-            task.add_done_callback(lambda _task: self._extra.pop(key, None))
+
+            def done(found: asyncio.Task[dict[str, Any]]) -> None:
+                del self._extra[key]
+                # those who asked may have left
+                if not found.cancelled():
+                    found.exception()
+
+            task.add_done_callback(done)
         return await asyncio.shield(task)
 
     async def _retrieve(self, thing_id: str, fields: str) -> dict[str, Any]:
