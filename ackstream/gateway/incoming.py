@@ -24,6 +24,7 @@ from ackstream.protocol.headers import (
     RESPONSE_REQUIRED,
     TIMEOUT,
     read_headers,
+    taken_headers,
 )
 from ackstream.protocol.subscriptions import stream_of
 
@@ -69,7 +70,7 @@ def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str]
         if envelope.status is not None or envelope.topic.criterion == "errors":
             return Incoming("answer", _response(envelope))
         under = {name: value for name, value in given.items() if name in _BENEATH}
-        envelope.headers = {**under, CORRELATION_ID: new_id, **_lower(envelope.headers)}
+        envelope.headers = {**under, CORRELATION_ID: new_id, **_lower(taken_headers(envelope.headers))}
         if stream_of(envelope) == "live-events":
             return Incoming("event", envelope)
         return _request(envelope)

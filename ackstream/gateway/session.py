@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway.controls import read_control
-from ackstream.gateway.errors import body_too_large, unavailable
+from ackstream.gateway.errors import body_too_large, internal_error, unavailable
 from ackstream.gateway.forwarding import Forwarding, Recent
 from ackstream.gateway.incoming import Incoming, Refused, read_incoming
 from ackstream.gateway.permissions import restrict, visible_part
@@ -48,7 +48,7 @@ MAX_OPEN = 1_000
 
 DECLARE_SECONDS = 15.0
 _LIFETIME_SECONDS = STREAM_TIMEOUT_MS / 1000
-_NORMAL, _TRY_AGAIN_LATER = 1000, 1013
+_NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 
 Outgoing = str | asyncio.Task[str | None]
 
@@ -114,12 +114,15 @@ class Session:
     # -- from the client -----------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        with suppress(WebSocketDisconnect):
+        code = _INTERNAL_ERROR
+        try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 text = message.get("text")
                 if text is not None:
                     await self._take(text)
-        self._finish(_NORMAL)
+            code = _NORMAL
+        finally:
+            self._finish(code)
 
     async def _take(self, text: str) -> None:
         try:
@@ -175,6 +178,9 @@ class Session:
             command.headers[CORRELATION_ID] = client_id
             if incoming.response:
                 self._tell(error, command)
+        except Exception:
+            log.exception("The request %s failed.", client_id)
+            self._tell(internal_error(), command)
         finally:
             self._room.release()
 
@@ -250,13 +256,17 @@ class Session:
             self._finish(_TRY_AGAIN_LATER)
 
     async def _send(self) -> None:
-        with suppress(WebSocketDisconnect, RuntimeError):
+        try:
             while True:
                 message = await self._outgoing.get()
                 text = message if isinstance(message, str) else await message
                 if text is not None:
                     await self._websocket.send_text(text)
-        self._finish(_NORMAL)
+        except (WebSocketDisconnect, RuntimeError):
+            # it was closed meanwhile
+            self._finish(_NORMAL)
+        finally:
+            self._finish(_INTERNAL_ERROR)
 
     # -- its end -------------------------------------------------------------------------------------------------------
 

@@ -155,4 +155,8 @@ class Streaming(Closing):
         concerned = set(self._streams.get(signal.stream, ()))
         concerned.update(self._labels[label] for label in signal.labels if label in self._labels)
         for listener in concerned:
-            listener.receive(signal, moment)
+            try:
+                listener.receive(signal, moment)
+            except Exception:
+                # whatever one of them makes of it, the others get it
+                log.exception("A session failed at the signal %s.", signal.correlation_id)

@@ -219,6 +219,11 @@ def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if name.lower() not in _NEVER_WRITTEN}
 
 
+def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the headers of a message is taken from clients: those that only the system sets vanish."""
+    return {name: value for name, value in headers.items() if name.lower() not in _NEVER_READ}
+
+
 def external_in(headers: Mapping[str, str]) -> dict[str, str]:
     """Return what of text headers (HTTP, message headers) clients may set; acks as JSON arrays.
 

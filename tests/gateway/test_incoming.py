@@ -48,6 +48,13 @@ def test_headers_of_the_connection_lie_under_those_of_the_message():
     assert found.headers == {"timeout": "4s", "correlation-id": "mine"}
 
 
+def test_headers_that_only_the_system_sets_are_not_taken():
+    given = {"ditto-originator": "user:ann"}
+    forged = {"ditto-originator": "user:bob", "ditto-read-subjects": ["x"], "ETag": "1", "x-own": "y"}
+    found = read(given=given, headers=forged).envelope
+    assert found.headers == {"ditto-originator": "user:ann", "correlation-id": "new", "x-own": "y"}
+
+
 @pytest.mark.parametrize(
     ("written", "sent"), [("65s", "65s"), ("2m", "65s"), ("66000ms", "65s"), ("64999ms", "64999ms"), ("1mo", "65s")]
 )
