@@ -12,6 +12,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway.controls import read_control
@@ -239,11 +240,12 @@ class Session:
                 self._streaming.answer(write_ack(ack, signal.thing_id))
             return None
         envelope = decision.envelope
-        if decision.labels or signal.response_required:
-            now = time.monotonic()
-            until = now + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-            envelope.headers[CORRELATION_ID] = self._forwarding.publish(signal.correlation_id, until, now)
-        return encode(envelope).decode()
+        if not (decision.labels or signal.response_required):
+            return self._streaming.text(envelope)
+        now = time.monotonic()
+        until = now + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
+        published = self._forwarding.publish(signal.correlation_id, until, now)
+        return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
     def _tell(self, error: DittoError, about: Envelope | None) -> None:
         self._put(_error(error, about))

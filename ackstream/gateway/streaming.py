@@ -19,7 +19,7 @@ from ackstream.client.progress import Work
 from ackstream.client.records import correlation_id
 from ackstream.client.worker import Worker
 from ackstream.gateway.correlation_ids import CorrelationIds
-from ackstream.protocol.envelopes import decode
+from ackstream.protocol.envelopes import decode, encode
 from ackstream.protocol.errors import NOT_FOUND, DittoError
 from ackstream.protocol.headers import CORRELATION_ID
 from ackstream.protocol.subscriptions import publication
@@ -58,6 +58,7 @@ class Streaming(Closing):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[Stream, set[Listener]] = {}
         self._labels: dict[str, Listener] = {}
+        self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
         remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
         self.correlation_ids = CorrelationIds(remembered / 1000 + GRACE_SECONDS)
@@ -93,6 +94,12 @@ class Streaming(Closing):
             listeners.discard(listener)
         for label in labels:
             self._labels.pop(label, None)
+
+    def text(self, envelope: Envelope) -> str:
+        """Return a message as it is sent; that of the last one, which many sessions may share, is known."""
+        if self._last is None or self._last[0] is not envelope:
+            self._last = (envelope, encode(envelope).decode())
+        return self._last[1]
 
     def answer(self, message: Envelope, topic: str = "acks") -> None:
         """Send an acknowledgement, a live response or a live event on its way."""

@@ -89,6 +89,11 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
         return partial_thing(self.envelope)
 
     @cached_property
+    def plain(self) -> Envelope:
+        """The signal as it is for all who are asked for nothing."""
+        return as_delivered(self, ())
+
+    @cached_property
     def placeholders(self) -> dict[str, Mapping[str, str | list[str]]]:
         """What filters may ask about the signal itself: ``topic:action``, ``resource:path`` and others."""
         return placeholders(self.envelope, self.thing)
@@ -213,7 +218,10 @@ class Subscriber(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A signal as one subscriber sees it, and the labels it is to issue, which are its requested-acks."""
+    """A signal as one subscriber sees it, and the labels it is to issue, which are its requested-acks.
+
+    The envelope may be shared with other subscribers.
+    """
 
     envelope: Envelope
     labels: tuple[str, ...]
@@ -246,7 +254,7 @@ def decide(
         return Drop(labels, NOT_SUBSCRIBED)
     if not wanted.matches(signal, extra, time):
         return Drop(labels, FILTERED)
-    return Delivery(as_delivered(signal, labels, extra), labels)
+    return Delivery(as_delivered(signal, labels, extra) if labels or extra else signal.plain, labels)
 
 
 def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:

@@ -21,7 +21,7 @@ from ackstream.gateway.correlation_ids import CorrelationIds
 from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.passwords import hash_password
 from ackstream.gateway.websocket import routes
-from ackstream.protocol.envelopes import Envelope, raw
+from ackstream.protocol.envelopes import Envelope, encode, raw
 from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
 from ackstream.protocol.subscriptions import publication
 from ackstream.protocol.topics import TopicPath
@@ -84,6 +84,10 @@ class Hub:
 
     def leave(self, listener: Any, _labels: frozenset[str]) -> None:
         self._listeners.discard(listener)
+
+    @staticmethod
+    def text(envelope: Envelope) -> str:
+        return encode(envelope).decode()
 
     def answer(self, message: Envelope, topic: str = "acks") -> None:
         with self._came:
