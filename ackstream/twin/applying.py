@@ -57,10 +57,9 @@ def apply(thing: Thing | None, command: Command, max_bytes: int) -> Outcome:
     :param max_bytes: of a thing's JSON
     :raises DittoError: 404, 409, 412, 304, 400, 413
     """
-    content = None if thing is None or thing.content is None else decode(thing.content)
-    if content is None:
+    if thing is None or thing.content is None:
         return _create(thing, command, max_bytes)
-    assert thing is not None  # noqa: S101 - it has content
+    content = decode(thing.content)
     if command.condition is not None and command.action != "create":
         check_condition(command.condition, thing.whole(), command.timestamp)
     found = pointers.find(content, command.resource.keys)
