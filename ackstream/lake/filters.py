@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.protocol.rql import check, matches, parse
@@ -28,20 +27,13 @@ def fits(filter_: str, now: datetime) -> Column:
     tree = parse(filter_)
     check(tree)
 
-    def evaluate(things: pd.Series[Any], revisions: pd.Series[Any], created: Any, modified: Any) -> pd.Series[Any]:
-        return pd.Series(
-            [
-                thing is not None
-                and matches(
-                    tree,
-                    {**_decode(thing), "_revision": int(revision), "_created": born, "_modified": changed},
-                    time=now,
-                )
-                for thing, revision, born, changed in zip(things, revisions, created, modified, strict=True)
-            ],
-            dtype=bool,
-        )
+    def evaluate(thing: str | None, revision: int, created: str, modified: str) -> bool:
+        if thing is None:
+            return False
+        whole = {**_decode(thing), "_revision": revision, "_created": created, "_modified": modified}
+        return matches(tree, whole, time=now)
 
     # the session's time zone is UTC
     times = [F.date_format(name, _TIME) for name in ("created_at", "modified_at")]
-    return F.pandas_udf(evaluate, "boolean", F.PandasUDFType.SCALAR)("thing", "revision", *times)
+    condition: Column = F.udf(evaluate, "boolean")("thing", "revision", *times)
+    return condition
