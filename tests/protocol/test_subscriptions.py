@@ -126,6 +126,13 @@ def test_a_subscriber_sees_only_labels_it_declared():
     assert found.envelope.headers == {"correlation-id": "c-1", "requested-acks": ["mine"]}
 
 
+@each("header_defaults", "outgoing-ws-restricted")
+def test_labels_of_others_are_taken_away(given_: dict[str, Any], expect: dict[str, Any]):
+    found = decide(subscriber(*given_["declaredAcks"]), published(requested_acks=given_["signalRequestedAcks"]))
+    assert isinstance(found, Delivery)
+    assert found.envelope.headers["requested-acks"] == expect["delivered requested-acks"]
+
+
 @pytest.mark.parametrize(
     ("asked", "shown"),
     [
@@ -205,6 +212,16 @@ def test_weak_acks_of_who_filters_the_signal_out():
     assert (ack.label, ack.status, ack.weak) == ("mine", 200, True)
     assert ack.headers["correlation-id"] == "c-1"
     assert "requested-acks" not in ack.headers
+
+
+@each("rql", "weak-websocket")
+def test_who_gets_nothing_of_a_signal_answers_weakly_for_all_its_labels(given_: dict[str, Any], expect: dict[str, Any]):
+    labels = given_.get("declaredAcks", ["my-ack", "our-ack"])
+    who = subscriber(*labels, filter="eq(attributes/x,2)" if "filter" in given_ else None)
+    found = decide(who, published(requested_acks=labels), visible="filter" in given_)
+    assert isinstance(found, Drop)
+    assert expect["delivered"] is None
+    assert list(found.labels) == (labels if isinstance(expect["weakAcks"], str) else expect["weakAcks"])
 
 
 def test_a_drop_without_labels_makes_no_weak_acks():
