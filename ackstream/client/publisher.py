@@ -240,6 +240,11 @@ class Publisher(Closing):
         return self._store.unpersisted_count
 
     @property
+    def next_seq(self) -> int:
+        """The number that the next message gets."""
+        return self._store.next_seq
+
+    @property
     def effective_conflation_ms(self) -> int | None:
         """How often merged acks come where the service cannot do it as often as asked; it said so at the logon."""
         return None if self._logon is None else self._logon.effective_conflation_ms
@@ -291,7 +296,10 @@ class Publisher(Closing):
             # nobody is asked how far this name had got: begin above all that ever was
             self._messages.drop(time.time_ns() // 1_000_000 * 1_000_000)
         headers = [("command", b"logon"), ("cid", self._logon_id.encode()), ("ack", b"processed")]
-        headers.append(("first", str(kept[0] if kept else self._store.next_seq).encode()))
+        first = kept[0] if kept else self._store.next_seq
+        if kept or first > 1:
+            # what was refused from there on is told again
+            headers.append(("first", b"%d" % first))
         if self._conflation_ms is not None:
             headers.append(("ack-conflation", f"{self._conflation_ms}ms".encode()))
         self._producer.send(self._topic, b"", self._name, [("client", self._name), *headers])
@@ -421,7 +429,8 @@ class Publisher(Closing):
             with self._state:
                 self._logon = ack
                 self._state.notify_all()
-        elif self._logon is not None:
+        elif self._logon is not None and _position(ack) > _position(self._logon):
+            # not an older one that is told again
             self._end(TakenOverError(f"Another publisher has logged on as {self._name.decode()}: names are for one."))
 
     def _acknowledged(self, ack: Ack) -> None:
@@ -475,6 +484,8 @@ class Publisher(Closing):
 
     def _repeat(self) -> None:
         with self._state:
+            if self._ended is not None:
+                return
             late = set(self._window.overdue(_milliseconds())) - self._sending
             late |= self._not_taken
             self._not_taken.clear()
@@ -503,6 +514,11 @@ class Publisher(Closing):
             self._state.notify_all()
         for entry in opened.values():
             entry.future.set_exception(self._ended)
+
+
+def _position(logon: Ack) -> int:
+    """Return the position of a logon among those of its client."""
+    return logon.bookmark if isinstance(logon.bookmark, int) else -1
 
 
 def _milliseconds() -> int:

@@ -119,7 +119,6 @@ class _Desk:
         self._ledger = msgspec.structs.replace(ledger or Ledger(), refused=dict(ledger.refused) if ledger else {})
         self._rules, self._floor_ms, self._newest = rules, floor_ms, newest
         self._flushes = list(self._ledger.flushes)
-        self._effective: int | None = None
         self._begin(self._ledger.watermark + 1)
         for first, last in self._ledger.held:
             for seq in range(first, last + 1):
@@ -205,14 +204,15 @@ class _Desk:
         watermark = self._conflation.watermark
         self.acks += [self._answer(seq, refused[seq]) for seq in sorted(refused) if seq <= watermark]
         wanted = _milliseconds(fact.conflation)
-        self._effective = self._floor_ms if wanted is not None and wanted < self._floor_ms else None
         self.acks.append(
             Ack(
                 ack_type="processed",
                 client=self._client,
                 cid=fact.cid,
                 seq=watermark,
-                effective_conflation_ms=self._effective,
+                # tells logons of one name apart: the later one counts
+                bookmark=fact.offset,
+                effective_conflation_ms=self._floor_ms if wanted is not None and wanted < self._floor_ms else None,
             )
         )
 
@@ -249,4 +249,4 @@ def _milliseconds(text: str | None) -> int | None:
 
 def facts(columns: Sequence[Sequence[object]]) -> list[Fact]:
     """Make facts of columns in the order of the fields of :class:`Fact`."""
-    return [Fact(*row) for row in zip(*columns, strict=True)]  # type: ignore[arg-type]
+    return [Fact(*row) for row in zip(*columns, strict=True)]

@@ -2,8 +2,8 @@
 
 A batch brings only the headers of its records to the driver, where they are folded over the clients' ledgers; the
 values go from Kafka to the table by themselves. Then both tables are written, and only then anything is said. A batch
-that runs again after a crash starts from the ledgers as they were before it and comes to the same rows, which the tables
-refuse to take twice, and to the same acks, which are sent again with the same ids.
+that runs again after a crash starts from the ledgers as they were before it: it comes to the same rows, which the
+tables refuse to take twice, and to the same acks, which are sent again with the same ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a message of a publisher is taken: who may publish what, how large, how old, how much (brokers.md 1.3, 3.2)."""
+"""Whether a publisher's message is taken: who may publish what, how large, how old, how much (brokers.md 1.3, 3.2)."""
 
 from __future__ import annotations
 

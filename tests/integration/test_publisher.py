@@ -93,8 +93,11 @@ class Service:
         if headers.get("command") == "logon":
             self.logons.append(headers)
             if not self.silent:
-                last = self.last.get(client, int(headers["first"]) - 1)
-                self.answer(client, Ack(ack_type="processed", client=client, cid=headers["cid"], seq=last))
+                last = self.last.get(client, int(headers.get("first", 1)) - 1)
+                position = len(self.logons)
+                self.answer(
+                    client, Ack(ack_type="processed", client=client, cid=headers["cid"], seq=last, bookmark=position)
+                )
             return
         with self._changed:
             self.received.append((client, int(headers["seq"]), value))
@@ -179,7 +182,7 @@ def test_a_store_is_sent_again_from_where_the_service_stands(topics: Kafka, serv
         publisher.publish_flush(PATIENCE)
         assert publisher.publish(b"6", seq=6) is not None
         assert service.wait_for(8)[7][1] == 6
-    assert [logon["first"] for logon in service.logons] == ["1", "1"]
+    assert [logon.get("first") for logon in service.logons] == [None, "1"]
 
 
 def test_a_service_that_lacks_what_was_dropped_is_refused_where_that_is_wanted(
@@ -248,6 +251,14 @@ def test_a_second_publisher_of_the_same_name_ends_the_first(topics: Kafka, servi
             with pytest.raises(TakenOverError):
                 first.publish(b"y")
     assert len(service.logons) == 2
+
+
+def test_an_older_logon_that_is_told_again_ends_nobody(topics: Kafka, service: Service) -> None:
+    with _publisher(topics) as publisher:
+        service.answer("p1", Ack(ack_type="processed", client="p1", cid="logon-old", bookmark=0))
+        future = publisher.publish(b"x")
+        service.persisted("p1", 1)
+        assert future.result(PATIENCE).seq == 1
 
 
 @pytest.mark.parametrize("seq", [1, 4])

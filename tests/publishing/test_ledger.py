@@ -109,6 +109,13 @@ def test_a_logon_tells_how_far_the_client_is_and_what_was_refused() -> None:
     assert _told(_fold([_logon(5, first="4", conflation="900ms")], result.changed)) == [("processed", "l", 3, None)]
 
 
+def test_a_logon_without_kept_messages_is_told_of_no_refusals() -> None:
+    first = _fold([*_facts(1, 2), _fact(3, 3, topic="secret")])
+    result = _fold([_logon(4)], first.changed)
+    assert _told(result) == [("processed", "l", 3, None)]
+    assert result.acks[0][1].bookmark == 4
+
+
 def test_a_client_that_begins_higher_leaves_no_hole() -> None:
     first = _fold(_facts(1, 2))
     result = _fold([_logon(3, first="900"), _fact(4, 900)], first.changed)
