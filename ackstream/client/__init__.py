@@ -3,6 +3,7 @@
 from ackstream.client.answers import Ack, After, Answer, Response
 from ackstream.client.commands import Command
 from ackstream.client.delivered import Delivered
+from ackstream.client.enrichment import fields_of
 from ackstream.client.errors import (
     ClientError,
     ClosedError,
@@ -68,4 +69,5 @@ __all__ = [
     "TakenOverError",
     "UnreachableError",
     "WouldBlockError",
+    "fields_of",
 ]

@@ -23,6 +23,7 @@ from ackstream.protocol.acknowledgements import write_ack
 from ackstream.protocol.defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.envelopes import decode
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.issued import issued_ack
 from ackstream.protocol.subscriptions import Delivery, Drop, Publication, Subscription, decide, publication, weak_acks
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOPICS = ("signals", "events")
+_TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
 
 
 class Subscriber(Closing):
@@ -80,7 +81,6 @@ class Subscriber(Closing):
         """
         self._handler = handler
         self._subscriber = subscriptions.Subscriber.of(labels, wanted)
-        self._group = group
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
@@ -89,7 +89,7 @@ class Subscriber(Closing):
         self._order = count()
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, self._subscriber.labels, group)
-            self._worker = Worker(kafka, TOPICS, self._handle, group, start, turn=self._turn)
+            self._worker = Worker(kafka, _topics(self._subscriber), self._handle, group, start, turn=self._turn)
             self._worker.run()
             self._connected = stack.pop_all()
 
@@ -127,7 +127,12 @@ class Subscriber(Closing):
         signal = self._publication(record)
         if signal is None:
             return
-        decision = self._decide(signal, record.timestamp)
+        try:
+            decision = self._decide(signal, record.timestamp)
+        except Exception as error:
+            log.exception("The extra fields for %s could not be had.", signal.correlation_id)
+            self._fail(signal, error, work)
+            return
         if isinstance(decision, Drop):
             self._counts["dropped"] += 1
             for ack in weak_acks(signal, decision):
@@ -165,6 +170,15 @@ class Subscriber(Closing):
         moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
         return decide(who, signal, visible=visible, extra=extra, time=moment)
 
+    def _fail(self, signal: Publication, error: Exception, work: Work) -> None:
+        """Answer for a signal of which nobody can tell whether it passes the filter; as Ditto's connections do."""
+        self._counts["failed"] += 1
+        self._counts["dropped"] += 1
+        for label in signal.labels:
+            if label in self.labels:
+                ack = issued_ack(label, error, signal.envelope.headers)
+                self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+
     def _publication(self, record: Any) -> Publication | None:
         if record.value is None:
             return None
@@ -196,3 +210,9 @@ class Subscriber(Closing):
         while self._agenda and self._agenda[0][0] <= now:
             # nobody waits for these any more
             self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
+
+
+def _topics(subscriber: subscriptions.Subscriber) -> list[str]:
+    """Return what has to be read: with labels everything that may ask for them."""
+    streams = subscriptions.STREAMS if subscriber.labels else subscriber.subscriptions
+    return sorted({_TOPIC_OF[stream] for stream in streams})

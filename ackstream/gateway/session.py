@@ -107,8 +107,10 @@ class Session:
             streaming.leave(self, self._subscriber.labels)
             if declared is not None and declared.done() and not declared.cancelled() and not declared.exception():
                 streaming.declarer.release(declared.result())
-            for task in list(self._tasks):
+            tasks = list(self._tasks)
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(RuntimeError, WebSocketDisconnect):
             await self._websocket.close(code)
 

@@ -13,14 +13,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ackstream.client.closing import Closing
-from ackstream.client.commands import Command
 from ackstream.client.declarer import Declarer
+from ackstream.client.enrichment import fields_in, retrieval
 from ackstream.client.progress import Work
 from ackstream.client.records import correlation_id
 from ackstream.client.worker import Worker
 from ackstream.gateway.correlation_ids import CorrelationIds
 from ackstream.protocol.envelopes import decode, encode
-from ackstream.protocol.errors import NOT_FOUND, DittoError
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.headers import CORRELATION_ID
 from ackstream.protocol.subscriptions import publication
 
@@ -125,19 +125,7 @@ class Streaming(Closing):
         return await asyncio.shield(task)
 
     async def _retrieve(self, thing_id: str, fields: str) -> dict[str, Any]:
-        command = Command.retrieve(thing_id)
-        command.fields = fields
-        reply = await self._exchange.ask(command)
-        if reply.ok and isinstance(reply.value, dict):
-            return reply.value
-        if reply.status == NOT_FOUND:
-            return {}
-        raise DittoError(
-            reply.status,
-            "connectivity:signal.enrichment.failed",
-            "Signal enrichment failed.",
-            f"The extra fields of the thing {thing_id} could not be retrieved.",
-        )
+        return fields_in(await self._exchange.ask(retrieval(thing_id, fields)), thing_id)
 
     # -- in the worker's thread ----------------------------------------------------------------------------------------
 

@@ -136,6 +136,23 @@ def test_extra_fields_are_there_for_the_filter_and_the_handler(world: World):
     assert extra == [{"attributes": {"room": "hall"}, "asked": ["org.acme:lamp", "attributes/room"]}]
 
 
+def test_without_its_extra_fields_a_signal_is_answered_with_the_reason(world: World):
+    def extra(_thing_id: str, _fields: str) -> Any:
+        raise thing_not_found("org.acme:lamp")
+
+    with Subscriber(
+        world.kafka,
+        lambda _signal: None,
+        [subscription("events", extra_fields="attributes")],
+        labels=["a-a"],
+        extra=extra,
+    ) as subscriber:
+        world.event("c-1", requested_acks=["a-a", "other"])
+        (ack,) = world.answers(1)
+        assert subscriber.statistics.handled == 0
+    assert (brief(ack)[:2], ack["value"]["error"]) == (("a-a", 404), "things:thing.notfound")
+
+
 def test_labels_are_taken_until_the_subscriber_is_closed_and_groups_share_them(world: World):
     def subscriber(labels: list[str], group: str | None = None) -> Subscriber:
         return Subscriber(world.kafka, lambda _signal: None, EVENTS, labels=labels, group=group)
