@@ -102,7 +102,8 @@ class Declarer(Closing):
         :return: fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
         :raises DittoError: 400, a label is invalid
         """
-        own = _Own(Declaration(parse_labels(labels), group), lost, 0.0)
+        # sent here and not by the thread, too: a second claim would have a later rank
+        own = _Own(Declaration(parse_labels(labels), group), lost, time.monotonic() + self._pause)
         with self._lock:
             self._own[own.declaration.key] = own
         self._send(own)
@@ -143,13 +144,15 @@ class Declarer(Closing):
         consumer.seek(place, now.offset if found is None else found.offset)
 
     def _run(self) -> None:
+        forget_at = 0.0
         while not self._closing.is_set():
             records = self._reader.read()
             for record in records:
                 self._receive(record)
-            if records:
-                self._declarations.forget(records[-1].timestamp)
             now = time.monotonic()
+            if records and now >= forget_at:
+                forget_at = now + self._pause
+                self._declarations.forget(records[-1].timestamp)
             with self._lock:
                 due = [own for own in self._own.values() if own.send_at <= now]
             for own in due:

@@ -81,13 +81,15 @@ class Declarations:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
+        # who may conflict with a claim: those of its labels and of its group
+        self._rivals: dict[tuple[str, str], set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def apply(self, key: str, value: bytes | None, offset: int, timestamp: int) -> Entry | None:
         """Read the next record; ``None`` where it holds no claim (a tombstone, or nothing that can be read)."""
-        self._entries.pop(key, None)
+        self._remove(key)
         claim = _read(value)
         if claim is None:
             return None
@@ -95,6 +97,8 @@ class Declarations:
         rank = claim.since if claim.since is not None and in_time else offset
         entry = Entry(claim, rank, timestamp + min(claim.lease_ms, MAX_LEASE_MS))
         self._entries[key] = entry
+        for place in _places(claim):
+            self._rivals.setdefault(place, set()).add(key)
         return entry
 
     def get(self, key: str) -> Entry | None:
@@ -104,13 +108,12 @@ class Declarations:
     def holds(self, key: str, time: int) -> bool:
         """Tell whether a claim is live at a time and no earlier live one conflicts with it."""
         entry = self._entries.get(key)
-        return (
-            entry is not None
-            and time < entry.expires
-            and not any(
-                other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim)
-                for other in self._entries.values()
-            )
+        if entry is None or time >= entry.expires:
+            return False
+        rivals = {rival for place in _places(entry.claim) for rival in self._rivals[place]}
+        return not any(
+            other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim)
+            for other in map(self._entries.__getitem__, rivals)
         )
 
     def holders(self, time: int) -> dict[str, list[str]]:
@@ -124,7 +127,21 @@ class Declarations:
 
     def forget(self, time: int) -> None:
         """Drop claims whose lease ended before a time that is past for everybody."""
-        self._entries = {key: entry for key, entry in self._entries.items() if time < entry.expires}
+        for key in [key for key, entry in self._entries.items() if time >= entry.expires]:
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        for place in () if entry is None else _places(entry.claim):
+            rivals = self._rivals[place]
+            rivals.discard(key)
+            if not rivals:
+                del self._rivals[place]
+
+
+def _places(claim: Claim) -> list[tuple[str, str]]:
+    group = [] if claim.group is None else [("group", claim.group)]
+    return [*group, *[("label", label) for label in claim.labels]]
 
 
 def _read(value: bytes | None) -> Claim | None:
