@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackstream.delivery.queue import Consumer
     from ackstream.delivery.queue_rules import Fairness
+    from ackstream.delivery.queued import Consumer
 
 
 def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:

@@ -196,6 +196,11 @@ RTI: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
         [_ack(3, 1), _ack(1, 2), _ack(2, 3), _ack(5, 4)],
         {"watermark": [{"after": "3", "value": 0}, {"after": "1", "value": 1}, {"after": "2,5", "value": 3}]},
     ),
+    "a best-effort writer of readers that acknowledge": (
+        EXPLICIT | {"reliability": "BEST_EFFORT"},
+        [*_write(1), _wait(5_000, at=70)],
+        {"wait": "OK", "at_ms": 70, "retained": [], "with_RELIABLE_wait": "TIMEOUT"},
+    ),
     "an impossible reader": ({"samples_per_app_ack": 0}, [{"op": "create_reader"}], {"error": "inconsistent_qos"}),
     "a possible reader": ({"max_app_ack_response_length": 32_768}, [{"op": "create_reader"}], {"error": None}),
 }

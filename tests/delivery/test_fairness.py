@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.delivery.fairness import choose
-from ackstream.delivery.queue import Consumer
+from ackstream.delivery.queued import Consumer
 
 if TYPE_CHECKING:
     from ackstream.delivery.queue_rules import Fairness

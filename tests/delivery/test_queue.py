@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
-from ackstream.delivery.queue import Delivery, Exit, Queue
+from ackstream.delivery.queue import Queue
 from ackstream.delivery.queue_rules import Backoff, QueueRules, amps, solace
+from ackstream.delivery.queued import Delivery, Exit
 
 if TYPE_CHECKING:
     from ackstream.protocol.app_acks import Outcome

@@ -73,7 +73,7 @@ def _qos(given: Json) -> tuple[ReaderQos, WriterQos]:
         "min_app_ack_response_keep_ms": "response_keep_ms",
         "depth": "depth",
     }
-    shared: Json = {"reliable": reliable, "history": history.lower().replace("_", "-")}
+    shared: Json = {"history": history.lower().replace("_", "-")}
     reader: Json = {name: given[word] for word, name in names.items() if word in given}
     names = {
         "propagate_no_response": "propagate_no_response",
@@ -82,7 +82,7 @@ def _qos(given: Json) -> tuple[ReaderQos, WriterQos]:
         "max_blocking_ms": "max_blocking_ms",
     }
     writer: Json = {name: given[word] for word, name in names.items() if word in given}
-    return ReaderQos(kind=KINDS[kind], **shared, **reader), WriterQos(**shared, **writer)  # type: ignore[arg-type]
+    return ReaderQos(kind=KINDS[kind], **shared, **reader), WriterQos(reliable=reliable, **shared, **writer)  # type: ignore[arg-type]
 
 
 class _System:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.conformance.scenarios.scenario import Json
-    from ackstream.delivery.queue import Delivery, How
     from ackstream.delivery.queue_rules import QueueRules
+    from ackstream.delivery.queued import Delivery, How
 
 CONSUMER = "consumer"
 STATES = {"dead-letter": "dmq", "discarded": "deleted", "settled": "acked"}

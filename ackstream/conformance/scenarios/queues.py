@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.delivery.ack_batch import AckBatch
-    from ackstream.delivery.queue import Delivery
+    from ackstream.delivery.queued import Delivery
     from ackstream.protocol.app_acks import Outcome
 
 OPTIONS: dict[Outcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}
