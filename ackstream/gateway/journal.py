@@ -21,6 +21,9 @@ MAX_SEEN = 200_000
 """So many acknowledgements are counted, at most: the latest."""
 
 FAILURES = 50
+STORY_RECORDS = 200
+"""So many records of one correlation-id, which somebody may repeat without end."""
+
 STORY_BYTES = 32_000_000
 """So much of the ledger is kept for stories; of older requests the tables tell."""
 
@@ -112,6 +115,10 @@ class Tally(msgspec.Struct):
     p95: int | None = None
 
 
+def _trouble(tally: Tally) -> tuple[int, int, str]:
+    return -(tally.missing + tally.refused), -tally.acknowledged, tally.name
+
+
 class _Seen(msgspec.Struct, frozen=True):
     at: int
     label: str
@@ -161,7 +168,7 @@ class Journal:
                 self._failures.popitem(last=False)
 
     def labels(self, now: int) -> list[Tally]:
-        """Return what became of each label in the window, in the order of their names."""
+        """Return what became of each label in the window, those with the most trouble first."""
         return self._tallies(now, lambda label: label)
 
     def parties(self, now: int) -> list[Tally]:
@@ -180,8 +187,10 @@ class Journal:
         story = self._stories.setdefault(correlation_id, [])
         if value in story:
             return False
-        story.append(value)
         self._stories.move_to_end(correlation_id)
+        if len(story) == STORY_RECORDS:
+            return True
+        story.append(value)
         self._bytes += len(value)
         while self._bytes > STORY_BYTES and len(self._stories) > 1:
             self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
@@ -207,7 +216,7 @@ class Journal:
         for name, found in latencies.items():
             found.sort()
             tallies[name].p50, tallies[name].p95 = percentile(found, 0.5), percentile(found, 0.95)
-        return [tallies[name] for name in sorted(tallies)]
+        return sorted(tallies.values(), key=_trouble)
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:

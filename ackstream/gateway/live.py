@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,9 +26,15 @@ LAG_SECONDS = 2.0
 TALLY_MS = 1_000
 """So long the same counts are shown to everybody who asks."""
 
+SHOWN = 15
+"""So many labels and parties; a fleet may have thousands."""
+
 
 class View(msgspec.Struct, frozen=True):
-    """What the page shows at one moment; spans and times in (epoch) milliseconds."""
+    """What the page shows at one moment; spans and times in (epoch) milliseconds.
+
+    ``labels`` and ``parties`` are those with the most trouble, of so many in all.
+    """
 
     now: int
     window: int
@@ -36,6 +43,8 @@ class View(msgspec.Struct, frozen=True):
     oldest: int | None
     labels: list[Tally]
     parties: list[Tally]
+    labels_in_all: int
+    parties_in_all: int
     failures: list[Failure]
     lags: list[Lag]
     note: str
@@ -68,7 +77,9 @@ class Live:
         self._view: View | None = None
         self._closing = threading.Event()
         since = _now() - max(window, settings.correlate.default_timeout)
-        self._feed = Feed(settings, since)
+        with ExitStack() as stack:
+            self._feed = stack.enter_context(Feed(settings, since))
+            self._connected = stack.pop_all()
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -76,8 +87,7 @@ class Live:
         """Stop following."""
         self._closing.set()
         self._thread.join()
-        with self._feed:
-            pass
+        self._connected.close()
 
     def view(self) -> View:
         """Return what is to be shown now."""
@@ -85,14 +95,17 @@ class Live:
         with self._lock:
             if self._view is None or now - self._view.now >= TALLY_MS:
                 seen = self._meter.snapshot(now)
+                labels, parties = self._journal.labels(now), self._journal.parties(now)
                 self._view = View(
                     now,
                     self._window,
                     seen.counts,
                     seen.in_flight,
                     seen.oldest,
-                    self._journal.labels(now),
-                    self._journal.parties(now),
+                    labels[:SHOWN],
+                    parties[:SHOWN],
+                    len(labels),
+                    len(parties),
                     self._journal.failures(),
                     self._lags,
                     self._note,

@@ -174,7 +174,8 @@ def _text(text: str) -> str:
 _PAGE = (
     "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
     "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-    "<title>{title}</title><style>{style}</style></head><body><h1>{title}</h1>{body}</body></html>"
+    "<link rel='icon' href='/page/icon.svg'><title>{title}</title><style>{style}</style></head>"
+    "<body><h1>{title}</h1>{body}</body></html>"
 )
 _STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}"

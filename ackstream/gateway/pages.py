@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.live import Live
 
-FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript"}
+FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",

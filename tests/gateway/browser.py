@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PATIENCE_SECONDS = 60.0
-HEIGHT = 900
+HEIGHT, PHONE = 900, 600
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
@@ -33,7 +33,7 @@ def chromium() -> str | None:
 class Browser:
     """One page of a browser of its own. A context manager."""
 
-    def __init__(self, directory: Path, width: int) -> None:
+    def __init__(self, directory: Path) -> None:
         program = chromium()
         assert program is not None
         profile = directory / "profile"
@@ -44,7 +44,6 @@ class Browser:
             stderr=self._log,
         )
         self._numbers = count(1)
-        self._width = width
         self.messages: list[str] = []
         port_file = profile / "DevToolsActivePort"
         limit = time.monotonic() + PATIENCE_SECONDS
@@ -58,8 +57,6 @@ class Browser:
         target = self._call("Target.createTarget", {"url": "about:blank"}, session=None)["targetId"]
         attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, session=None)
         self._session: str = attached["sessionId"]
-        size = {"width": self._width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": self._width < 600}
-        self._call("Emulation.setDeviceMetricsOverride", size)
         self._call("Runtime.enable")
         self._call("Log.enable")
         return self
@@ -69,6 +66,11 @@ class Browser:
         self._process.terminate()
         self._process.wait(timeout=PATIENCE_SECONDS)
         self._log.close()
+
+    def resize(self, width: int) -> None:
+        """Be a window of this width; a narrow one is a phone."""
+        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < PHONE}
+        self._call("Emulation.setDeviceMetricsOverride", size)
 
     def open(self, url: str) -> None:
         """Go to a page."""

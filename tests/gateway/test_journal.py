@@ -73,8 +73,8 @@ def test_labels_and_parties_are_counted_with_their_latencies() -> None:
         Tally("fleet:got", acknowledged=1, p50=10, p95=10),
     ]
     assert journal.parties(300) == [
-        Tally("audit", missing=1),
         Tally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
+        Tally("audit", missing=1),
     ]
 
 
@@ -130,6 +130,17 @@ def test_old_stories_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c"):
         journal.take(name, signal(), 0)
     assert [bool(journal.story(name)) for name in ("a", "b", "c")] == [False, True, True]
+
+
+def test_a_correlation_id_that_is_repeated_without_end_costs_no_more_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STORY_RECORDS", 2)
+    journal = Journal(1000)
+    for number in range(4):
+        journal.take("c-1", outcome(424, "timeout", identity=f"r-{number}"), 200)
+    assert len(journal.story("c-1")) == 2
+    assert len(journal.failures()) == 4
 
 
 def test_what_memory_and_tables_both_tell_is_told_once() -> None:

@@ -25,6 +25,7 @@ from tests.prose import prose
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -193,7 +194,7 @@ def test_500_wait_together_and_each_gets_its_own_answer(running: Running) -> Non
         found = await client.put(
             f"/api/2/things/org.acme:lamp-{number}/attributes/a",
             json=number,
-            headers={"requested-acks": f"{'late' if silent else 'good'}:{number},twin-persisted", "timeout": "15s"},
+            headers={"requested-acks": f"{'late' if silent else 'good'}:{number},twin-persisted", "timeout": "8s"},
         )
         most = max(most, threading.active_count())
         return found
@@ -257,27 +258,26 @@ def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
 
 
 @pytest.mark.skipif(chromium() is None, reason="no Chromium is installed (Debian: chromium); the page is not looked at")
-@pytest.mark.parametrize(("name", "width"), [("desktop", 1200), ("phone", 390)])
-def test_the_page_in_a_browser(running: Running, tmp_path: Any, name: str, width: int) -> None:
-    headers = {"correlation-id": f"seen-{name}", "requested-acks": "lamp:on,late:report", "timeout": "1s"}
+def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
+    headers = {"correlation-id": "seen", "requested-acks": "lamp:on,late:report", "timeout": "1s"}
     assert running("PUT", f"{LAMP}/attributes/a", json=1, headers=headers).status_code == 424
-    with Browser(tmp_path, width) as browser:
-        browser.open(running.url + "/")
-        browser.until("document.getElementById('state').textContent === 'live'")
-        browser.until("document.querySelectorAll('#labels tbody tr').length > 1")
-        browser.run(
-            f"document.getElementById('correlation-id').value = 'seen-{name}';"
-            "document.querySelector('#search button').click()"
-        )
-        browser.until("document.querySelectorAll('#happenings li').length >= 4")
-        text = browser.run("document.getElementById('happenings').innerText")
-        assert "lamp:on" in text
-        assert "424" in text
-        assert browser.run("document.documentElement.scrollWidth") <= width
-        browser.screenshot(tmp_path / f"{name}.png")
-        browser.open(running.url + "/doc")
-        browser.until("document.querySelectorAll('details').length > 40")
-        assert browser.run("document.documentElement.scrollWidth") <= width
+    with Browser(tmp_path) as browser:
+        for name, width in (("desktop", 1200), ("phone", 390)):
+            browser.resize(width)
+            browser.open(running.url + "/")
+            browser.until("document.getElementById('state').textContent === 'live'")
+            browser.until("document.querySelector('#failures a[href=\"#seen\"]')?.click() ?? location.hash === '#seen'")
+            browser.until("document.querySelectorAll('#happenings li').length >= 4")
+            story = browser.run("document.getElementById('happenings').innerText")
+            assert "lamp:on" in story
+            assert "424" in story
+            assert browser.run("document.querySelectorAll('#labels tbody tr').length") > 1
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            browser.screenshot(tmp_path / f"{name}.png")
+            browser.open(running.url + "/doc")
+            browser.until("document.querySelectorAll('details').length > 40")
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            browser.screenshot(tmp_path / f"{name}-doc.png")
         assert browser.messages == []
 
 

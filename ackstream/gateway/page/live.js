@@ -24,7 +24,7 @@ function span(milliseconds) {
 const clock = (at) => new Date(at).toISOString().slice(11, 23);
 const kind = (status, how) => (how === "timeout" || status === 408 ? "late" : status < 300 ? "good" : "bad");
 
-function tallies(table, name, rows) {
+function tallies(table, name, rows, inAll) {
   if (!rows.length) return table.replaceChildren(element("tbody", {}, element("tr", {}, element("td", {}, "nothing yet"))));
   const head = [name, "acked", "refused", "missing", "p50", "p95"].map((title) => element("th", {}, title));
   const body = rows.map((row) =>
@@ -35,6 +35,9 @@ function tallies(table, name, rows) {
       element("td", row.missing ? { class: "text-late" } : {}, number(row.missing)),
       element("td", {}, span(row.p50)),
       element("td", {}, span(row.p95))));
+  if (inAll > rows.length) {
+    body.push(element("tr", {}, element("td", { colspan: "6" }, `and ${number(inAll - rows.length)} more, with less trouble`)));
+  }
   table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
@@ -65,15 +68,15 @@ function show(view) {
     ? "Records still to be read: " + view.lags.map((lag) => `${lag.topic} ${lag.records === null ? "unknown" : number(lag.records)}`).join(", ")
     : "";
   byId("note").textContent = view.note;
-  tallies(byId("parties"), "party", view.parties);
-  tallies(byId("labels"), "label", view.labels);
+  tallies(byId("parties"), "party", view.parties, view.parties_in_all);
+  tallies(byId("labels"), "label", view.labels, view.labels_in_all);
   const failures = view.failures.map(failure);
   byId("failures").replaceChildren(...(failures.length ? failures : [element("li", {}, "none")]));
 }
 
 async function refresh() {
   try {
-    const answer = await fetch("/live.json", { cache: "no-store" });
+    const answer = await fetch(`${location.origin}/live.json`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     show(await answer.json());
     byId("state").textContent = "live";
@@ -102,7 +105,7 @@ async function tell(correlationId) {
   byId("happenings").replaceChildren(element("li", {}, "Looking …"));
   let story;
   try {
-    const answer = await fetch(`/story.json?correlation-id=${encodeURIComponent(correlationId)}`, { cache: "no-store" });
+    const answer = await fetch(`${location.origin}/story.json?correlation-id=${encodeURIComponent(correlationId)}`, { cache: "no-store" });
     story = await answer.json();
     if (!answer.ok) throw new Error(story.message);
   } catch (error) {
