@@ -112,6 +112,7 @@ class Twin(Part):
     trigger: str = "0 seconds"
     max_offsets_per_trigger: int = Field(20_000, ge=1)
     index_trigger: str = "10 seconds"
+    index_partitions: int = Field(1, ge=1)
     max_thing_bytes: int = Field(102_400, ge=1)
     group: str = "ackstream-twin"
 

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from ackstream.settings import Twin
 from ackstream.topics import ensure_topics
-from ackstream.twin import query, service
+from ackstream.twin import indexing, query, service
 from tests.integration.jobs import Job
 from tests.integration.system import System, eventually
 
@@ -141,6 +141,29 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
         eventually(twin, lambda: sum(map(len, said)) >= 15, "all answers")
     assert first == said[0]
     assert sorted(row["revision"] for row in rows(system.settings, "thing_events")) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
+    spark: SparkSession, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> None:
+        raise OSError("the store is away")
+
+    def told() -> list[int]:
+        return [body["status"] for body in bodies(system, "acks") if body["topic"].endswith("/acks")]
+
+    system.send("signals", command("create", "made", value={}, requested_acks=["search-persisted"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing.search, "merge", failing)
+        with (
+            service.running(spark, system.settings) as (_, index),
+            pytest.raises(StreamingQueryException, match="the store is away"),
+        ):
+            index.awaitTermination(60)
+        assert told() == [500]
+    with service.running(spark, system.settings) as (twin, _):
+        eventually(twin, lambda: told() == [500, 204], "the second try")
+    assert len(rows(system.settings, "things_search")) == 2
 
 
 COMMANDS, THINGS = 3_000, 50
