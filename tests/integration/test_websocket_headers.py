@@ -1,0 +1,115 @@
+"""WebSockets against the running system: the real correlate job, a responder as the twin, subscribers of both kinds."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaProducer
+from websockets.sync.client import connect
+
+from ackstream.client import Responder, Response, Signal, Subscriber
+from ackstream.protocol.envelopes import Envelope, encode
+from ackstream.protocol.labels import TWIN_PERSISTED
+from ackstream.protocol.subscriptions import subscription
+from ackstream.protocol.topics import TopicPath
+from ackstream.settings import Gateway, Kafka
+from tests.integration.system import System
+from tests.integration.test_gateway import serving
+from tests.integration.test_websocket import Client
+from tests.prose import prose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+COMMAND = "org.acme/lamp/things/twin/commands/modify"
+EVENT = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
+
+
+class Twin:
+    """Answers every command and writes its event, as the twin does."""
+
+    def __init__(self, kafka: Kafka, producer: KafkaProducer) -> None:
+        self._events = kafka.topic("events")
+        self._producer = producer
+
+    def __call__(self, signal: Signal) -> Any:
+        if signal.channel == "live":
+            return None
+        headers = {"correlation-id": signal.correlation_id, "requested-acks": list(signal.labels)}
+        event = Envelope(EVENT, headers, signal.path, signal.envelope.value, revision=1)
+        self._producer.send(self._events, key=b"k", value=encode(event))
+        return Response(204) if signal.response_required else None
+
+
+@pytest.fixture(scope="module")
+def address(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"websocket-{time.time_ns()}-", partitions=2)
+    with ExitStack() as stack:
+        system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("websocket"), clock=True)))
+        system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
+        stack.enter_context(system.correlate(spark))
+        url, _ = stack.enter_context(serving(system.settings))
+        producer = stack.enter_context(closing(KafkaProducer(bootstrap_servers=broker)))
+        stack.enter_context(Responder(kafka, Twin(kafka, producer)))
+        stack.enter_context(
+            Subscriber(kafka, lambda _signal: None, [subscription("events")], labels=["bar-ack"], group="bar")
+        )
+        yield f"{url.replace('http', 'ws')}/ws/2"
+
+
+def test_websocket_header_table(address: str) -> None:
+    rows = {name: case for name, case in prose("header_defaults").items() if name.startswith("doc-WebSocket-")}
+    assert len(rows) == 8
+    with connect(address, additional_headers={"declared-acks": "foo-ack"}) as first, connect(address) as second:
+        party, requester = Client(first), Client(second)
+        party.subscribe("START-SEND-EVENTS")
+        for name, case in rows.items():
+            given, outcome = case["given"], case["expect"]["outcome"]
+            acks = ["foo-ack", "bar-ack"] if given["requested-acks"] == "non-empty" else []
+            headers = {
+                "correlation-id": name,
+                "response-required": given["response-required"],
+                "requested-acks": acks,
+                "timeout": "0s" if given["timeout"] == "zero" else "30s",
+            }
+            requester.tell({"topic": COMMAND, "headers": headers, "path": "/attributes/x", "value": 1})
+            if case["expect"]["clientError"]:
+                error = requester.get()
+                assert (error["status"], error["value"]["error"]) == (400, "header.invalid"), name
+                continue
+            event = party.get()
+            assert event["headers"]["correlation-id"] == name
+            if outcome == "no response":
+                continue
+            if acks:
+                assert event["headers"]["requested-acks"] == ["foo-ack"]
+                answer = {"correlation-id": name}
+                topic = "org.acme/lamp/things/twin/acks/foo-ack"
+                party.tell({"topic": topic, "headers": answer, "path": "/", "value": "done", "status": 200})
+            # what no answer was promised for would come before this one
+            reply = requester.get()
+            assert reply["headers"]["correlation-id"] == name
+            if acks:
+                found = {label: entry["status"] for label, entry in reply["value"].items()}
+                assert (reply["status"], found) == (200, {"foo-ack": 200, "bar-ack": 200}), name
+            else:
+                assert (reply["topic"], reply["status"]) == (COMMAND, 204), name
+
+
+def test_weak_acks_complete_an_aggregate_and_undeclared_labels_run_into_the_timeout(address: str) -> None:
+    with connect(f"{address}?declared-acks=foo-ack") as first, connect(address) as second:
+        party, requester = Client(first), Client(second)
+        party.subscribe("START-SEND-EVENTS?filter=gt(attributes/x,10)")
+        headers = {"correlation-id": "weak", "requested-acks": [TWIN_PERSISTED, "foo-ack", "nobody"], "timeout": "1s"}
+        requester.tell({"topic": COMMAND, "headers": headers, "path": "/attributes/x", "value": 1})
+        reply = requester.get()
+    entries = reply["value"]
+    assert (reply["status"], list(entries)) == (424, [TWIN_PERSISTED, "foo-ack", "nobody"])
+    assert (entries["foo-ack"]["status"], entries["foo-ack"]["headers"]["ditto-weak-ack"]) == (200, True)
+    assert (entries[TWIN_PERSISTED]["status"], entries["nobody"]["status"]) == (204, 408)
