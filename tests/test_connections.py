@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOURCE: dict[str, Any] = {"addresses": ["in"]}
-TARGET: dict[str, Any] = {"address": "out", "topics": ["_/_/things/twin/events"]}
+EVENTS = "_/_/things/twin/events"
+TARGET: dict[str, Any] = {"address": "out", "topics": [EVENTS]}
 
 
 def read(*connections: dict[str, Any]) -> Any:
@@ -75,6 +76,9 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"sources": [SOURCE | {"declared_acks": ["other:ack"]}]}, ["other:ack", "<id>:"]),
         ({"sources": [SOURCE | {"declared_acks": ["x"]}]}, ["declared_acks", "<x>"]),
         ({"targets": [TARGET | {"issued_ack": "plant:a"}] * 2}, ["one target"]),
+        ({"targets": [TARGET | {"topics": ["_/_/things/twin/event"]}]}, ["topics.0", "_/_/things/twin/events"]),
+        ({"targets": [TARGET | {"topics": [f"{EVENTS}?filters=x"]}]}, ["'filters'", "namespaces, filter"]),
+        ({"targets": [TARGET | {"topics": [f"{EVENTS}?filter=eq(x"]}]}, ["topics.0", "eq(x"]),
         ({"targets": [TARGET | {"address": "a b"}]}, ["targets.0.address", "a b"]),
         ({"targets": [TARGET | {"address": "a#x"}]}, ["a#x", "partition"]),
         ({"targets": [TARGET | {"address": "{{ thing:colour }}"}]}, ["thing:colour", "thing:name"]),

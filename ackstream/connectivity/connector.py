@@ -123,7 +123,7 @@ class _Link:
                 else KafkaPublisher(foreign(connection, self._kafka), debug=connection.debug)
             )
             if connection.targets or self._wanted:
-                outlets = stack.enter_context(Outlets(connection, self._kafka, publisher))
+                outlets = stack.enter_context(Outlets(connection, self._kafka, publisher, self._system.extra))
                 outlets.start()
             for source in self._sources(publisher):
                 stack.enter_context(source)

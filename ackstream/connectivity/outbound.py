@@ -15,15 +15,19 @@ from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.connections import resolve_label, target_subscription
 from ackstream.protocol.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.headers import CHANNEL
+from ackstream.protocol.issued import issued_ack
 from ackstream.protocol.labels import LIVE_RESPONSE
 from ackstream.protocol.subscriptions import DROPPED_BY_CONNECTION, Drop, as_delivered, dropped_by_targets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from ackstream.connections import KafkaConnection, MqttConnection, Target
     from ackstream.protocol.envelopes import Envelope
     from ackstream.protocol.subscriptions import Publication, Stream
+
+    Extra = Callable[[str, str], Mapping[str, Any]]
 
 
 class Publishing(msgspec.Struct, frozen=True):
@@ -34,10 +38,11 @@ class Publishing(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is published of a signal, and for which labels weak acknowledgements go out."""
+    """What is published of a signal, for which labels weak acknowledgements go out, and which failed ones."""
 
     publishings: list[Publishing]
     weak: Drop
+    failed: list[Acknowledgement] = []
 
 
 class Outbound:
@@ -56,28 +61,37 @@ class Outbound:
             return frozenset({"events", "live-commands", "messages"})
         return frozenset(wanted.stream for outlet in self._outlets for wanted in outlet.subscriptions)
 
-    def plan(self, signal: Publication, time: datetime | None = None) -> Plan:
+    def plan(self, signal: Publication, time: datetime | None = None, extra: Extra | None = None) -> Plan:
         """Return what becomes of a signal.
 
         :param time: the moment of ``time:now`` in filters
+        :param extra: gives the fields of a thing (its id, a selector) for topics with ``extraFields``. Where it raises,
+            nobody can tell whether the target wants the signal: the label it issues gets the error
         """
         own = {*self._labels.declared, *self._labels.issued}
         shown = [label for label in signal.labels if label in own]
-        publishings = []
+        publishings, failed = [], []
         fates: list[tuple[str | None, bool]] = []
         for outlet in self._outlets:
-            wanted = [each for each in outlet.subscriptions if each.covers(signal)]
-            if not wanted:
+            if not outlet.is_for(signal):
                 continue
-            delivered = as_delivered(signal, [label for label in shown if label != outlet.label])
+            label = outlet.label if outlet.is_asked(signal) else None
+            try:
+                wanted, fields = outlet.looks_at(signal, time, extra)
+            except Exception as error:  # noqa: BLE001 - the acknowledgement tells it
+                fates.append((outlet.label, True))
+                if label is not None:
+                    failed.append(issued_ack(label, error, signal.envelope.headers))
+                continue
+            delivered = as_delivered(signal, [each for each in shown if each != outlet.label], fields)
             payload = outlet.payload(delivered)
-            publishes = payload is not UNSET and any(each.matches(signal, None, time) for each in wanted)
+            publishes = wanted and payload is not UNSET
             fates.append((outlet.label, publishes))
             message = outlet.message(delivered, payload) if publishes else None
             if message is not None:
-                publishings.append(Publishing(message, outlet.label if outlet.is_asked(signal) else None))
+                publishings.append(Publishing(message, label))
         weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates)
-        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION))
+        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed)
 
 
 class _Outlet:
@@ -86,6 +100,20 @@ class _Outlet:
         self._target = target
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
+
+    def is_for(self, signal: Publication) -> bool:
+        return any(each.covers(signal) for each in self.subscriptions)
+
+    def looks_at(
+        self, signal: Publication, time: datetime | None, extra: Extra | None
+    ) -> tuple[bool, Mapping[str, Any] | None]:
+        """Tell whether a filter lets the signal through, and with which extra fields."""
+        for each in self.subscriptions:
+            if each.covers(signal):
+                fields = extra(signal.thing_id, each.extra_fields) if extra and each.extra_fields else None
+                if each.matches(signal, fields, time):
+                    return True, fields
+        return False, None
 
     def is_asked(self, signal: Publication) -> bool:
         if self.label == LIVE_RESPONSE:

@@ -21,7 +21,7 @@ from ackstream.protocol.subscriptions import Publication, publication, weak_acks
 if TYPE_CHECKING:
     from ackstream.client.progress import Work
     from ackstream.connections import KafkaConnection, MqttConnection
-    from ackstream.connectivity.outbound import Publishing
+    from ackstream.connectivity.outbound import Extra, Publishing
     from ackstream.connectivity.publishing import Published, Publisher
     from ackstream.settings import Kafka
 
@@ -36,14 +36,18 @@ WAIT_SECONDS = 0.5
 class Outlets(Closing):
     """Publishes what targets want. After a crash some signals are published again, none is left out."""
 
-    def __init__(self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: Publisher) -> None:
+    def __init__(
+        self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: Publisher, extra: Extra
+    ) -> None:
         """Connect to the system's Kafka.
 
+        :param extra: gives the fields of a thing
         :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
         self._outbound = Outbound(connection)
         self._publisher = publisher
+        self._extra = extra
         self._room = threading.BoundedSemaphore(MAX_PUBLISHING)
         self._closing = threading.Event()
         live = self._outbound.streams & {"live-commands", "messages"}
@@ -65,8 +69,9 @@ class Outlets(Closing):
         signal = self._publication(record)
         if signal is None:
             return
-        plan = self._outbound.plan(signal, datetime.fromtimestamp(record.timestamp / 1000, timezone.utc))
-        self._answer(signal, weak_acks(signal, plan.weak), work)
+        moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
+        plan = self._outbound.plan(signal, moment, self._extra)
+        self._answer(signal, [*weak_acks(signal, plan.weak), *plan.failed], work)
         for publishing in plan.publishings:
             self._worker.outbox.hold(work)
             while not self._room.acquire(timeout=WAIT_SECONDS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
-from ackstream.client import Requester, RequestTimeout, connection
+from ackstream.client import Requester, RequestTimeout, connection, fields_of
 from ackstream.client.closing import Closing
 from ackstream.client.records import CORRELATION_ID
 from ackstream.connectivity.identities import Identities
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DELIVERY_SECONDS = 120.0
+EXTRA_TIMEOUT = "20s"
+"""So long the twin has for extra fields."""
+
 STORED = Answer(())
 """The broker has it, and nothing else is waited for."""
 
@@ -55,6 +58,7 @@ class System(Closing):
         self._acks = kafka.topic("acks")
         with ExitStack() as stack:
             self._requester = stack.enter_context(Requester(kafka, delivery_timeout=DELIVERY_SECONDS))
+            self.extra = fields_of(self._requester, EXTRA_TIMEOUT)
             self._outcomes = Outcomes(kafka)
             stack.callback(self._outcomes.close)
             self._producer = connection.connect_producer(kafka, self._acks, delivery_timeout=DELIVERY_SECONDS)

@@ -90,6 +90,9 @@ _STREAMS: dict[str, Stream] = {
 }
 
 
+_PARAMETERS = ("namespaces", "filter", "extraFields")
+
+
 def target_subscription(text: str) -> Subscription:
     """Return what a target wants, from Ditto's form ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
 
@@ -101,8 +104,13 @@ def target_subscription(text: str) -> Subscription:
     if stream is None:
         raise ValueError(f"{name!r} is nothing a target can get; known are {', '.join(_STREAMS)}")
     parameters = dict(parse_qsl(query))
-    unknown = sorted(parameters.keys() - {"namespaces", "filter"})
+    unknown = sorted(parameters.keys() - set(_PARAMETERS))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no parameter of a target's topic; known are namespaces, filter")
+        raise ValueError(f"{unknown[0]!r} is no parameter of a target's topic; known are {', '.join(_PARAMETERS)}")
     namespaces = [namespace for namespace in parameters.get("namespaces", "").split(",") if namespace]
-    return subscription(stream, namespaces=namespaces, filter=parameters.get("filter"))
+    return subscription(
+        stream,
+        namespaces=namespaces,
+        filter=parameters.get("filter"),
+        extra_fields=parameters.get("extraFields"),
+    )

@@ -9,7 +9,9 @@ from ackstream.connections import KafkaConnection
 from ackstream.connectivity.outbound import Outbound, answer_of
 from ackstream.protocol.acknowledgements import Acknowledgement, read_acks
 from ackstream.protocol.envelopes import decode
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.subscriptions import Publication, publication, weak_acks
+from tests.prose import each
 
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
@@ -118,6 +120,40 @@ def test_a_value_goes_out_as_json() -> None:
 def test_a_target_whose_address_comes_to_nothing_publishes_nothing_and_acknowledges_nothing() -> None:
     plan = outbound(target(EVENTS, address="out/{{ header:none }}", issued_ack="c:one")).plan(event("c:one"))
     assert (plan.publishings, plan.weak.labels) == ([], ())
+
+
+ENRICHED = f"{EVENTS}?extraFields=attributes/y&filter=eq(attributes/y,5)"
+
+
+@pytest.mark.parametrize(("y", "published"), [(5, 1), (6, 0)])
+def test_extra_fields_are_put_under_a_signal_and_filtered(y: int, published: int) -> None:
+    asked: list[Any] = []
+
+    def extra(thing_id: str, fields: str) -> dict[str, Any]:
+        asked.append((thing_id, fields))
+        return {"attributes": {"y": y}}
+
+    plan = outbound(target(ENRICHED), target(MESSAGES)).plan(event(), None, extra)
+    assert asked == [("org.acme:lamp", "attributes/y")]
+    assert len(plan.publishings) == published
+    for publishing in plan.publishings:
+        assert json.loads(publishing.message.payload)["extra"] == {"attributes": {"y": 5}}
+
+
+@each("aggregation", "weak-enrichment-failure")
+def test_prose_a_failed_enrichment_is_a_failed_acknowledgement(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_["authorizedTargets"] == ["target1", "target2 (enrichment times out)"]
+
+    def extra(_thing_id: str, _fields: str) -> dict[str, Any]:
+        raise DittoError(503, "connectivity:signal.enrichment.failed", "Signal enrichment failed.")
+
+    targets = [target(EVENTS, issued_ack="c:target1"), target(ENRICHED, issued_ack="c:target2")]
+    requested = [f"c:{label}" for label in given_["requested"]]
+    plan = outbound(*targets, declared=("c:source1",)).plan(event(*requested), None, extra)
+    assert [ack.label.removeprefix("c:") for ack in plan.failed] == expect["failedAcks"]
+    assert [ack.status for ack in plan.failed] == [503]
+    assert list(plan.weak.labels) == expect["weakAcks"]
+    assert [publishing.label for publishing in plan.publishings] == ["c:target1"]
 
 
 @pytest.mark.parametrize(
