@@ -17,13 +17,15 @@ class Producer:
     def __init__(self) -> None:
         self.futures: list[Future] = []
         self.sent: list[str] = []
+        self.topics: list[str] = []
         self.refusal: Exception | None = None
 
     def send(self, topic: str, value: bytes, key: bytes, headers: list[tuple[str, bytes]]) -> Future:
         if self.refusal is not None:
             raise self.refusal
-        assert (topic, key, headers) == ("acks", b"k", [("correlation-id", b"c-1")])
+        assert (key, headers) == (b"k", [("correlation-id", b"c-1")])
         self.sent.append(value.decode())
+        self.topics.append(topic)
         self.futures.append(Future())
         return self.futures[-1]
 
@@ -111,3 +113,19 @@ def test_settling_sends_nothing(outbox, producer):
     producer.futures[0].success("metadata")
     outbox.settle(5.0)
     assert (work.remaining, producer.sent) == (0, ["now"])
+
+
+def test_answers_go_to_one_topic_unless_they_name_another(outbox, producer):
+    outbox.put(Outgoing("c-1", b"k", b"a", Work(1)), 0.0, 0.0)
+    outbox.put(Outgoing("c-1", b"k", b"b", Work(1), "events"), 0.0, 0.0)
+    assert producer.topics == ["acks", "events"]
+
+
+def test_work_that_is_held_remains_until_it_is_released(outbox, producer):
+    work = put(outbox, "a")
+    outbox.hold(work)
+    producer.futures[0].success("metadata")
+    outbox.turn(1.0)
+    assert work.remaining == 1
+    outbox.release(work)
+    assert work.remaining == 0

@@ -23,6 +23,7 @@ from tests.prose import prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client import labels
+from ackstream.client.closing import Closing
+from ackstream.client.declarer import Declaration
+from ackstream.client.errors import UnreachableError
+from ackstream.client.labels import AGAIN_SECONDS, Labels
+from ackstream.protocol.errors import DittoError, label_not_unique
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WANTED = frozenset({"a-a"})
+
+
+class Declarer(Closing):
+    """Answers what the test says: ``None`` is silence."""
+
+    answers: list[Any]
+
+    def __init__(self, _kafka: Kafka) -> None:
+        self.declarations: list[Declaration] = []
+
+    def declare(self, wanted: frozenset[str], *, group: str | None) -> Future[Declaration]:
+        future: Future[Declaration] = Future()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        elif answer is not None:
+            self.declarations.append(Declaration(wanted, group, held=True))
+            future.set_result(self.declarations[-1])
+        return future
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+    monkeypatch.setattr(labels, "Declarer", Declarer)
+    monkeypatch.setattr(labels, "DECLARE_SECONDS", 0.01)
+    with ExitStack() as found:
+        yield found
+
+
+def declared(stack: ExitStack, *answers: Any) -> Labels:
+    Declarer.answers = list(answers)
+    return Labels(stack, Kafka(), WANTED, "g")
+
+
+def test_labels_are_held_from_the_start_or_not_at_all(stack: ExitStack):
+    assert declared(stack, "yes").held == WANTED
+    with pytest.raises(DittoError):
+        declared(stack, label_not_unique())
+    with pytest.raises(UnreachableError, match="did not take the declaration"):
+        declared(stack, None)
+
+
+def test_without_labels_nothing_is_declared(stack: ExitStack):
+    found = Labels(stack, Kafka(), frozenset(), None)
+    found.keep(0.0)
+    assert found.held == frozenset()
+
+
+def test_lost_labels_are_declared_again_and_again_until_they_are_held(stack: ExitStack):
+    found = declared(stack, "yes", label_not_unique(), "yes")
+    declaration = found._declared.result()
+    found.keep(100.0)
+    assert found._declared.result() is declaration
+    declaration.held = False
+    found.keep(100.0)
+    assert found.held == frozenset()
+    found.keep(100.0 + AGAIN_SECONDS - 0.1)
+    assert len(Declarer.answers) == 1
+    found.keep(100.0 + AGAIN_SECONDS)
+    assert found.held == WANTED
