@@ -145,6 +145,11 @@ RTI: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
         [*_write(1, 2), *_write(3, at=10), _ack(1, 200)],
         {"write_3": "OK", "at_ms": 200, "retained": [2, 3]},
     ),
+    "more is acknowledged than there is room for": (
+        EXPLICIT | {"max_samples": 1, "max_blocking_ms": 50},
+        [_ack(1, 10), _ack(2, 20), _ack(3, 90)],
+        {"write_2": "OK", "write_3": "OK", "retained": []},
+    ),
     "after a timed-out write the next one finds room": (
         EXPLICIT | {"max_samples": 1, "max_blocking_ms": 50},
         [*_write(1), *_write(2, at=10), _ack(1, 100), *_write(3, at=200)],
@@ -355,6 +360,11 @@ AMPS: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
             "sow_delete": [{"bookmarks": 1, "option": "cancel", "immediate": True}, {"bookmarks": 1, "option": None}],
             "cancel_count": 1,
         },
+    ),
+    "an automatic consumer's own calls": (
+        {"auto_ack": True},
+        [_deliver("A"), {"op": "ack", "msg": "m1"}, {"op": "cancel", "msg": "m1"}],
+        {"sow_delete": [], "state": "leased", "error": "outcome_not_enabled"},
     ),
     "three cancels": (
         {"max_cancels": 3, "dead_letter": "Failed"},

@@ -172,10 +172,8 @@ class _System:
     def _write(self, seq: Any, now: int) -> None:
         for hop in self.hops:
             arriving = [name for name in hop.names if not {(name, seq), (None, seq)} & self._cached]
-            while hop.publications.written < seq and self._implied_writes:
-                hop.write(hop.publications.written + 1, now, arriving)
-            if not self._implied_writes:
-                hop.write(seq, now, arriving)
+            for number in range(hop.requested + 1, seq + 1) if self._implied_writes else [seq]:
+                hop.write(number, now, arriving)
 
     def _at_reader(self, hop: Hop, name: str, step: Json, now: int) -> None:
         op: str = step["op"]

@@ -58,6 +58,7 @@ class Hop:
         if "writer" not in self._endpoints:
             self.retention.join(SERVICE)
         self.numbers: list[int] = []
+        self.requested = start - 1
         self.writes: dict[int, tuple[str, int]] = {}
         self._blocked: list[tuple[int, int, list[str]]] = []
         self._loans: dict[tuple[str, int | None], Loan] = {}
@@ -86,6 +87,7 @@ class Hop:
 
     def write(self, number: int, now: int, arriving: list[str]) -> None:
         """Write the sample with this number, or begin to wait for room."""
+        self.requested = max(number, self.requested)
         self._blocked.append((number, self.publications.blocked_until(now), arriving))
         self._write_blocked(now)
 

@@ -14,7 +14,7 @@ from ackstream.conformance.scenarios.observations import Series
 from ackstream.conformance.scenarios.scenario import Interpreter, Json, Uncovered
 from ackstream.conformance.scenarios.timeline import PerName, timed
 from ackstream.delivery.ack_batch import AckBatches
-from ackstream.delivery.errors import InconsistentQosError
+from ackstream.delivery.errors import DeliveryError, InconsistentQosError
 from ackstream.delivery.handlers import after_handler, takes_call
 from ackstream.delivery.queue import Queue
 from ackstream.delivery.queue_rules import amps
@@ -85,6 +85,7 @@ class _System:
         self._cancels: dict[str, int] = {}
         self._expired_after: int | None = None
         self._returned_at: int | None = None
+        self._error: str | None = None
         self._synthetic = 0
         for consumer in given.get("consumers", []):
             self._bind(consumer)
@@ -178,7 +179,10 @@ class _System:
             if outcome is not None:
                 self._settle(step["msg"], who, outcome)
         elif op in OUTCOMES:
-            self._call(step, op, who)
+            try:
+                self._call(step, op, who)
+            except DeliveryError as error:
+                self._error = self._error or error.code
         self._note_returns(held)
         self._move()
 
@@ -256,7 +260,7 @@ class _System:
             "delivered_to": Series(self._delivered_to or [None]),
             "deliveries": PerName(list(self._deliveries.items())),
             "effective_max_backlog": self._granted,
-            "error": None,
+            "error": self._error,
             "expired_after_cancel": self._expired_after,
             "queue": [name for name in self._names if name in self.queue],
             "state": self._state(exits),
