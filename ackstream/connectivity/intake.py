@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ackstream.connections import Source
     from ackstream.connectivity.messages import ExternalMessage, Outgoing
     from ackstream.connectivity.publishing import Publisher
-    from ackstream.connectivity.system import System
+    from ackstream.connectivity.system import Received, System
     from ackstream.protocol.envelopes import Envelope
     from ackstream.protocol.settlement import Answer, Settlement
 
@@ -67,21 +67,25 @@ class Intake:
             parts = []
         expected = 0
         for part in parts:
-            received = partial(self._receive, collector)
-            match part:
-                case Refused():
-                    self._publish(published_error(part, self._reply_target, self._connection_id))
-                    if part.rejects:
-                        collector.receive(Failure(part.error.status), now)
-                case Relayed():
-                    expected += 1
-                    self._system.relay(part.envelope, received)
-                case Asked():
-                    expected += 1
-                    replied = partial(self._reply, part)
-                    self._system.ask(part, redelivered=redelivered, replied=replied, received=received)
+            if isinstance(part, Refused):
+                self._publish(published_error(part, self._reply_target, self._connection_id))
+                if part.rejects:
+                    collector.receive(Failure(part.error.status), now)
+                continue
+            expected += 1
+            try:
+                self._send(part, partial(self._receive, collector), redelivered=redelivered)
+            except Exception:
+                log.exception("A signal of %s was not sent (%s).", self._connection_id, message.identity)
+                collector.receive(None, now)
         collector.expect(expected, now)
         self._decide(collector, now)
+
+    def _send(self, part: Asked | Relayed, received: Received, *, redelivered: bool) -> None:
+        if isinstance(part, Relayed):
+            self._system.relay(part.envelope, received)
+        else:
+            self._system.ask(part, redelivered=redelivered, replied=partial(self._reply, part), received=received)
 
     def turn(self, timeout: float = 0.0) -> None:
         """Let answers count that have come; wait for the first one at most so many seconds."""

@@ -112,6 +112,13 @@ def test_what_fails_unexpectedly_is_settled(monkeypatch: pytest.MonkeyPatch) -> 
     assert taken.settled == {"one": "settle"}
 
 
+def test_a_signal_that_cannot_be_sent_is_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken()
+    monkeypatch.setattr(taken.other, "ask", lambda *_arguments, **_options: 1 / 0)
+    taken.take("one")
+    assert taken.settled == {"one": "reject-with-redelivery"}
+
+
 @each("settlement", "kafka-backpressure")
 def test_prose_beyond_the_limit_there_is_no_room(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert given_["qos"] in (0, 1)
