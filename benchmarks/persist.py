@@ -24,9 +24,9 @@ CLIENTS = 5
 VALUE = json.dumps({"temperature": 21.5, "humidity": 40, "text": "x" * 200}).encode()
 METHOD = (
     f"{CLIENTS} clients' messages of {len(VALUE)} bytes wait in Kafka. Each round reads them to the end, with a new "
-    "checkpoint and new tables, in batches of max_offsets_per_trigger: once with persist (ledgers, verdicts, two tables, "
-    "acks) and once with Spark's own copy of the records into a Delta table. Warm rate = records / triggerExecution of "
-    "all batches but the first."
+    "checkpoint and new tables, in batches of max_offsets_per_trigger: once with persist (ledgers, verdicts, two "
+    "tables, acks) and once with Spark's own copy of the records into a Delta table. Warm rate = records / "
+    "triggerExecution of all batches but the first."
 )
 
 
@@ -37,9 +37,7 @@ def measure(bench: Bench) -> dict[str, Any]:
     broker.produce(data.kafka.bootstrap, _messages(count, data.kafka.topic("messages")))
     rates: dict[str, list[float]] = {"persist": [], "copy": []}
     for number in range(rounds):
-        settings = bench.settings(
-            "persist", prefix=data.kafka.topic_prefix, persist={"max_offsets_per_trigger": limit}
-        )
+        settings = bench.settings("persist", prefix=data.kafka.topic_prefix, persist={"max_offsets_per_trigger": limit})
         rates["persist"].append(_persist(bench, settings, count))
         rates["copy"].append(_copy(bench, settings, limit))
         bench.say(f"Round {number + 1}: " + ", ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items()))

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.errors import KafkaError
@@ -18,6 +18,7 @@ from kafka.errors import KafkaError
 from ackstream.client import connection
 from ackstream.client.closing import Closing
 from ackstream.client.errors import StoreError
+from ackstream.client.outstanding import Handlers, Kept, Outstanding
 from ackstream.client.reader import POLL_MS, Reader
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
@@ -29,14 +30,10 @@ from ackstream.client.receipts import (
     Receipt,
     Stage,
     TakenOverError,
-    WouldBlockError,
 )
 from ackstream.client.store import MemoryMessages, SqliteMessages
-from ackstream.protocol.intervals import Intervals
 from ackstream.publishing.acks import Ack, decode_ack
-from ackstream.publishing.conflation import DUPLICATE
 from ackstream.publishing.reasons import MessageTooLargeError, refused
-from ackstream.publishing.store import PublishStore, SequenceError
 from ackstream.publishing.window import PublishWindow
 from ackstream.settings import Kafka
 
@@ -53,23 +50,6 @@ _CLOSE_SECONDS = 5.0
 _NEVER_MS = 2**62
 _HEADROOM = 1024
 """Bytes of a record that are not the message."""
-
-
-class _Kept(msgspec.Struct, array_like=True):
-    """A message as the store has it."""
-
-    value: bytes
-    headers: list[tuple[str, bytes]]
-    key: bytes | None = None
-
-
-class _Open(NamedTuple):
-    future: Future[Receipt]
-    context: Any
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class Publisher(Closing):
@@ -130,30 +110,23 @@ class Publisher(Closing):
         self._name = client.encode()
         self._topic = self._kafka.topic("messages")
         self._stage: Stage = stage
-        # Kafka's own deliveries need no timer of ours
-        self._window = PublishWindow(window, round(ack_timeout * 1000) if stage == "persisted" else _NEVER_MS)
         self._block = block
-        self._windowed = windowed
         self._conflation_ms = conflation_ms
-        self._handlers = (on_receipt, on_failed_write, on_ack)
         self._order = threading.RLock()
-        self._state = threading.Condition()
-        self._open: dict[int, _Open] = {}
-        self._accepted = Intervals()
-        self._sending: set[int] = set()
-        self._not_taken: set[int] = set()
-        self._counts = {"published": 0, "accepted": 0, "acknowledged": 0, "failed": 0, "resent": 0, "closed": 0}
-        self._ended: Exception | None = None
         self._logon_id = f"logon-{secrets.token_hex(8)}"
         self._logon: Ack | None = None
         self._closing = threading.Event()
-        messages = MemoryMessages() if store is None else SqliteMessages(Path(store), client)
-        self._messages = messages
-        self._store = PublishStore(messages, error_on_gap=error_on_gap)
+        # Kafka's own deliveries need no timer of ours
+        limits = PublishWindow(window, round(ack_timeout * 1000) if stage == "persisted" else _NEVER_MS)
+        self._messages = MemoryMessages() if store is None else SqliteMessages(Path(store), client)
+        handlers = Handlers(on_receipt, on_failed_write, on_ack)
+        self._outstanding = Outstanding(
+            self._messages, limits, stage, handlers, windowed=windowed, error_on_gap=error_on_gap
+        )
         try:
             self._connect()
         except BaseException:
-            messages.close()
+            self._messages.close()
             raise
         self._thread = threading.Thread(target=self._run, name="ackstream-publisher", daemon=True)
         self._thread.start()
@@ -193,15 +166,15 @@ class Publisher(Closing):
         extra = [("topic", topic.encode())] if topic is not None else []
         if ack_immediately:
             extra.append(("ack-immediately", b"true"))
-        kept = _Kept(value, [*headers, *extra], key)
-        opened = _Open(Future(), context)
+        kept = Kept(value, [*headers, *extra], key)
+        future: Future[Receipt] = Future()
         while True:
             with self._order:
-                number = self._take_number(kept, opened, seq)
+                number = self._outstanding.add(kept, future, context, seq)
                 if number is not None:
                     self._send(number, kept)
-                    return opened.future
-            self._wait_for_room()
+                    return future
+            self._outstanding.wait_for_room(block=self._block)
 
     def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
         """Publish and wait for the receipt.
@@ -224,25 +197,27 @@ class Publisher(Closing):
         :param stage: ``accepted`` to wait for Kafka alone
         :raises FlushTimeout: not everything was; it is kept
         """
-        accepted = stage == "accepted"
-        with self._state:
-            last = self._store.next_seq - 1
-            done = self._state.wait_for(lambda: self._flushed(last, accepted=accepted) or self._ended, timeout)
-            if self._ended is not None:
-                raise self._ended
+        outstanding = self._outstanding
+        with outstanding.changed:
+            last = outstanding.next_seq - 1
+            done = outstanding.changed.wait_for(
+                lambda: outstanding.flushed(last, stage or self._stage) or outstanding.ended is not None, timeout
+            )
+            if outstanding.ended is not None:
+                raise outstanding.ended
             if not done:
-                kept = self._store.unpersisted_count
+                kept = outstanding.unpersisted_count
                 raise FlushTimeout(f"{kept} messages were not acknowledged within {timeout:g} s; they are kept.")
 
     @property
     def unpersisted_count(self) -> int:
         """How many messages are kept because they are not acknowledged."""
-        return self._store.unpersisted_count
+        return self._outstanding.unpersisted_count
 
     @property
     def next_seq(self) -> int:
         """The number that the next message gets."""
-        return self._store.next_seq
+        return self._outstanding.next_seq
 
     @property
     def effective_conflation_ms(self) -> int | None:
@@ -252,23 +227,14 @@ class Publisher(Closing):
     @property
     def statistics(self) -> PublishStatistics:
         """What has happened so far."""
-        counts = self._counts
-        return PublishStatistics(
-            published=counts["published"],
-            accepted=counts["accepted"],
-            acknowledged=counts["acknowledged"],
-            failed=counts["failed"],
-            unpersisted=self._store.unpersisted_count,
-            resent=counts["resent"],
-            window_closed=counts["closed"],
-        )
+        return self._outstanding.statistics
 
     def close(self) -> None:
         """Send what was accepted (for at most 5 s), then fail the futures that are open; may be called twice."""
         if self._closing.is_set():
             return
         self._closing.set()
-        self._end(PublisherClosedError("The publisher was closed before the acknowledgement came."))
+        self._outstanding.end(PublisherClosedError("The publisher was closed before the acknowledgement came."))
         connection.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
@@ -291,34 +257,35 @@ class Publisher(Closing):
         self._reader = Reader(consumer, self._closing)
 
     def _log_on(self, timeout: float) -> None:
-        kept = self._store.unpersisted
-        if self._stage == "accepted" and self._store.next_seq == 1:
+        outstanding = self._outstanding
+        kept = outstanding.unpersisted
+        if self._stage == "accepted" and outstanding.next_seq == 1:
             # nobody is asked how far this name had got: begin above all that ever was
-            self._messages.drop(time.time_ns() // 1_000_000 * 1_000_000)
+            outstanding.begin_after(time.time_ns() // 1_000_000 * 1_000_000)
         headers = [("command", b"logon"), ("cid", self._logon_id.encode()), ("ack", b"processed")]
-        first = kept[0] if kept else self._store.next_seq
+        first = kept[0] if kept else outstanding.next_seq
         if kept or first > 1:
             # what was refused from there on is told again
             headers.append(("first", b"%d" % first))
         if self._conflation_ms is not None:
             headers.append(("ack-conflation", f"{self._conflation_ms}ms".encode()))
         self._producer.send(self._topic, b"", self._name, [("client", self._name), *headers])
-        last = self._messages.discarded
+        last = outstanding.discarded
         if self._stage == "persisted":
-            with self._state:
-                if not self._state.wait_for(lambda: self._logon is not None or self._ended is not None, timeout):
-                    raise LogonTimeout(
-                        f"No answer to the logon of {self._name.decode()} within {timeout:g} s: start the job that "
-                        f"persists messages (`ackstream submit persist`), or publish with stage accepted."
-                    )
-                if self._ended is not None:
-                    raise self._ended
+            with outstanding.changed:
+                answered = outstanding.changed.wait_for(
+                    lambda: self._logon is not None or outstanding.ended is not None, timeout
+                )
+            if not answered:
+                raise LogonTimeout(
+                    f"No answer to the logon of {self._name.decode()} within {timeout:g} s: start the job that persists"
+                    " messages (`ackstream submit persist`), or publish with stage accepted."
+                )
+            if outstanding.ended is not None:
+                raise outstanding.ended
             last = self._answer_to_logon()
         with self._order:
-            with self._state:
-                again = [seq for seq, _ in self._store.logged_on(last) if self._window.offer(seq, _milliseconds())]
-                self._accepted = Intervals(start=self._messages.discarded + 1)
-            self._send_again(again)
+            self._send_again(outstanding.logged_on(last))
 
     def _answer_to_logon(self) -> int:
         logon = self._logon
@@ -326,37 +293,11 @@ class Publisher(Closing):
             raise refused("not entitled" if logon is None or logon.reason is None else logon.reason, "The logon")
         return logon.seq or 0
 
-    def _take_number(self, kept: _Kept, opened: _Open, wanted: int | None) -> int | None:
-        with self._state:
-            if self._ended is not None:
-                raise self._ended
-            if self._window.full:
-                return None
-            number = self._store.next_seq
-            if wanted is not None and wanted != number:
-                raise SequenceError(
-                    f"Sequence number {wanted} is not the next one of {self._name.decode()}, which is {number}: a gap "
-                    f"would never be acknowledged, and an earlier number is taken."
-                )
-            self._store.add(number, _encode(kept))
-            self._window.offer(number, _milliseconds())
-            self._open[number] = opened
-            self._counts["published"] += 1
-            return number
-
-    def _wait_for_room(self) -> None:
-        with self._state:
-            self._counts["closed"] += 1
-            if not self._block:
-                raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
-            self._state.wait_for(lambda: not self._window.full or self._ended is not None)
-
-    def _send(self, seq: int, kept: _Kept) -> None:
+    def _send(self, seq: int, kept: Kept) -> None:
         headers = [("client", self._name), ("seq", str(seq).encode()), ("ack", self._asked)]
         if kept.key is not None:
             headers.append(("key", kept.key))
-        with self._state:
-            self._sending.add(seq)
+        self._outstanding.sending(seq)
         try:
             sent = self._producer.send(self._topic, kept.value, self._name, [*headers, *kept.headers])
         except (KafkaError, ValueError) as error:
@@ -371,32 +312,24 @@ class Publisher(Closing):
 
     def _send_again(self, numbers: Iterable[int]) -> None:
         for seq in numbers:
-            with self._state:
-                message = self._messages.get(seq)
-            if message is not None:
-                self._counts["resent"] += 1
-                self._send(seq, _decode(message))
+            kept = self._outstanding.get(seq)
+            if kept is not None:
+                self._outstanding.resent += 1
+                self._send(seq, kept)
 
     # -- answers of Kafka: in the producer's thread --------------------------------------------------------------------
 
     def _on_accepted(self, seq: int, _metadata: Any) -> None:
-        with self._state:
-            self._sending.discard(seq)
-            self._counts["accepted"] += 1
-            if self._stage == "persisted":
-                self._state.notify_all()
-                return
-            before = self._accepted.watermark
-            self._accepted.add(seq)
-            up_to = self._accepted.watermark
-        if up_to > before:
-            self._acknowledged(Ack(ack_type="persisted", first=before + 1, seq=up_to))
+        self._send_admitted(self._outstanding.accepted(seq))
 
     def _not_accepted(self, seq: int, error: BaseException) -> None:
         log.warning("Kafka did not take message %s, which is sent again: %s", seq, error)
-        with self._state:
-            self._sending.discard(seq)
-            self._not_taken.add(seq)
+        self._outstanding.not_accepted(seq)
+
+    def _send_admitted(self, numbers: list[int]) -> None:
+        if numbers:
+            with self._order:
+                self._send_again(numbers)
 
     # -- answers of the service: in our thread -------------------------------------------------------------------------
 
@@ -406,10 +339,10 @@ class Publisher(Closing):
                 for record in self._reader.read(POLL_MS):
                     if record.key == self._name:
                         self._take(record)
-                self._repeat()
+                self._send_admitted(self._outstanding.late())
             except StoreError as error:
                 log.exception("The publisher cannot go on.")
-                self._end(error)
+                self._outstanding.end(error)
                 return
 
     def _take(self, record: Any) -> None:
@@ -418,108 +351,23 @@ class Publisher(Closing):
         except (msgspec.DecodeError, TypeError) as error:
             log.warning("A record of %s is no acknowledgement (offset %s): %s", record.topic, record.offset, error)
             return
-        self._call(2, ack)
+        self._outstanding.raw(ack)
         if ack.ack_type == "persisted" and self._stage == "persisted":
-            self._acknowledged(ack)
+            self._send_admitted(self._outstanding.acknowledged(ack))
         elif ack.ack_type == "processed" and (ack.cid or "").startswith("logon-"):
             self._take_logon(ack)
 
     def _take_logon(self, ack: Ack) -> None:
         if ack.cid == self._logon_id:
-            with self._state:
+            with self._outstanding.changed:
                 self._logon = ack
-                self._state.notify_all()
+                self._outstanding.changed.notify_all()
         elif self._logon is not None and _position(ack) > _position(self._logon):
             # not an older one that is told again
-            self._end(TakenOverError(f"Another publisher has logged on as {self._name.decode()}: names are for one."))
-
-    def _acknowledged(self, ack: Ack) -> None:
-        if ack.seq is None:
-            return
-        with self._state:
-            failed = self._store.acknowledged(ack)
-            done = self._window.acknowledged(ack.seq)
-            opened = {seq: self._open.pop(seq, None) for seq in done}
-            refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
-            good = [seq for seq in done if refusal is None or seq != ack.seq]
-            self._counts["acknowledged"] += len(good)
-            self._counts["failed"] += len(done) - len(good)
-            admitted = self._window.admit(_milliseconds())
-            self._state.notify_all()
-        self._give_receipts(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
-        if failed is not None:
-            self._give_back(failed.seq, failed.reason, failed.message, opened.get(failed.seq), refusal)
-        if admitted:
-            with self._order:
-                self._send_again(admitted)
-
-    def _give_receipts(self, numbers: list[int], opened: dict[int, _Open | None], duplicate: int | None) -> None:
-        now = time.time_ns() // 1_000_000
-        for seq in numbers:
-            entry = opened[seq]
-            first = numbers[0] if self._windowed else seq
-            receipt = Receipt(seq, self._stage, entry and entry.context, first, now, seq == duplicate)
-            if entry is not None:
-                entry.future.set_result(receipt)
-            if not self._windowed or seq == numbers[-1]:
-                self._call(0, receipt)
-
-    def _give_back(
-        self, seq: int, reason: str, message: bytes | None, opened: _Open | None, refusal: str | None
-    ) -> None:
-        if opened is not None and refusal is not None:
-            opened.future.set_exception(refused(refusal, f"Message {seq}"))
-        kept = None if message is None else _decode(message)
-        self._call(
-            1,
-            FailedMessage(
-                seq=seq,
-                reason=reason,
-                value=None if kept is None else kept.value,
-                key=None if kept is None else kept.key,
-                headers=[] if kept is None else kept.headers,
-                context=opened and opened.context,
-            ),
-        )
-
-    def _repeat(self) -> None:
-        with self._state:
-            if self._ended is not None:
-                return
-            late = set(self._window.overdue(_milliseconds())) - self._sending
-            late |= self._not_taken
-            self._not_taken.clear()
-        if late:
-            with self._order:
-                self._send_again(sorted(late))
-
-    def _call(self, handler: int, argument: Any) -> None:
-        call: Any = self._handlers[handler]
-        if call is None:
-            return
-        try:
-            call(argument)
-        except Exception:
-            log.exception("A handler of the publisher failed.")
-
-    def _flushed(self, last: int, *, accepted: bool) -> bool:
-        if accepted:
-            return not any(seq <= last for seq in self._sending | self._not_taken)
-        return self._messages.discarded >= last or self._store.unpersisted_count == 0
-
-    def _end(self, error: Exception) -> None:
-        with self._state:
-            self._ended = self._ended or error
-            opened, self._open = self._open, {}
-            self._state.notify_all()
-        for entry in opened.values():
-            entry.future.set_exception(self._ended)
+            name = self._name.decode()
+            self._outstanding.end(TakenOverError(f"Another publisher has logged on as {name}: names are for one."))
 
 
 def _position(logon: Ack) -> int:
     """Return the position of a logon among those of its client."""
     return logon.bookmark if isinstance(logon.bookmark, int) else -1
-
-
-def _milliseconds() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -45,6 +45,16 @@ AMPS: dict[str, tuple[Json, list[Json], Json]] = {
         [*_publishes(OK, OK), {"t_ms": 1200, "op": "publish", "seq": 2, "outcome": OK}],
         {ORDERED: [_persisted(2), _persisted(2, "duplicate", by_ms=2000)], "topic_copies": {"1": 1, "2": 1}},
     ),
+    "a duplicate is in the topic once": (
+        LOGGED,
+        _publishes("duplicate", OK),
+        {ORDERED: [_persisted(1, "duplicate"), _persisted(2)], "topic_copies": {"1": 1, "2": 1}},
+    ),
+    "numbers begin after what the client has dropped": (
+        LOGGED | {"store_discarded_up_to": 3},
+        _publishes(OK, start=5),
+        {ORDERED: [], "unpersisted_count": 1},
+    ),
     "numbers of a client that the server knows begin after its last": (
         LOGGED | {"server_last_seq": 6},
         _publishes(OK, OK, start=7),

@@ -90,7 +90,7 @@ class Server:
             self._appended += 1
             self._replicate(self._appended)
         if seq is not None:
-            self.copies[seq] = int(again or reason is None)
+            self.copies[seq] = int(again or reason in (None, DUPLICATE))
         self._send(self._connection.publish(command, DUPLICATE if again else reason, self._appended))
         if reason is None and command.name == "sow_delete":
             self._carry_out(command)
@@ -202,9 +202,10 @@ class Server:
 
 
 def _first_expected(given: Json, when: list[Json]) -> int:
-    """Return the number the server waits for: the one after its last, or the first the client has."""
-    if "server_last_seq" in given:
-        return int(given["server_last_seq"]) + 1
+    """Return the number the server waits for: the one after its last, or the first the client has to offer."""
+    for word in ("server_last_seq", "store_discarded_up_to"):
+        if word in given:
+            return int(given[word]) + 1
     published = [step["seq"] for step in when if "seq" in step and step["op"] != "server_ack"]
     return min([*given.get("store_unacked", []), *published], default=1)
 
