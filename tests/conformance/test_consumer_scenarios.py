@@ -194,7 +194,7 @@ RTI: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
     "the reader knows the service only": (
         {"persistence": "relay"},
         [*_write(1), _ack(1, 10)],
-        {"ack_sent_to": ["persistence"], "persistence_resends": [], "callbacks": []},
+        {"ack_sent_to": ["persistence"], "persistence_resends": [], "callbacks": [], "app_ack_sent_at_ms": [10]},
     ),
     "watermarks in another order": (
         EXPLICIT,

@@ -28,7 +28,7 @@ KINDS = {
     "APPLICATION_EXPLICIT": "application-explicit",
 }
 TAKES = ("take", "take_copy", "take_loan", "read")
-MAX_EVENTS = 100_000
+MAX_EVENTS = 10_000
 
 
 class Watermarks(Series):

@@ -50,7 +50,8 @@ class Hop:
         self._endpoints = endpoints(persistence=persistence is not None, direct_communication=persistence != "relay")
         self.publications = Publications(writer_qos, start=start)
         self.retention = Retention(writer, writer_qos.required, start=start)
-        self._service = Retention(SERVICE, writer_qos.required, start=start)
+        # behind the service the writer stays who it is: samples keep their names
+        self._service = Retention(writer, writer_qos.required, start=start)
         self.readers: dict[str, Reader] = {}
         self._epochs: dict[str, int] = {}
         for name in readers:
