@@ -35,5 +35,5 @@ def fits(filter_: str, now: datetime) -> Column:
 
     # the session's time zone is UTC
     times = [F.date_format(name, _TIME) for name in ("created_at", "modified_at")]
-    condition: Column = F.udf(evaluate, "boolean")("thing", "revision", *times)
+    condition: Column = F.udf(evaluate, "boolean", useArrow=True)("thing", "revision", *times)
     return condition
