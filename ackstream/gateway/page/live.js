@@ -18,7 +18,8 @@ function span(milliseconds) {
   const seconds = milliseconds / 1000;
   if (seconds < 60) return `${+seconds.toPrecision(3)} s`;
   const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? `${minutes} m ${Math.floor(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} m`;
+  const parts = minutes < 60 ? [[minutes, "m"], [Math.floor(seconds % 60), "s"]] : [[Math.floor(minutes / 60), "h"], [minutes % 60, "m"]];
+  return parts.filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
 const clock = (at) => new Date(at).toISOString().slice(11, 23);
