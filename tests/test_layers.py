@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "twin": {"protocol", "lake"},
     "publishing": {"protocol", "lake"},
     "client": {"protocol", "publishing"},
-    "connectivity": {"protocol", "client", "connections", "gateway"},
+    "connectivity": {"protocol", "client", "connections"},
 }
 COMMON = {"errors", "parts", "settings", "offsets", "options"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")

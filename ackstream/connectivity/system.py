@@ -12,10 +12,10 @@ from kafka.errors import KafkaError
 
 from ackstream.client import Requester, RequestTimeout, connection, fields_of
 from ackstream.client.closing import Closing
+from ackstream.client.outcomes import Outcomes
 from ackstream.client.records import CORRELATION_ID
 from ackstream.connectivity.identities import Identities
 from ackstream.connectivity.replies import Failure, verdict
-from ackstream.gateway.outcomes import Outcomes
 from ackstream.protocol.envelopes import encode
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.settlement import Answer
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client import Reply
+    from ackstream.client.outcomes import Outcome
     from ackstream.connectivity.inbound import Asked
-    from ackstream.gateway.outcomes import Outcome
     from ackstream.protocol.envelopes import Envelope
     from ackstream.settings import Kafka
 

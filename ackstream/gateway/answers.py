@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client import Reply
-    from ackstream.gateway.outcomes import Outcome
+    from ackstream.client.outcomes import Outcome
     from ackstream.protocol.envelopes import Envelope
 
 OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502

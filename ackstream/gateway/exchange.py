@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client import Reply, Requester
-    from ackstream.gateway.outcomes import Outcome, Outcomes
+    from ackstream.client.outcomes import Outcome, Outcomes
     from ackstream.protocol.envelopes import Envelope
 
 T = TypeVar("T")

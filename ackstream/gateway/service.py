@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from ackstream.client import Requester
+from ackstream.client.outcomes import Outcomes
 from ackstream.gateway.application import application
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.live import Live
-from ackstream.gateway.outcomes import Outcomes
 from ackstream.gateway.streaming import Streaming
 from ackstream.topics import ensure_topics
 

@@ -20,7 +20,7 @@ from ackstream.settings import Gateway, Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.gateway.outcomes import Outcome
+    from ackstream.client.outcomes import Outcome
     from ackstream.protocol.errors import DittoError
 
 URL = "http://gateway.example"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.gateway.outcomes import Outcome
+from ackstream.client.outcomes import Outcome
 from ackstream.protocol.acknowledgements import Acknowledgement
 from ackstream.protocol.envelopes import raw
 from ackstream.protocol.errors import ack_request_timeout, command_timeout, thing_not_found

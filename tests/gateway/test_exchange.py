@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
+from ackstream.client.outcomes import Outcome
 from ackstream.gateway.exchange import Exchange
-from ackstream.gateway.outcomes import Outcome
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:

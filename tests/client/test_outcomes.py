@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ackstream.client.outcomes import Outcome, read_answer, read_outcome
 from ackstream.correlation import ledger
-from ackstream.gateway.outcomes import Outcome, read_answer, read_outcome
 from ackstream.protocol.acknowledgements import Acknowledgement
 from ackstream.protocol.envelopes import encode, error_envelope, raw
 from ackstream.protocol.errors import thing_not_found
