@@ -59,11 +59,20 @@ def demo(settings: Settings, console: Console, number: int, rate: float) -> bool
                     return _demo(settings, console, number, rate, interrupts, stack)
                 finally:
                     interrupts.ignore()
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - raised again
+            # what fails while everything is taken down says nothing
             if interrupts.seen:
-                # what fails while everything is taken down says nothing
                 raise KeyboardInterrupt from None
-            raise
+            raise _reason(error) from None
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Return the sentence that began it all, where there is one among the errors that followed each other."""
+    found, step = error, error.__context__
+    while step is not None:
+        found = step if isinstance(step, AckstreamError) else found
+        step = step.__context__
+    return found
 
 
 def _demo(

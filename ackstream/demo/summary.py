@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ackstream.demo.fleet import HABITS
 from ackstream.lake import tables
-from ackstream.lake.schemas import ALL_TABLES
+from ackstream.lake.schemas import TABLES, TWIN_TABLES
 from ackstream.monitor.display import STYLES, span
 from ackstream.monitor.meter import VERDICTS, percentile, verdict
 
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 PERCENTILES = (0.5, 0.95, 0.99)
+_TABLES = {**TABLES, **TWIN_TABLES}
 
 
 def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
     """Return the number of rows of each table."""
-    return {name: tables.read(spark, settings.lake, name).count() for name in ALL_TABLES}
+    return {name: tables.read(spark, settings.lake, name).count() for name in _TABLES}
 
 
 def show(console: Console, tally: Tally, devices: Sequence[Device]) -> None:
@@ -56,7 +57,7 @@ def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> N
     table = Table("table", "rows", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for name, number in rows.items():
-        table.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
+        table.add_row(name, f"{number:,}", Text(_TABLES[name].comment, style="dim"))
     console.print(table, "", sep="\n")
 
 
