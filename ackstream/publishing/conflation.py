@@ -68,6 +68,16 @@ class Conflation:
         """Tell whether a number is decided, or lies before all that are to be answered."""
         return seq in self._decided
 
+    def open(self, first: int, last: int) -> bool:
+        """Tell whether none of some consecutive numbers is decided."""
+        return first >= self._decided.start and self._decided.missing(first, last) == [(first, last)]
+
+    def succeed(self, first: int, last: int, *, asked: bool) -> None:
+        """Note that consecutive messages, none of which is decided, are durable."""
+        self._decided.add(first, last)
+        if asked:
+            self._asked.add(first, last)
+
     def decide(self, seq: int, reason: str | None, *, asked: bool = True) -> None:
         """Note that a message is durable, or has failed for a reason.
 

@@ -14,14 +14,15 @@ from ackstream.publishing import commands
 from ackstream.publishing.acks import Ack
 from ackstream.publishing.commands import Command
 from ackstream.publishing.conflation import DUPLICATE, Conflation
-from ackstream.publishing.verdicts import judge
+from ackstream.publishing.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.publishing.verdicts import Rules, Verdict
+    from ackstream.publishing.verdicts import Rules
 
 DAY_MS = 86_400_000
+MAX_NUMBER = 2**63 - 1
 NO_CLIENT, NO_NUMBER, NO_COMMAND = "no client name", "no sequence number", "no such command"
 MAX_REFUSALS = 10_000
 """Refusals of a client that are remembered with their reasons; older ones, when they come again, are duplicates."""
@@ -43,6 +44,22 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
     ttl: str | None = None
     first: str | None = None
     conflation: str | None = None
+
+
+class Run(NamedTuple):
+    """Messages of one client with consecutive numbers that differ in nothing else that matters."""
+
+    fact: Fact
+    """The first one."""
+    numbers: range
+    total: int
+    """Bytes of all."""
+    largest: int
+    """Bytes of the largest."""
+    newest: int
+    """The latest of their times."""
+    members: Callable[[], list[Fact]]
+    """Returns them one by one."""
 
 
 class Ledger(msgspec.Struct):
@@ -81,27 +98,29 @@ class Fold(NamedTuple):
     changed: dict[str, Ledger]
 
 
-def fold(facts: Iterable[Fact], ledgers: Mapping[str, Ledger], rules: Rules, floor_ms: int) -> Fold:
+def fold(facts: Iterable[Fact | Run], ledgers: Mapping[str, Ledger], rules: Rules, floor_ms: int) -> Fold:
     """Fold a batch.
 
     :param facts: of each partition in the order of its offsets
     :param floor_ms: how often merged acks can come at best
     """
     refused: list[Refused] = []
-    clients: dict[str, list[Fact]] = {}
+    clients: dict[str, list[Fact | Run]] = {}
     newest = 0
-    for fact in facts:
-        newest = max(newest, fact.timestamp)
+    for item in facts:
+        fact, time = (item.fact, item.newest) if isinstance(item, Run) else (item, item.timestamp)
+        newest = max(newest, time)
         if fact.client:
-            clients.setdefault(fact.client, []).append(fact)
+            clients.setdefault(fact.client, []).append(item)
         else:
-            refused.append(Refused(fact.partition, fact.offset, NO_CLIENT))
+            members = item.members() if isinstance(item, Run) else [item]
+            refused += [Refused(member.partition, member.offset, NO_CLIENT) for member in members]
     acks: list[tuple[str, Ack]] = []
     changed: dict[str, Ledger] = {}
     for client, own in clients.items():
         desk = _Desk(client, ledgers.get(client), rules, floor_ms, newest)
-        for fact in own:
-            desk.take(fact)
+        for item in own:
+            desk.take(item)
         changed[client] = desk.close()
         refused += desk.refused
         acks += [(client, ack.identified()) for ack in desk.acks]
@@ -130,7 +149,33 @@ class _Desk:
 
     # -- records -----------------------------------------------------------------------------------------------------
 
-    def take(self, fact: Fact) -> None:
+    def take(self, item: Fact | Run) -> None:
+        if isinstance(item, Fact):
+            self._take(item)
+        elif not self._take_run(item):
+            for fact in item.members():
+                self._take(fact)
+
+    def _take_run(self, run: Run) -> bool:
+        """Take messages at once, where what holds for one holds for all; tell whether it did."""
+        asked = commands.asked((run.fact.ack or "").split(","))
+        first, last = run.numbers[0], run.numbers[-1]
+        self._meet(first)
+        if not asked <= {"persisted"} or not self._conflation.open(first, last):
+            return False
+        if (
+            self._rules.daily_quota
+            or judge(self._rules, self._client, run.fact.topic or "", run.largest, expired=False, stored_today=0)
+            != Verdict()
+        ):
+            return False
+        self._count_day(run.fact.timestamp)
+        self._ledger.stored += run.total
+        self._ledger.highest = max(self._ledger.highest, last)
+        self._conflation.succeed(first, last, asked=bool(asked))
+        return True
+
+    def _take(self, fact: Fact) -> None:
         asked = commands.asked((fact.ack or "").split(","))
         if fact.command in (None, "publish"):
             self._publish(fact, asked)
@@ -147,14 +192,11 @@ class _Desk:
             )
 
     def _publish(self, fact: Fact, asked: frozenset[str]) -> None:
-        if fact.seq is None or not fact.seq.isdecimal():
+        if fact.seq is None or not fact.seq.isdecimal() or int(fact.seq) > MAX_NUMBER:
             self._refuse(fact, NO_NUMBER)
             return
         seq = int(fact.seq)
-        if not self._known:
-            # a client that never logged on: what comes first is its first
-            self._known = True
-            self._begin(seq)
+        self._meet(seq)
         verdict = self._judge(fact)
         reason = verdict.reason
         if self._conflation.decided(seq):
@@ -174,10 +216,14 @@ class _Desk:
         self.acks += [msgspec.structs.replace(ack, client=self._client) for ack in told]
         self._conflation.decide(seq, reason, asked="persisted" in asked)
 
+    def _meet(self, seq: int) -> None:
+        """Begin with what comes first, where a client has never logged on."""
+        if not self._known:
+            self._known = True
+            self._begin(seq)
+
     def _judge(self, fact: Fact) -> Verdict:
-        day = fact.timestamp // DAY_MS
-        if day != self._ledger.day:
-            self._ledger.day, self._ledger.stored = day, 0
+        self._count_day(fact.timestamp)
         # the newest record of the batch tells the time, so that a batch that runs again decides alike
         expired = bool(fact.ttl and fact.ttl.isdecimal() and fact.timestamp + int(fact.ttl) < self._newest)
         return judge(
@@ -188,6 +234,11 @@ class _Desk:
             expired=expired,
             stored_today=self._ledger.stored,
         )
+
+    def _count_day(self, timestamp: int) -> None:
+        day = timestamp // DAY_MS
+        if day != self._ledger.day:
+            self._ledger.day, self._ledger.stored = day, 0
 
     def _refuse(self, fact: Fact, reason: str | None) -> None:
         self.refused.append(Refused(fact.partition, fact.offset, reason))
@@ -245,8 +296,3 @@ class _Desk:
 def _milliseconds(text: str | None) -> int | None:
     digits = (text or "").removesuffix("ms")
     return int(digits) if digits.isdecimal() else None
-
-
-def facts(columns: Sequence[Sequence[object]]) -> list[Fact]:
-    """Make facts of columns in the order of the fields of :class:`Fact`."""
-    return [Fact(*row) for row in zip(*columns, strict=True)]

@@ -20,13 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.lake import tables
 from ackstream.lake.schemas import MESSAGES, PUBLISHER_TABLES, PUBLISHERS
 from ackstream.publishing.acks import encode_ack
-from ackstream.publishing.ledger import Fold, Ledger, facts, fold
+from ackstream.publishing.columns import Columns
+from ackstream.publishing.ledger import Fold, Ledger, fold
 from ackstream.publishing.verdicts import Entitlement, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.publishing.acks import Ack
@@ -58,6 +59,8 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     :raises StartError: where a table is not as this version writes it
     """
     tables.create(spark, settings.lake, PUBLISHER_TABLES)
+    # a header that comes twice must not stop the query
+    spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
     source = (
         spark.readStream.format("kafka")
         .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
@@ -113,30 +116,26 @@ class Persist:
         spark = frame.sparkSession
         if self._ledgers is None:
             self._first, self._ledgers = load(spark, self._settings, query_id, batch_id)
-        records = _with_headers(frame).persist()
-        try:
-            table = records.select(
-                "partition", "offset", F.unix_millis("timestamp"), F.coalesce(F.length("value"), F.lit(0)), *_HEADERS
-            ).toArrow()
-            if not table.num_rows:
-                return
-            table = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
-            result = fold(
-                facts([column.to_pylist() for column in table.columns]),
-                self._ledgers,
-                self._rules,
-                self._settings.persist.interval,
-            )
-            batch = self._first + batch_id
-            work = [partial(self._append_messages, records, result, table.num_rows, query_id, batch)]
-            if result.changed:
-                work.append(partial(self._append_ledgers, spark, result, query_id, batch))
-            with ThreadPoolExecutor(len(work), thread_name_prefix=NAME) as pool:
-                # the threads keep the query's job group, so that stopping the query stops them
-                for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
-                    future.result()
-        finally:
-            records.unpersist()
+        # read twice, which costs less than keeping the values in between
+        records = _with_headers(frame)
+        facts = records.select(
+            "partition",
+            "offset",
+            F.unix_millis("timestamp").alias("timestamp"),
+            F.coalesce(F.length("value"), F.lit(0)).alias("size"),
+            *[F.col(name).alias("topic" if name == "subject" else name) for name in _HEADERS],
+        ).toArrow()
+        if not facts.num_rows:
+            return
+        result = fold(Columns.of(facts), self._ledgers, self._rules, self._settings.persist.interval)
+        batch = self._first + batch_id
+        work = [partial(self._append_messages, records, result, facts.num_rows, query_id, batch)]
+        if result.changed:
+            work.append(partial(self._append_ledgers, spark, result, query_id, batch))
+        with ThreadPoolExecutor(len(work), thread_name_prefix=NAME) as pool:
+            # the threads keep the query's job group, so that stopping the query stops them
+            for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
+                future.result()
         self._ledgers.update(result.changed)
         tell(spark, self._settings, result.acks)
 
@@ -217,17 +216,23 @@ def tell(spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, Ack]
 
 
 def _with_headers(frame: DataFrame) -> DataFrame:
-    headers = {name: F.make_valid_utf8(_header(header).cast("string")) for name, header in _HEADERS.items()}
+    """Give each header that means something a column; the application's own remain in ``headers``."""
+    found = {name: F.col("found")[header] for name, header in {**_HEADERS, "key": "key"}.items()}
+    ours = [*_HEADERS.values(), "key", "ack-immediately"]
+    count = sum((F.col("found")[name].isNotNull().cast("int") for name in ours), F.lit(0))
     own = F.transform(
-        F.filter("headers", lambda header: ~header["key"].isin(*_HEADERS.values(), "key", "ack-immediately")),
+        F.filter("headers", lambda header: ~header["key"].isin(ours)),
         lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
     )
-    columns = ["topic", "partition", "offset", "timestamp", "value", _header("key").alias("key"), own.alias("headers")]
-    return frame.select(*columns, *[value.alias(name) for name, value in headers.items()])
-
-
-def _header(name: str) -> Column:
-    return F.try_element_at(F.filter("headers", lambda header: header["key"] == name), F.lit(-1))["value"]
+    # functions over arrays are slow: they are for those records alone that have headers of their own
+    others = F.when(F.size("headers") > count, own)
+    texts = {name: F.make_valid_utf8(value.cast("string")) for name, value in found.items() if name != "key"}
+    return frame.withColumn("found", F.map_from_entries("headers")).select(
+        *("topic", "partition", "offset", "timestamp", "value"),
+        found["key"].alias("key"),
+        others.alias("headers"),
+        *[value.alias(name) for name, value in texts.items()],
+    )
 
 
 def _judged(records: DataFrame, result: Fold) -> DataFrame:
