@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 from ackstream.demo.run import _reason
 from ackstream.errors import LocalError
 
 
-def _failing(first: Exception) -> Exception:
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.callback(lambda: (_ for _ in ()).throw(ConnectionRefusedError()))
-            raise first
-    except Exception as error:  # noqa: BLE001 - whatever comes out
-        return error
+def _refuse() -> None:
+    raise ConnectionRefusedError
 
 
-def test_what_fails_while_everything_is_taken_down_does_not_hide_the_reason() -> None:
-    assert str(_reason(_failing(LocalError("the reason")))) == "the reason"
-
-
-def test_without_a_sentence_the_error_itself_is_told() -> None:
-    assert isinstance(_reason(_failing(ValueError("no sentence"))), ConnectionRefusedError)
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [(LocalError("the reason"), LocalError), (ValueError("no sentence"), ConnectionRefusedError)],
+    ids=["a sentence", "no sentence"],
+)
+def test_what_fails_while_everything_is_taken_down_does_not_hide_a_sentence(
+    first: Exception, told: type[Exception]
+) -> None:
+    with pytest.raises(ConnectionRefusedError) as raised, contextlib.ExitStack() as stack:  # noqa: PT012 - a stack fails
+        stack.callback(_refuse)
+        raise first
+    assert isinstance(_reason(raised.value), told)
