@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from ackstream.client import Ack, Responder, Response
 from ackstream.gateway.service import Server, connected
+from ackstream.lake import archive, tables
 from ackstream.protocol.errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
 from tests.conftest import free_ports
@@ -210,7 +212,9 @@ def test_500_wait_together_and_each_gets_its_own_answer(running: Running) -> Non
     assert most < threads + 20
 
 
-def test_a_gateway_that_stops_answers_its_clients_and_the_outcomes_are_recorded(running: Running) -> None:
+def test_a_gateway_that_stops_answers_its_clients_and_the_tables_have_every_outcome(
+    running: Running, spark: SparkSession
+) -> None:
     names = [f"stopped-{number}" for number in range(50)]
 
     async def ask(client: httpx.AsyncClient, number: int) -> httpx.Response:
@@ -236,6 +240,10 @@ def test_a_gateway_that_stops_answers_its_clients_and_the_outcomes_are_recorded(
             record["outcome"]["correlation_id"] for record in running.system.ledger() if record["kind"] == "outcome"
         }
     assert decided >= set(names)
+    settings = running.system.settings
+    assert archive.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
+    rows = tables.read(spark, settings.lake, "outcomes").where("correlation_id LIKE 'stopped-%'").collect()
+    assert Counter(row["correlation_id"] for row in rows) == Counter(names)
 
 
 def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
