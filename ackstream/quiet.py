@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""What suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back.
+
+The code of four queries does not fit into the 48 MB that are the default then: the compiler would stop.
+"""
+
 END_SECONDS = 10
 """How long a JVM that was told to end is waited for before it is killed."""
 
@@ -61,12 +67,8 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
 
 
 def _conf(settings: Settings) -> dict[str, str]:
-    """Return what suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back.
-
-    The code of four queries does not fit into the 48 MB that are the default then; the compiler would stop.
-    """
     options = settings.spark.conf.get(JAVA_OPTIONS, "")
-    return {JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {options}".strip()}
+    return {JAVA_OPTIONS: f"{QUICK_START} {options}".strip()}
 
 
 def kill(spark: SparkSession) -> None:

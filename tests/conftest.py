@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     from ackstream.local.broker import Broker
 
 from ackstream.local import jars
+from ackstream.quiet import JAVA_OPTIONS, QUICK_START
 from ackstream.session import session
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         Settings(),
         "tests",
         jars=jars.resolve("spark"),
-        conf={"spark.sql.warehouse.dir": str(base / "warehouse"), "spark.local.dir": str(base / "local")},
+        conf={
+            "spark.sql.warehouse.dir": str(base / "warehouse"),
+            "spark.local.dir": str(base / "local"),
+            JAVA_OPTIONS: QUICK_START,
+        },
     )
     yield started
     started.stop()

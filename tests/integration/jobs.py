@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from ackstream.quiet import QUICK_START
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,6 +30,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
         "ACKSTREAM_CORRELATE_MAX_OFFSETS_PER_TRIGGER": str(settings.correlate.max_offsets_per_trigger),
         "ACKSTREAM_SPARK_DRIVER_MEMORY": "1g",
+        "JDK_JAVA_OPTIONS": QUICK_START,
     }
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 THINGS = [f"org.acme:lamp-{number}" for number in range(20)]
 RATE = 20
-SECONDS = 45
+SECONDS = 30
 REQUESTS = RATE * SECONDS
 LABEL = "app:seen"
 TIMEOUT_SECONDS = 50

@@ -174,10 +174,8 @@ KILLS = ("thing_events", "events", "thing_events")
 
 
 def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_not_stored(
-    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, tmp_path: Path
 ) -> None:
-    # a JVM that lives for seconds is faster without its second compiler
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     portion = COMMANDS // (len(KILLS) + 1)
     with closing(twin_system(kafka, tmp_path)) as system:
 
