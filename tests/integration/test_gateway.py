@@ -111,6 +111,10 @@ def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
 
 
 def test_http_header_table(running: Running) -> None:
+    check_header_table(running)
+
+
+def check_header_table(running: Running) -> None:
     rows = {identity: case for identity, case in prose("header_defaults").items() if identity.startswith("doc-HTTP-")}
     assert len(rows) == 8
     for identity, case in rows.items():
