@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
-_decode = msgspec.json.Decoder().decode
 
 
 def fits(filter_: str, now: datetime) -> Column:
@@ -30,7 +29,7 @@ def fits(filter_: str, now: datetime) -> Column:
     def evaluate(thing: str | None, revision: int, created: str, modified: str) -> bool:
         if thing is None:
             return False
-        whole = {**_decode(thing), "_revision": revision, "_created": created, "_modified": modified}
+        whole = {**msgspec.json.decode(thing), "_revision": revision, "_created": created, "_modified": modified}
         return matches(tree, whole, time=now)
 
     # the session's time zone is UTC

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import time
+from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,10 @@ class Browser:
             assert time.monotonic() < limit and self._process.poll() is None, "Chromium did not start"  # noqa: PT018
             time.sleep(0.05)  # it starts
         port, path = port_file.read_text().splitlines()[:2]
-        self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_SECONDS)
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(
+            connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_SECONDS)
+        )
 
     def __enter__(self) -> Self:
         target = self._call("Target.createTarget", {"url": "about:blank"}, session=None)["targetId"]
@@ -62,7 +66,7 @@ class Browser:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._socket.close()
+        self._stack.close()
         self._process.terminate()
         self._process.wait(timeout=PATIENCE_SECONDS)
         self._log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from concurrent.futures import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,8 +233,17 @@ def test_waiting_for_an_acknowledgement_ends_with_the_time(topics: Kafka, servic
             publisher.publish_flush(0.1)
         publisher.publish_flush(PATIENCE, stage="accepted")
         assert publisher.unpersisted_count == 1
-        service.persisted("p1", 2)
+
+        def acknowledge() -> None:
+            # what was not sent yet cannot be acknowledged
+            while publisher.unpersisted_count < 2:
+                time.sleep(0.01)  # leaves the processor to the publisher
+            service.persisted("p1", 2)
+
+        acknowledging = threading.Thread(target=acknowledge)
+        acknowledging.start()
         assert publisher.publish_await_acknowledgement(b"y", timeout=PATIENCE).seq == 2
+        acknowledging.join()
 
 
 def test_a_logon_nobody_answers_says_what_to_start(topics: Kafka, service: Service) -> None:
