@@ -1,23 +1,23 @@
-"""WebSockets against the running system: the real correlate job, a responder as the twin, subscribers of both kinds."""
+"""WebSockets against the running system: correlate, the twin, and subscribers of both kinds."""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import httpx
 import pytest
-from kafka import KafkaProducer
 from websockets.sync.client import connect
 
-from ackstream.client import Responder, Response, Signal, Subscriber
-from ackstream.protocol.envelopes import Envelope, encode
+from ackstream.client import Subscriber
 from ackstream.protocol.labels import TWIN_PERSISTED
 from ackstream.protocol.subscriptions import subscription
-from ackstream.protocol.topics import TopicPath
 from ackstream.settings import Gateway, Kafka
-from tests.integration.system import System
-from tests.integration.test_gateway import serving
+from ackstream.topics import ensure_topics
+from ackstream.twin import service as twin
+from tests.integration.system import PATIENCE_SECONDS, System
+from tests.integration.test_gateway import LAMP, serving
 from tests.integration.test_websocket import Client
 from tests.prose import prose
 
@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
-EVENT = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
-
-
-class Twin:
-    """Answers every command and writes its event, as the twin does."""
-
-    def __init__(self, kafka: Kafka, producer: KafkaProducer) -> None:
-        self._events = kafka.topic("events")
-        self._producer = producer
-
-    def __call__(self, signal: Signal) -> Any:
-        if signal.channel == "live":
-            return None
-        headers = {"correlation-id": signal.correlation_id, "requested-acks": list(signal.labels)}
-        event = Envelope(EVENT, headers, signal.path, signal.envelope.value, revision=1)
-        self._producer.send(self._events, key=b"k", value=encode(event))
-        return Response(204) if signal.response_required else None
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +37,12 @@ def address(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
     with ExitStack() as stack:
         system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("websocket"), clock=True)))
         system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
+        ensure_topics(system.settings)
         stack.enter_context(system.correlate(spark))
+        stack.enter_context(twin.running(spark, system.settings))
         url, _ = stack.enter_context(serving(system.settings))
-        producer = stack.enter_context(closing(KafkaProducer(bootstrap_servers=broker)))
-        stack.enter_context(Responder(kafka, Twin(kafka, producer)))
+        thing = {"attributes": {"x": 0}}
+        assert httpx.put(url + LAMP, json=thing, timeout=PATIENCE_SECONDS).status_code == 201
         stack.enter_context(
             Subscriber(kafka, lambda _signal: None, [subscription("events")], labels=["bar-ack"], group="bar")
         )
@@ -107,7 +92,7 @@ def test_weak_acks_complete_an_aggregate_and_undeclared_labels_run_into_the_time
     with connect(f"{address}?declared-acks=foo-ack") as first, connect(address) as second:
         party, requester = Client(first), Client(second)
         party.subscribe("START-SEND-EVENTS?filter=gt(attributes/x,10)")
-        headers = {"correlation-id": "weak", "requested-acks": [TWIN_PERSISTED, "foo-ack", "nobody"], "timeout": "1s"}
+        headers = {"correlation-id": "weak", "requested-acks": [TWIN_PERSISTED, "foo-ack", "nobody"], "timeout": "8s"}
         requester.tell({"topic": COMMAND, "headers": headers, "path": "/attributes/x", "value": 1})
         reply = requester.get()
     entries = reply["value"]
