@@ -38,24 +38,25 @@ class Browser:
         program = chromium()
         assert program is not None
         profile = directory / "profile"
-        self._log = (directory / "chromium.log").open("wb")
-        self._process = subprocess.Popen(
-            [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-            stdout=self._log,
-            stderr=self._log,
-        )
         self._numbers = count(1)
         self.messages: list[str] = []
-        port_file = profile / "DevToolsActivePort"
-        limit = time.monotonic() + PATIENCE_SECONDS
-        while not (port_file.exists() and port_file.read_text().count("\n")):
-            assert time.monotonic() < limit and self._process.poll() is None, "Chromium did not start"  # noqa: PT018
-            time.sleep(0.05)  # it starts
-        port, path = port_file.read_text().splitlines()[:2]
-        self._stack = ExitStack()
-        self._socket = self._stack.enter_context(
-            connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_SECONDS)
-        )
+        with ExitStack() as stack:
+            log = stack.enter_context((directory / "chromium.log").open("wb"))
+            process = subprocess.Popen(
+                [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"], stdout=log, stderr=log
+            )
+            stack.callback(process.wait, timeout=PATIENCE_SECONDS)
+            stack.callback(process.terminate)
+            port_file = profile / "DevToolsActivePort"
+            limit = time.monotonic() + PATIENCE_SECONDS
+            while not (port_file.exists() and port_file.read_text().count("\n")):
+                assert time.monotonic() < limit and process.poll() is None, "Chromium did not start"  # noqa: PT018
+                time.sleep(0.05)  # it starts
+            port, path = port_file.read_text().splitlines()[:2]
+            self._socket = stack.enter_context(
+                connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_SECONDS)
+            )
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         target = self._call("Target.createTarget", {"url": "about:blank"}, session=None)["targetId"]
@@ -67,9 +68,6 @@ class Browser:
 
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
-        self._process.terminate()
-        self._process.wait(timeout=PATIENCE_SECONDS)
-        self._log.close()
 
     def resize(self, width: int) -> None:
         """Be a window of this width; a narrow one is a phone."""
