@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "connections": {"protocol"},
     "settings": {"protocol", "connections"},
     "topics": set(),
+    "source": set(),
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},
@@ -26,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections"},
 }
-COMMON = {"errors", "parts", "settings", "offsets", "options"}
+COMMON = {"errors", "parts", "settings", "offsets", "options", "source"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

@@ -13,6 +13,7 @@ from ackstream.correlation.ledger import DEAD_LETTER_BYTES
 from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
 from ackstream.options import options
 from ackstream.protocol.envelopes import PROTOCOL_CONTENT_TYPE
+from ackstream.source import header, source, spring_correlation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,20 +32,16 @@ EARLIEST, LATEST = -2, -1
 def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
     """Start the query; it runs until it is stopped."""
     correlate = settings.correlate
-    source = (
-        spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-        .option("subscribe", ",".join((rules.signals, rules.acks, settings.kafka.topic("clock"))))
-        .option("startingOffsets", json.dumps(starting_offsets(settings, rules)))
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", correlate.max_offsets_per_trigger)
-        # the default of 500 ms is waited out by every almost empty batch
-        .option("kafka.fetch.max.wait.ms", "5")
-        .load()
+    stream = source(
+        spark,
+        settings.kafka,
+        (rules.signals, rules.acks, settings.kafka.topic("clock")),
+        starting=json.dumps(starting_offsets(settings, rules)),
+        limit=correlate.max_offsets_per_trigger,
+        headers=True,
     )
     return (
-        sink_columns(operate(records(source, settings, rules), rules))
+        sink_columns(operate(records(stream, settings, rules), rules))
         .writeStream.format("kafka")
         .queryName("correlate")
         .outputMode("append")
@@ -78,7 +75,7 @@ def starting_offsets(settings: Settings, rules: Rules) -> dict[str, dict[str, in
         }
 
 
-def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
+def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
     """Project Kafka rows to the operator's input; ticks move the watermark and end here.
 
     The watermark column is not the record time but ``clock``, which only ticks carry: a quiet stream still gets its
@@ -96,16 +93,16 @@ def records(source: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
     # bytes that are no UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            _header("correlation-id").cast("string"),
+            header("correlation-id").cast("string"),
             F.get_json_object(text, "$.headers.correlation-id"),
             F.get_json_object(text, "$.headers.Correlation-Id"),
-            _spring_correlation(),
+            spring_correlation(),
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     signal = F.col("topic") == rules.signals
     return (
-        source.withColumn("clock", F.when(is_tick, tick))
+        stream.withColumn("clock", F.when(is_tick, tick))
         .withColumn("correlation_id", correlation_id)
         .withWatermark("clock", "0 seconds")
         # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
@@ -147,32 +144,21 @@ def operate(frame: DataFrame, rules: Rules) -> DataFrame:
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
 
-    def header(name: str, value: Column) -> Column:
+    def entry(name: str, value: Column) -> Column:
         return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
     reply = [
-        header("correlation-id", F.col("key")),
-        header("reply-id", F.col("reply_id")),
-        header("status", F.col("status")),
-        header("completed-by", F.col("completed_by")),
-        header("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
+        entry("correlation-id", F.col("key")),
+        entry("reply-id", F.col("reply_id")),
+        entry("status", F.col("status")),
+        entry("completed-by", F.col("completed_by")),
+        entry("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
     ]
-    spring = header("kafka_correlationId", F.col("spring_correlation"))
+    spring = entry("kafka_correlationId", F.col("spring_correlation"))
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
     headers = (
         F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
-        .when(F.col("reason").isNotNull(), F.array(header("reason", F.col("reason"))))
+        .when(F.col("reason").isNotNull(), F.array(entry("reason", F.col("reason"))))
     )
     return emissions.select("topic", "key", "value", headers.alias("headers"))
-
-
-def _header(name: str) -> Column:
-    return F.try_element_at(F.filter("headers", lambda header: header["key"] == name), F.lit(-1))["value"]
-
-
-def _spring_correlation() -> Column:
-    """Read Spring's header as text where it is text, else in hexadecimal: its default is the 16 bytes of a UUID."""
-    value = _header("kafka_correlationId")
-    text = value.cast("string")
-    return F.when(F.is_valid_utf8(text), text).otherwise(F.hex(value))

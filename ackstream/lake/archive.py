@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.lake import tables
 from ackstream.lake.ledger import newest_batch, parse, rows, summarise
 from ackstream.lake.schemas import KEY, TABLES
+from ackstream.source import source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,19 +45,16 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     :raises StartError: where a table is not as this version writes it
     """
     tables.create(spark, settings.lake)
-    source = (
-        spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-        .option("subscribe", settings.kafka.topic("ledger"))
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", settings.archive.max_offsets_per_trigger)
-        # the default of 500 ms is waited out by every almost empty batch
-        .option("kafka.fetch.max.wait.ms", "5")
-        .load()
+    stream = source(
+        spark,
+        settings.kafka,
+        [settings.kafka.topic("ledger")],
+        starting="earliest",
+        limit=settings.archive.max_offsets_per_trigger,
+        headers=False,
     )
     writer = (
-        source.writeStream.queryName(NAME)
+        stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .foreachBatch(partial(_write, Archive(settings.lake)))
     )

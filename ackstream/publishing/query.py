@@ -23,6 +23,7 @@ from ackstream.publishing.acks import encode_ack
 from ackstream.publishing.columns import Columns
 from ackstream.publishing.ledger import Fold, Ledger, fold
 from ackstream.publishing.verdicts import Entitlement, Rules
+from ackstream.source import source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,21 +62,17 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     tables.create(spark, settings.lake, PUBLISHER_TABLES)
     # a header that comes twice must not stop the query
     spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
-    source = (
-        spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-        .option("subscribe", settings.kafka.topic("messages"))
-        .option("startingOffsets", "earliest")
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", settings.persist.max_offsets_per_trigger)
-        # the default of 500 ms is waited out by every almost empty batch
-        .option("kafka.fetch.max.wait.ms", "5")
-        .load()
+    stream = source(
+        spark,
+        settings.kafka,
+        [settings.kafka.topic("messages")],
+        starting="earliest",
+        limit=settings.persist.max_offsets_per_trigger,
+        headers=True,
     )
     when = {"availableNow": True} if available_now else {"processingTime": f"{settings.persist.interval} milliseconds"}
     return (
-        source.writeStream.queryName(NAME)
+        stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .foreachBatch(partial(_write, Persist(settings)))
         .trigger(**when)

@@ -22,6 +22,7 @@ from ackstream.lake import tables
 from ackstream.lake import things as journal
 from ackstream.lake.schemas import TWIN_TABLES
 from ackstream.options import options
+from ackstream.source import header, source, spring_correlation
 from ackstream.twin.batch import Limits, Message, Record, Row, fold
 from ackstream.twin.things import Thing
 
@@ -57,20 +58,16 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     :raises StartError: where a table is not as this version writes it
     """
     tables.create(spark, settings.lake, TWIN_TABLES)
-    source = (
-        spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-        .option("subscribe", settings.kafka.topic("signals"))
-        .option("startingOffsets", starting_offsets(spark, settings))
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", settings.twin.max_offsets_per_trigger)
-        # the default of 500 ms is waited out by every almost empty batch
-        .option("kafka.fetch.max.wait.ms", "5")
-        .load()
+    stream = source(
+        spark,
+        settings.kafka,
+        [settings.kafka.topic("signals")],
+        starting=starting_offsets(spark, settings),
+        limit=settings.twin.max_offsets_per_trigger,
+        headers=True,
     )
     return (
-        source.writeStream.queryName(NAME)
+        stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .foreachBatch(partial(_write, Twin(settings)))
         .trigger(processingTime=settings.twin.trigger)
@@ -186,18 +183,11 @@ def columns(entries: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def _correlation_id() -> Column:
     """Return the correlation-id of the record headers as correlate takes it; the JSON's goes before Spring's."""
-    own = F.make_valid_utf8(_header("correlation-id").cast("string"))
+    own = F.make_valid_utf8(header("correlation-id").cast("string"))
     in_json = F.get_json_object(F.col("value").cast("string"), "$.headers.correlation-id")
-    spring = _header("kafka_correlationId")
-    text = spring.cast("string")
     # only where Spring's is there and no other: the JSON is read anyway, later
-    return F.coalesce(
-        own, F.when(spring.isNotNull() & in_json.isNull(), F.when(F.is_valid_utf8(text), text).otherwise(F.hex(spring)))
-    )
-
-
-def _header(name: str) -> Column:
-    return F.try_element_at(F.filter("headers", lambda header: header["key"] == name), F.lit(-1))["value"]
+    spring = F.when(header("kafka_correlationId").isNotNull() & in_json.isNull(), spring_correlation())
+    return F.coalesce(own, spring)
 
 
 def _write(twin: Twin, frame: DataFrame, batch_id: int) -> None:

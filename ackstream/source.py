@@ -1,0 +1,50 @@
+"""Kafka as a source of Spark: the same for every job, and what they all read from record headers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ackstream.settings import Kafka
+
+
+def source(
+    spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, starting: str, limit: int, headers: bool
+) -> DataFrame:
+    """Return the records of topics as a stream.
+
+    :param topics: their real names
+    :param starting: Spark's ``startingOffsets``, for a new checkpoint
+    :param limit: records a batch at most
+    :param headers: whether there is a column of the record headers
+    """
+    return (
+        spark.readStream.format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("subscribe", ",".join(topics))
+        .option("startingOffsets", starting)
+        .option("includeHeaders", str(headers).lower())
+        .option("maxOffsetsPerTrigger", limit)
+        # the default of 500 ms is waited out by every almost empty batch
+        .option("kafka.fetch.max.wait.ms", "5")
+        .load()
+    )
+
+
+def header(name: str) -> Column:
+    """Return the value of a record header; of a repeated one the last counts."""
+    return F.try_element_at(F.filter("headers", lambda entry: entry["key"] == name), F.lit(-1))["value"]
+
+
+def spring_correlation() -> Column:
+    """Return Spring's correlation-id as text, or in hexadecimal where it is none (a UUID's 16 bytes)."""
+    value = header("kafka_correlationId")
+    text = value.cast("string")
+    return F.when(F.is_valid_utf8(text), text).otherwise(F.hex(value))
