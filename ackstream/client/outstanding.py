@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client.store import MemoryMessages, SqliteMessages
+    from ackstream.publishing.store import FailedWrite
     from ackstream.publishing.window import PublishWindow
 
 log = logging.getLogger(__name__)
@@ -213,7 +214,13 @@ class Outstanding:
         if ack.seq is None:
             return []
         with self.changed:
-            failed = self._store.acknowledged(ack)
+            failed = self._store.failed(ack)
+            entry = self._open.get(ack.seq)
+        if failed is not None:
+            # before it is let go: of a refusal that a crash keeps from the application the next logon tells again
+            self._give_back(failed, None if entry is None else entry.context)
+        with self.changed:
+            self._store.acknowledged(ack)
             done = self._window.acknowledged(ack.seq)
             opened = {seq: self._open.pop(seq, None) for seq in done}
             refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
@@ -223,11 +230,9 @@ class Outstanding:
             admitted = self._window.admit(_milliseconds())
             self.changed.notify_all()
         self._give_receipts(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
-        if failed is not None:
-            entry = opened.get(failed.seq)
-            if entry is not None and refusal is not None:
-                entry.future.set_exception(refused(refusal, f"Message {failed.seq}"))
-            self._give_back(failed.seq, failed.reason, failed.message, None if entry is None else entry.context)
+        entry = opened.get(ack.seq)
+        if entry is not None and refusal is not None:
+            entry.future.set_exception(refused(refusal, f"Message {ack.seq}"))
         return admitted
 
     def raw(self, ack: Ack) -> None:
@@ -260,10 +265,11 @@ class Outstanding:
             if not self._windowed or seq == numbers[-1]:
                 _call(self._handlers.receipt, receipt)
 
-    def _give_back(self, seq: int, reason: str, message: bytes | None, context: Any) -> None:
-        kept = Kept(b"", []) if message is None else _decode(message)
-        value = None if message is None else kept.value
-        _call(self._handlers.failed_write, FailedMessage(seq, reason, value, kept.key, kept.headers, context))
+    def _give_back(self, failed: FailedWrite, context: Any) -> None:
+        kept = Kept(b"", []) if failed.message is None else _decode(failed.message)
+        value = None if failed.message is None else kept.value
+        given = FailedMessage(failed.seq, failed.reason, value, kept.key, kept.headers, context)
+        _call(self._handlers.failed_write, given)
 
 
 def _call(handler: Callable[[Any], None] | None, argument: Any) -> None:

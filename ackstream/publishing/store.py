@@ -111,17 +111,21 @@ class PublishStore:
             )
         self._messages.add(seq, message)
 
+    def failed(self, ack: Ack) -> FailedWrite | None:
+        """Return what the application has to be told because of a ``persisted`` ack; nothing changes yet."""
+        if ack.seq is None or (ack.status != "failure" and ack.reason not in TOLD_IN_ANY_CASE):
+            return None
+        return FailedWrite(ack.seq, ack.reason or "", self._messages.get(ack.seq))
+
     def acknowledged(self, ack: Ack) -> FailedWrite | None:
         """Take a ``persisted`` ack with a sequence number; return what the application has to be told.
 
         One that came before, or that is about messages of another store, changes nothing.
         """
-        if ack.seq is None:
-            return None
-        failed = ack.status == "failure" or ack.reason in TOLD_IN_ANY_CASE
-        copy = self._messages.get(ack.seq) if failed else None
-        self._messages.drop(ack.seq)
-        return FailedWrite(ack.seq, ack.reason or "", copy) if failed else None
+        failed = self.failed(ack)
+        if ack.seq is not None:
+            self._messages.drop(ack.seq)
+        return failed
 
     def missing_at(self, server_last: int) -> range:
         """Return the numbers a server with everything up to ``server_last`` lacks, and that cannot be sent again."""
