@@ -38,6 +38,8 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     progress = query.lastProgress
     found: dict[TopicPartition, int] = {}
     for source in progress.sources if progress is not None else ():
+        if not source.description.startswith("Kafka"):
+            continue
         for topic, partitions in json.loads(source.endOffset or "{}").items():
             for partition, offset in partitions.items():
                 found[TopicPartition(topic, int(partition))] = int(offset)

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def source(
-    spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, starting: str, limit: int, headers: bool
+    spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, starting: str, limit: int | None, headers: bool
 ) -> DataFrame:
     """Return the records of topics as a stream.
 
     :param topics: their real names
     :param starting: Spark's ``startingOffsets``, for a new checkpoint
-    :param limit: records a batch at most
+    :param limit: records a batch at most; ``None``: all there are
     :param headers: whether there is a column of the record headers
     """
+    limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     return (
         spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
+        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()}, **limits)
         .option("kafka.bootstrap.servers", kafka.bootstrap)
         .option("subscribe", ",".join(topics))
         .option("startingOffsets", starting)
         .option("includeHeaders", str(headers).lower())
-        .option("maxOffsetsPerTrigger", limit)
         # the default of 500 ms is waited out by every almost empty batch
         .option("kafka.fetch.max.wait.ms", "5")
         .load()

@@ -56,7 +56,11 @@ TOPICS: dict[str, Topic] = {
     "declarations": Topic(partitions=1, compacted=True),
     "messages": Topic(),
     "publisher-acks": Topic(),
+    "stored": Topic(),
     "app-acks": Topic(),
+    "queue-deliveries": Topic(),
+    # one partition: ticks have an order
+    "queue-clock": Topic(partitions=1),
     "retries": Topic(),
     "dead-letters": Topic(),
 }

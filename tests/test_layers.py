@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "settings": {"protocol", "connections"},
     "topics": set(),
     "source": set(),
+    "clock": set(),
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},
@@ -27,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections"},
 }
-COMMON = {"errors", "parts", "settings", "offsets", "options", "source"}
+COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "clock"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

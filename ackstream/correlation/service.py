@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from ackstream.clock import clock
 from ackstream.correlation import checkpoint, query
-from ackstream.correlation.clock import clock
 from ackstream.correlation.rules import rules
 from ackstream.offsets import committer
 
@@ -38,7 +38,7 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
         with ExitStack() as stack:
             stack.enter_context(committer(settings.kafka, started, settings.correlate.group))
             if settings.clock.enabled:
-                stack.enter_context(clock(settings, started))
+                stack.enter_context(clock(settings, started, "clock", ("signals", "acks")))
             yield started
     finally:
         started.stop()

@@ -20,7 +20,7 @@ from ackstream.offsets import Repeater, consumed_offsets
 from ackstream.options import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -54,20 +54,24 @@ def next_tick(
     return oldest
 
 
-def clock(settings: Settings, query: StreamingQuery) -> Repeater:
-    """Return the thread that publishes the ticks of a query."""
+def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterable[str]) -> Repeater:
+    """Return the thread that publishes the ticks of a query.
+
+    :param ticks: the topic they go to, without the prefix; no other query's
+    :param topics: those whose records time must not pass before they are read, without the prefix
+    """
     last = 0
 
     @contextmanager
     def connect() -> Iterator[Callable[[], None]]:
-        with closing(_Topics(settings)) as topics:
+        with closing(_Topics(settings, ticks, topics)) as places:
 
             def step() -> None:
                 nonlocal last
-                broker_time = topics.publish(last)
-                tick = next_tick(consumed_offsets(query), topics.ends(), broker_time, topics.timestamp_at)
+                broker_time = places.publish(last)
+                tick = next_tick(consumed_offsets(query), places.ends(), broker_time, places.timestamp_at)
                 if tick is not None and tick > last:
-                    topics.publish(tick)
+                    places.publish(tick)
                     last = tick
 
             yield step
@@ -78,9 +82,9 @@ def clock(settings: Settings, query: StreamingQuery) -> Repeater:
 class _Topics:
     """The clock's view of Kafka."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, ticks: str, topics: Iterable[str]) -> None:
         kafka = settings.kafka
-        self._clock = kafka.topic("clock")
+        self._clock = kafka.topic(ticks)
         self._producer = KafkaProducer(
             bootstrap_servers=kafka.bootstrap, acks="all", linger_ms=0, **options(kafka, KafkaProducer.DEFAULT_CONFIG)
         )
@@ -97,7 +101,7 @@ class _Topics:
         )
         self._partitions = [
             TopicPartition(topic, partition)
-            for topic in (kafka.topic("signals"), kafka.topic("acks"))
+            for topic in map(kafka.topic, topics)
             for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
         ]
 
@@ -113,7 +117,7 @@ class _Topics:
         return int(metadata.timestamp)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Return the ends of all partitions of signals and acks."""
+        """Return the ends of all partitions."""
         return self._offsets(self._partitions, OffsetSpec.LATEST)
 
     def timestamp_at(self, partition: TopicPartition, offset: int) -> int | None:
