@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "settings": {"protocol", "connections"},
     "topics": set(),
     "source": set(),
+    "sink": set(),
     "clock": set(),
     "local": set(),
     "session": {"local"},
@@ -28,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections"},
 }
-COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "clock"}
+COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "sink", "clock"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

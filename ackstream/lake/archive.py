@@ -97,14 +97,7 @@ class Archive:
             fresh = fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")
         application, batch_id = transaction
         files = -(-sum(span.rows[table] for span in spans) // ROWS_A_FILE)
-        (
-            fresh.coalesce(files)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", f"{application}/{table}")
-            .option("txnVersion", batch_id)
-            .save(tables.location(self._lake, table))
-        )
+        tables.append(fresh.coalesce(files), self._lake, table, application, batch_id)
         for span in spans:
             if span.query_id is not None:
                 self._newest[table, span.query_id] = max(self._newest[table, span.query_id], span.last_batch)

@@ -72,6 +72,20 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     return spark.read.format("delta").load(place)
 
 
+def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int) -> None:
+    """Append rows to a table; those of a version that it has already stay out, whatever they are.
+
+    :param application: who counts the versions, such as a query: each table counts for itself
+    """
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", f"{application}/{name}")
+        .option("txnVersion", version)
+        .save(location(lake, name))
+    )
+
+
 def retried(merge: Callable[[], None]) -> None:
     """Do a merge, and again where it met another commit, such as a compaction's.
 

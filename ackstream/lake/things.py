@@ -45,17 +45,8 @@ def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
     """
     own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
-    (
-        spark.createDataFrame(rows)
-        .withColumns(own)
-        .select(*THING_EVENTS.fieldNames())
-        .coalesce(1)
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", f"{query_id}/thing_events")
-        .option("txnVersion", batch)
-        .save(tables.location(lake, "thing_events"))
-    )
+    journal = spark.createDataFrame(rows).withColumns(own).select(*THING_EVENTS.fieldNames())
+    tables.append(journal.coalesce(1), lake, "thing_events", query_id, batch)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:

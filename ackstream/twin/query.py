@@ -18,6 +18,7 @@ import pyarrow as pa
 from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream import sink
 from ackstream.lake import tables
 from ackstream.lake import things as journal
 from ackstream.lake.schemas import TWIN_TABLES
@@ -157,20 +158,12 @@ def send(spark: SparkSession, settings: Settings, messages: Sequence[Message]) -
     """Write messages to their topics, in order."""
     if not messages:
         return
-    kafka = settings.kafka
-    prefix = F.lit(kafka.topic_prefix)
+    prefix = F.lit(settings.kafka.topic_prefix)
     correlation = F.struct(F.lit("correlation-id").alias("key"), F.col("correlation_id").cast("binary").alias("value"))
-    (
-        spark.createDataFrame(columns(messages, _MESSAGES))
-        .select(F.concat(prefix, "topic").alias("topic"), "key", "value", F.array(correlation).alias("headers"))
-        # one task: what concerns one thing stays in order
-        .coalesce(1)
-        .write.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
-        .option("kafka.max.request.size", str(64 * 1024 * 1024))
-        .option("kafka.linger.ms", "5")
-        .save()
+    records = spark.createDataFrame(columns(messages, _MESSAGES))
+    sink.write(
+        records.select(F.concat(prefix, "topic").alias("topic"), "key", "value", F.array(correlation).alias("headers")),
+        settings.kafka,
     )
 
 
