@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "source": set(),
     "sink": set(),
     "clock": set(),
+    "checkpoint": set(),
     "local": set(),
     "session": {"local"},
     "correlation": {"protocol"},
@@ -29,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"protocol", "publishing"},
     "connectivity": {"protocol", "client", "connections"},
 }
-COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "sink", "clock"}
+COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "sink", "clock", "checkpoint"}
 PURE = ("pyspark", "kafka", "pandas", "delta", "time", "datetime", "random", "uuid", "socket", "os")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from ackstream import checkpoint
 from ackstream.clock import clock
-from ackstream.correlation import checkpoint, query
+from ackstream.correlation import query
 from ackstream.correlation.rules import rules
 from ackstream.offsets import committer
 
@@ -32,7 +33,12 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
     # the query takes the number of partitions of its state from the session, once, when it starts first
     spark.conf.set("spark.sql.shuffle.partitions", str(settings.correlate.shuffle_partitions))
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[settings.correlate.state_store])
-    checkpoint.guard(spark, settings)
+    checkpoint.guard(
+        spark,
+        settings.lake.checkpoint("correlate"),
+        made_with(settings),
+        "let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
+    )
     started = query.start(spark, settings, rules(settings, topics))
     try:
         with ExitStack() as stack:
@@ -42,6 +48,20 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
             yield started
     finally:
         started.stop()
+
+
+def made_with(settings: Settings) -> dict[str, object]:
+    """Return the settings that cannot change under a checkpoint.
+
+    The number of shards decides where a request's state is, the shuffle partitions which file that state is in, the
+    topics which offsets count.
+    """
+    return {
+        "correlate.shards": settings.correlate.shards,
+        "correlate.shuffle_partitions": settings.correlate.shuffle_partitions,
+        "correlate.state_store": settings.correlate.state_store,
+        "kafka.topic_prefix": settings.kafka.topic_prefix,
+    }
 
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
