@@ -7,12 +7,12 @@ any run of characters.
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET
+
+from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,13 +83,8 @@ def segments(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if part)
 
 
-def _any(patterns: Iterable[str], texts: tuple[str, ...]) -> bool:
-    return any(_pattern(pattern).fullmatch(text) for pattern in patterns for text in texts)
-
-
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
+    return any(matches_any(patterns, text) for text in texts)
 
 
 def _only(value: Any, paths: list[tuple[str, ...]]) -> Any:

@@ -84,7 +84,7 @@ class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     epoch: Number
     role: Name | None = None
     durable: bool = False
-    writers: tuple[str, ...] = ("*",)
+    writers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=100)] = ("*",)
 
 
 class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_alive"):
@@ -193,7 +193,7 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
-    """How far a writer's samples are: the answer to :class:`WriterAsks`.
+    """How far a writer's samples are: the answer to :class:`WriterAsks`, in several where there are very many runs.
 
     :ivar written: the last sample that was stored; 0 where there is none
     :ivar released: everybody who matters has acknowledged all up to this one
