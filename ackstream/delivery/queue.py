@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.delivery.fairness import choose
-from ackstream.delivery.queued import Consumer, Delivery, Exit, Message
+from ackstream.delivery.queued import Consumer, Delivery, Exit, Message, QueueState, Return
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +37,8 @@ class Queue:
         self._turn: str | None = None
         self.exits: list[Exit] = []
         """What left; whoever acts on it takes it away."""
+        self.returns: list[Return] = []
+        """What was given back, likewise; a message that then leaves is in both."""
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -189,7 +191,9 @@ class Queue:
                     self._give_back(message, holder, now, delay)
 
     def _give_back(self, message: Message, consumer: str, now: int, delay: int = 0) -> None:
-        message.holders.pop(consumer, None)
+        if consumer in message.holders:
+            del message.holders[consumer]
+            self.returns.append(Return(message.id, consumer, now))
         self._forget(consumer, message.id)
         if message.holders:
             return
@@ -247,6 +251,35 @@ class Queue:
         """When :meth:`dispatch` must be asked again."""
         times = [heap[0][0] for heap in (self._timers, self._later) if heap]
         return min(times, default=None)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def dump(self) -> QueueState | None:
+        """Return what :meth:`load` needs; ``None`` where there is nothing to remember."""
+        if not (self._messages or self.consumers or self._early):
+            return None
+        messages, consumers = list(self._messages.values()), list(self.consumers.values())
+        return QueueState(messages, consumers, self._early, self._order, self._turn)
+
+    @classmethod
+    def load(cls, rules: QueueRules, state: QueueState) -> Queue:
+        """Go on where another one was; its rules may have changed since."""
+        queue = cls(rules)
+        queue._messages = {message.id: message for message in state.messages}
+        queue.consumers = {consumer.name: consumer for consumer in state.consumers}
+        queue._early, queue._order, queue._turn = state.early, state.order, state.turn
+        for message in state.messages:
+            ends = [*message.holders.values(), message.expires_at]
+            queue._timers += [(end, message.id) for end in ends if end is not None]
+            if message.not_before:
+                queue._later.append((message.not_before, message.order, message.id))
+            elif not message.holders:
+                queue._waiting.append((message.order, message.id))
+        # a sorted list is a heap
+        queue._timers.sort()
+        queue._later.sort()
+        queue._waiting.sort()
+        return queue
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

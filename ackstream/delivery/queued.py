@@ -1,4 +1,4 @@
-"""What a queue holds and what it says: messages, consumers, deliveries, exits."""
+"""What a queue holds and what it says: messages, consumers, deliveries, returns, exits."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ class Delivery(msgspec.Struct, frozen=True):
         return self.count > 1
 
 
+class Return(msgspec.Struct, frozen=True):
+    """A consumer holds a message no longer, which has not left for that."""
+
+    message: str
+    consumer: str
+    at: int
+
+
 class Exit(msgspec.Struct, frozen=True):
     """A message has left the queue."""
 
@@ -38,7 +46,7 @@ class Exit(msgspec.Struct, frozen=True):
     reason: ExitReason
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, array_like=True):
     """A message in the queue; ``holders`` have it, until the time of their lease."""
 
     id: str
@@ -52,7 +60,7 @@ class Message(msgspec.Struct):
     holders: dict[str, int | None] = {}
 
 
-class Consumer(msgspec.Struct):
+class Consumer(msgspec.Struct, array_like=True):
     """A bound consumer: ``backlog`` 0 is without limit."""
 
     name: str
@@ -64,3 +72,13 @@ class Consumer(msgspec.Struct):
     def has_room(self) -> bool:
         """Tell whether it may hold one more message."""
         return not self.backlog or len(self.held) < self.backlog
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """All that a queue remembers: messages oldest first, consumers in the order they came."""
+
+    messages: list[Message]
+    consumers: list[Consumer]
+    early: dict[str, int]
+    order: int
+    turn: str | None

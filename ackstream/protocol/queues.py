@@ -1,8 +1,8 @@
 """Records between a consumer and a work queue.
 
-A consumer speaks on ``app-acks`` and hears on ``queue-deliveries``; the key of both is its name. A *session* is one life
-of a consumer at a queue: a number the consumer chooses, another one each time it binds. The answers to a session are
-numbered from 1 without a gap, so that a copy that the service sends after a crash is known as one.
+A consumer speaks on ``app-acks`` and hears on ``queue-deliveries``; the key of both is its name. A *session* is one
+life of a consumer at a queue: a number the consumer chooses, another one each time it binds. The answers to a session
+are numbered from 1 without a gap, so that a copy that the service sends after a crash is known as one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.delivery.queue import Queue
 from ackstream.delivery.queue_rules import Backoff, QueueRules, amps, solace
-from ackstream.delivery.queued import Delivery, Exit
+from ackstream.delivery.queued import Delivery, Exit, QueueState, Return
 
 if TYPE_CHECKING:
     from ackstream.protocol.app_acks import Outcome
@@ -349,3 +350,41 @@ def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueRu
         assert len(left) == len(set(left))
         assert set(left) | set(queue) == queued
     assert all(count <= rule.max_deliveries for count in deliveries.values() if rule.max_deliveries)
+
+
+def _take(queue: Queue, step: tuple[Any, Any, Any], now: int) -> list[Any]:
+    op, subject, consumer = step
+    answer = None
+    if op == "enqueue":
+        queue.enqueue(str(subject), now, barrier=subject == 5)
+    elif op == "bind":
+        queue.bind(subject, now, outcomes=ALL)
+    elif op == "unbind":
+        queue.unbind(subject, now)
+    elif op in ALL and consumer in queue.consumers:
+        answer = queue.settle(consumer, str(subject), op, now)
+    said = [answer, queue.dispatch(now), queue.exits, queue.returns]
+    queue.exits, queue.returns = [], []
+    return said
+
+
+@given(rules, steps)
+def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: QueueRules, taken: list[Any]) -> None:
+    queue, other, now = Queue(rule), Queue(rule), 0
+    for step in taken:
+        now += step[1] if step[0] == "wait" else 0
+        assert _take(other, step, now) == _take(queue, step, now)
+        state = other.dump()
+        blob = msgspec.msgpack.encode(state)
+        other = Queue(rule) if state is None else Queue.load(rule, msgspec.msgpack.decode(blob, type=QueueState))
+
+
+def test_what_is_given_back_is_told_also_where_it_leaves() -> None:
+    queue = _queue(solace(max_redelivery=1), "1")
+    _sent(queue)
+    queue.unbind("A", 1)
+    queue.bind("B", 1)
+    _sent(queue, 2)
+    queue.unbind("B", 3)
+    assert queue.returns == [Return("1", "A", 1), Return("1", "B", 3)]
+    assert [exit_.reason for exit_ in queue.exits] == ["max-deliveries"]
