@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, field_validator
 from ackstream.connections import Connection
 from ackstream.errors import SettingsError
 from ackstream.parts import UNKNOWN_KEY, Milliseconds, Part, nearest
+from ackstream.queues import QueueSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -139,6 +140,16 @@ class Persist(Part):
     group: str = "ackstream-persist"
 
 
+class QueueJob(Part):
+    """The job that serves the work queues."""
+
+    interval: Milliseconds = Field("250ms")  # type: ignore[assignment]
+    session: Milliseconds = Field("30s")  # type: ignore[assignment]
+    shuffle_partitions: int = Field(2, ge=1)
+    max_files_per_trigger: int = Field(10, ge=1)
+    group: str = "ackstream-queue"
+
+
 class Lake(Part):
     """The Delta tables."""
 
@@ -200,6 +211,17 @@ class Settings(Part):
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
     connections: tuple[Connection, ...] = ()
+    queue: QueueJob = QueueJob()
+    queues: tuple[QueueSettings, ...] = ()
+
+    @field_validator("queues")
+    @classmethod
+    def _different_names(cls, queues: tuple[QueueSettings, ...]) -> tuple[QueueSettings, ...]:
+        names = [queue.name for queue in queues]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two queues have the name {name!r}: give each its own")
+        return queues
 
     @field_validator("connections")
     @classmethod

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from ackstream.delivery.errors import InconsistentQosError
+
+if TYPE_CHECKING:
+    from ackstream.queues import QueueSettings
 
 Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
 """Who gets the next message: the first that has room, each in turn, or who uses the smallest part of its backlog."""
@@ -106,7 +109,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
 def solace(*, max_redelivery: int = 0, redelivery_enabled: bool = True, **rules: Any) -> QueueRules:
     """Return rules with Solace's words for the number of deliveries: the first, and the redeliveries after it (S21)."""
     deliveries = 1 if not redelivery_enabled else max_redelivery + 1 if max_redelivery else 0
-    return QueueRules(max_deliveries=deliveries, **rules)
+    return QueueRules(**{"max_deliveries": deliveries} | rules)
 
 
 def amps(**rules: Any) -> QueueRules:
@@ -120,3 +123,24 @@ def amps(**rules: Any) -> QueueRules:
         "fairness": fairness,
     }
     return QueueRules(**defaults | rules)
+
+
+def rules_of(queue: QueueSettings) -> QueueRules:
+    """Return the rules of a queue in the settings: its preset's, but for the keys that are given.
+
+    :raises InconsistentQosError: delays that would go backwards
+    """
+    given = queue.model_dump(include=_SAME, exclude_none=True) | {
+        name: value for name, value in ((f"{key}_ms", getattr(queue, key)) for key in _TIMES) if value is not None
+    }
+    if queue.backoff is not None:
+        delays = queue.backoff
+        given["backoff"] = Backoff(delays.initial, delays.multiplier_percent, delays.max)
+    return (amps if queue.preset == "amps" else solace)(exclusive=queue.type == "exclusive", **given)
+
+
+_SAME = {
+    "max_backlog", "max_total_backlog", "settler", "fairness", "at_most_once", "max_deliveries", "max_failures",
+    "respect_ttl", "dead_letters", "respect_eligible",
+}  # fmt: skip
+_TIMES = ("lease", "max_ttl", "early")

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ackstream.delivery.errors import InconsistentQosError
-from ackstream.delivery.queue_rules import Backoff, QueueRules, amps, solace
+from ackstream.delivery.queue_rules import Backoff, QueueRules, amps, rules_of, solace
+from ackstream.queues import QueueSettings
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,24 @@ def test_amps_has_its_own_defaults() -> None:
     assert (amps().max_backlog, amps().settler, amps().fairness) == (1, "sublet", "proportional")
     assert amps(at_most_once=True).fairness == "round-robin"
     assert amps(fairness="fast", settler="strict").settler == "strict"
+
+
+@pytest.mark.parametrize(
+    ("keys", "rules"),
+    [
+        ({}, solace()),
+        ({"preset": "amps"}, amps()),
+        ({"preset": "amps", "at_most_once": True}, amps(at_most_once=True)),
+        ({"type": "exclusive", "max_deliveries": 3}, solace(exclusive=True, max_redelivery=2)),
+        (
+            {"preset": "amps", "lease": "60s", "max_ttl": "1h", "early": "5m", "max_backlog": 0},
+            amps(lease_ms=60_000, max_ttl_ms=3_600_000, early_ms=300_000, max_backlog=0),
+        ),
+        (
+            {"backoff": {"initial": "2s"}, "dead_letters": False, "respect_ttl": True, "settler": "strict"},
+            solace(backoff=Backoff(2_000, 200, 64_000), dead_letters=False, respect_ttl=True, settler="strict"),
+        ),
+    ],
+)
+def test_the_settings_say_how_a_queue_differs_from_its_preset(keys: dict[str, Any], rules: QueueRules) -> None:
+    assert rules_of(QueueSettings(name="q", topics=("*",), **keys)) == rules
