@@ -1,7 +1,8 @@
 """One writer's samples: who has acknowledged them, and which may be released.
 
 A sample is done when every required role has its quorum of distinct readers, present or not, and every plain reader
-that is there has acknowledged it. What is done stays done. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
+that is there has acknowledged it. What is done stays done. A number that was refused is no sample: it is done at once,
+and counts as acknowledged by everybody. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ackstream.protocol.app_acks import (
     ApplicationAcknowledged,
     ProtocolAck,
 )
-from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError
+from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError, covered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 MAX_HOLES = 1_000
 """Of one reader in one writer's samples; what would open more waits until some are filled."""
@@ -73,6 +74,8 @@ class Retention:
         self._max_holes = max_holes
         self.readers: dict[str, Subscription] = {}
         self.done = Intervals(start=start)
+        self.refused = Intervals(start=start)
+        """Numbers that are no samples."""
         self.written = start - 1
         """The highest sample there is; acknowledgements of later ones are not believed."""
 
@@ -83,15 +86,37 @@ class Retention:
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    def join(self, reader: str, role: str | None = None, *, durable: bool = False) -> None:
-        """Note that a reader is there. A new plain one is concerned by samples from now on, a durable one by all."""
+    def join(self, reader: str, role: str | None = None, *, durable: bool = False, epoch: int = 0) -> list[Interval]:
+        """Note that a reader is there. A new plain one is concerned by samples from now on, a durable one by all.
+
+        :param epoch: a greater one than before makes reports of the earlier ones stale
+        :return: what is done now because of the role in which the reader's acknowledgements count
+        """
         known = self.readers.get(reader)
-        kept = durable or role in self._required
-        if known is not None and (known.present or kept):
-            known.present = True
-            return
-        start = self.done.start if kept else self.written + 1
-        self.readers[reader] = Subscription(Intervals(start=start, max_holes=self._max_holes), role)
+        if known is None or not (known.present or durable or role in self._required):
+            known = self._subscribe(reader, self.written + 1)
+        known.present = True
+        if epoch > known.epoch:
+            known.epoch, known.count = epoch, 0
+        return self._assume(known, role, durable=durable) if epoch == known.epoch else []
+
+    def _subscribe(self, reader: str, start: int) -> Subscription:
+        found = self.readers[reader] = Subscription(self._acknowledged((), start))
+        return found
+
+    def _acknowledged(self, runs: Iterable[Interval], start: int) -> Intervals:
+        held = Intervals(runs, start=start)
+        held.merge(self.refused)
+        held.max_holes = self._max_holes
+        return held
+
+    def _assume(self, known: Subscription, role: str | None, *, durable: bool = False) -> list[Interval]:
+        """Let a reader serve a role; return what is done by that."""
+        if (durable or role in self._required) and known.acknowledged.start > self.done.start:
+            # what is before its first sample would count as acknowledged
+            known.acknowledged = self._acknowledged(known.acknowledged, self.done.start)
+        before, known.role = known.role, role
+        return [] if role == before else self.settle()
 
     def leave(self, reader: str) -> list[Interval]:
         """Note that a reader is gone for good: samples are kept for its required role, no longer for itself (R20).
@@ -102,27 +127,54 @@ class Retention:
         if known is None:
             return []
         known.present = False
+        return self.settle()
+
+    def come_back(self, reader: str) -> None:
+        """Note that a reader had only been silent: what is not done waits for it again."""
+        known = self.readers.get(reader)
+        if known is not None:
+            known.present = True
+
+    def forget(self, reader: str) -> None:
+        """Drop what a reader has acknowledged, unless it counts for a required role."""
+        known = self.readers.get(reader)
+        if known is not None and known.role not in self._required:
+            del self.readers[reader]
+
+    def settle(self) -> list[Interval]:
+        """Note what is done now, as after a change of what is required; return what was not before."""
         return self._settle(self.done.first_hole, self.written)
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
-    def write(self, last: int) -> list[Interval]:
-        """Note that there are samples up to ``last``; return those that nobody has to acknowledge."""
+    def write(self, last: int, refused: Iterable[Interval] = ()) -> list[Interval]:
+        """Note that there are samples up to ``last``; return those that nobody has to acknowledge.
+
+        :param refused: runs of numbers behind the last one so far that are no samples
+        """
         first, self.written = self.written + 1, max(last, self.written)
-        return self._settle(first, self.written)
+        clipped = ((max(begin, first), min(end, self.written)) for begin, end in refused)
+        none = [(begin, end) for begin, end in clipped if begin <= end]
+        self.refused.merge(none)
+        for known in self.readers.values():
+            # not the reader's holes: they do not count towards its limit
+            known.acknowledged.max_holes = None
+            known.acknowledged.merge(none)
+            known.acknowledged.max_holes = self._max_holes
+        return self.done.merge(none) + self._settle(first, self.written)
 
     def receive(self, report: AppAck | ProtocolAck) -> Receipt:
         """Take what a reader says; a stale or impossible report changes nothing, and the receipt says why."""
         known = self.readers.get(report.reader)
         if known is None:
-            start = self.done.start if report.role in self._required else max(report.start, self.done.start)
-            known = Subscription(Intervals(start=start, max_holes=self._max_holes), report.role)
-            self.readers[report.reader] = known
+            known = self._subscribe(report.reader, max(report.start, self.done.start))
+            known.epoch = report.epoch - 1
         count = report.count if isinstance(report, AppAck) else known.count
         refusal = _refusal(known, report, count)
         if refusal is not None:
             return Receipt(ignored=(Ignored(refusal),))
-        known.epoch, known.count, known.role, known.present = report.epoch, count, report.role, True
+        known.epoch, known.count, known.present = report.epoch, count, True
+        done = self._assume(known, report.role)
         if isinstance(report, ProtocolAck):
             intervals: tuple[AckInterval, ...] = ()
             if report.up_to >= known.acknowledged.start:
@@ -130,7 +182,7 @@ class Retention:
         else:
             intervals = report.intervals
         events, ignored = self._take(report.reader, known, intervals)
-        done = [run for event in events for run in self._settle(event.first, event.last)]
+        done += [run for event in events for run in self._settle(event.first, event.last)]
         complete = all(entry.reason == "response-too-long" for entry in ignored)
         if isinstance(report, ProtocolAck):
             return Receipt((), tuple(done), None, tuple(ignored))
@@ -220,25 +272,3 @@ def _refusal(known: Subscription, report: AppAck | ProtocolAck, count: int) -> R
         if report.role != known.role:
             return "role-changed"
     return None
-
-
-def covered(sets: Sequence[Intervals], quorum: int, first: int, last: int) -> list[Interval]:
-    """Return the runs of ``first`` to ``last`` that are in at least ``quorum`` of the sets, ascending."""
-    if len(sets) < quorum:
-        return []
-    steps: list[tuple[int, int]] = []
-    for held in sets:
-        position = first
-        for begin, end in [*held.missing(first, last), (last + 1, last + 1)]:
-            if begin > position:
-                steps += [(position, 1), (begin, -1)]
-            position = end + 1
-    steps.sort(key=lambda step: step[0])
-    found: list[Interval] = []
-    depth, since = 0, first
-    for position, step in steps:
-        if position > since and depth >= quorum:
-            found.append((since, position - 1))
-        depth += step
-        since = position
-    return found

@@ -155,3 +155,25 @@ class Intervals:
 
     def __repr__(self) -> str:
         return f"Intervals({list(self)}, start={self.start})"
+
+
+def covered(sets: Sequence[Intervals], quorum: int, first: int, last: int) -> list[Interval]:
+    """Return the runs of ``first`` to ``last`` that are in at least ``quorum`` of the sets, ascending."""
+    if len(sets) < quorum:
+        return []
+    steps: list[tuple[int, int]] = []
+    for held in sets:
+        position = first
+        for begin, end in [*held.missing(first, last), (last + 1, last + 1)]:
+            if begin > position:
+                steps += [(position, 1), (begin, -1)]
+            position = end + 1
+    steps.sort(key=lambda step: step[0])
+    found: list[Interval] = []
+    depth, since = 0, first
+    for position, step in steps:
+        if position > since and depth >= quorum:
+            found.append((since, position - 1))
+        depth += step
+        since = position
+    return found

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.delivery.retention import Ignored, Receipt, Retention, covered
+from ackstream.delivery.retention import Ignored, Receipt, Retention
 from ackstream.protocol.app_acks import (
     MAX_RESPONSE_BYTES,
     AckInterval,
@@ -15,7 +15,9 @@ from ackstream.protocol.app_acks import (
     ApplicationAcknowledged,
     ProtocolAck,
 )
-from ackstream.protocol.intervals import Interval, Intervals
+
+if TYPE_CHECKING:
+    from ackstream.protocol.intervals import Interval
 
 
 class _Writer:
@@ -251,17 +253,90 @@ def test_without_readers_and_roles_nothing_is_kept() -> None:
     assert (retention.released, retention.retained, Retention("w1").retained) == (105, [], [])
 
 
-runs = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda pair: (pair[0], sum(pair))), max_size=6)
+# -- numbers that were refused
 
 
-@given(st.lists(runs, max_size=5), st.integers(1, 4), st.integers(1, 20), st.integers(0, 15))
-def test_covered_counts_sets_at_each_number(sets: list[list[Interval]], quorum: int, first: int, length: int) -> None:
-    held = [Intervals(entry) for entry in sets]
-    found = covered(held, quorum, first, first + length)
-    expected = [
-        number for number in range(first, first + length + 1) if sum(number in entry for entry in held) >= quorum
+def test_nobody_has_to_acknowledge_what_was_refused() -> None:
+    retention = Retention("w1", {"Logger": 1})
+    retention.join("A")
+    assert retention.write(5, [(1, 2), (4, 4)]) == [(1, 2), (4, 4)]
+    assert (retention.released, retention.retained) == (2, [(3, 3), (5, 5)])
+    assert retention.undelivered("A") == [(3, 3), (5, 5)]
+
+
+def test_a_reader_that_reports_over_refused_numbers_is_believed_for_the_samples_alone() -> None:
+    writer = _Writer()
+    writer.retention.join("A")
+    writer.retention.write(5, [(2, 3)])
+    events = writer.ack("A", (1, 5)).events + writer.ack("B", (1, 5)).events
+    assert [(event.reader, event.first, event.last) for event in events] == [
+        (reader, *run) for reader in "AB" for run in ((1, 1), (4, 5))
     ]
-    assert [number for begin, end in found for number in range(begin, end + 1)] == expected
+
+
+def test_refused_numbers_are_no_holes_of_a_reader() -> None:
+    writer = _Writer(max_holes=2)
+    writer.retention.join("A")
+    writer.retention.write(99, [(number, number) for number in range(2, 90, 2)])
+    assert writer.ack("A", (1, 99)).conf is not None
+    assert writer.retention.released == 99
+
+
+def test_refused_runs_count_only_behind_what_is_known_and_up_to_the_last() -> None:
+    retention = Retention("w1", {"Logger": 1})
+    retention.write(5)
+    assert retention.write(8, [(3, 6), (8, 20), (8, 7)]) == [(6, 6), (8, 8)]
+
+
+# -- readers that come and go
+
+
+def test_a_reader_that_had_only_been_silent_is_waited_for_again() -> None:
+    writer = _two_readers()
+    writer.ack("A", (1, 1))
+    writer.retention.leave("B")
+    writer.retention.come_back("B")
+    writer.retention.come_back("nobody")
+    writer.ack("A", (1, 5))
+    assert writer.retention.retained == [(2, 5)]
+
+
+def test_a_plain_reader_can_be_forgotten_one_of_a_required_role_counts_for_ever() -> None:
+    writer = _Writer({"Logger": 1}, written=1)
+    retention = writer.written()
+    retention.join("A")
+    writer.ack("L1", (1, 1), role="Logger")
+    for reader in ("A", "L1", "nobody"):
+        retention.leave(reader)
+        retention.forget(reader)
+    assert (list(retention.readers), retention.released) == (["L1"], 1)
+
+
+def test_a_reader_that_begins_anew_makes_what_it_said_before_stale_and_may_change_its_role() -> None:
+    writer = _Writer({"Logger": 1}, written=1)
+    retention = writer.written()
+    retention.join("A", epoch=1)
+    retention.join("A", "Logger", epoch=2)
+    assert writer.ack("A", (1, 1), epoch=1).ignored == (Ignored("stale-epoch"),)
+    assert writer.ack("A", (1, 1), role="Logger", epoch=2, count=1).conf is not None
+    assert retention.released == 1
+
+
+def test_a_plain_reader_that_takes_a_required_role_has_not_acknowledged_what_came_before_it() -> None:
+    writer = _Writer({"Logger": 1})
+    retention = writer.written()
+    writer.ack("A", (4, 5), start=4)
+    assert writer.ack("A", (5, 5), role="Logger", epoch=2, count=1, start=4).done == ((4, 5),)
+    assert retention.undelivered("A") == [(1, 3)]
+
+
+def test_what_is_no_longer_required_is_done_when_it_is_asked_for() -> None:
+    retention = Retention("w1", {})
+    retention.written = 5
+    assert (retention.settle(), retention.settle()) == ([(1, 5)], [])
+
+
+runs = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda pair: (pair[0], sum(pair))), max_size=6)
 
 
 reports = st.tuples(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError
+from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError, covered
 
 starts = st.integers(-5, 20)
 intervals = st.tuples(st.integers(-5, 60), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -148,3 +148,13 @@ def test_it_is_rebuilt_from_its_dump(start: int, added: list[Interval]) -> None:
     assert again == held
     assert again.max_holes == 99
     assert all(step >= 0 for step in held.dump())
+
+
+@given(st.lists(st.lists(intervals, max_size=6), max_size=5), st.integers(1, 4), st.integers(1, 40), st.integers(0, 25))
+def test_covered_counts_sets_at_each_number(sets: list[list[Interval]], quorum: int, first: int, length: int) -> None:
+    held = [Intervals(entry) for entry in sets]
+    found = covered(held, quorum, first, first + length)
+    expected = [
+        number for number in range(first, first + length + 1) if sum(number in entry for entry in held) >= quorum
+    ]
+    assert _numbers(found) == expected

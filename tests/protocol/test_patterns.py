@@ -23,7 +23,7 @@ from ackstream.protocol.patterns import matches, matches_any
         ("[a]?", "ab", False),
     ],
 )
-def test_a_star_is_any_run_and_nothing_else_is_special(pattern: str, name: str, fits: bool) -> None:
+def test_a_star_is_any_run_and_nothing_else_is_special(pattern: str, name: str, *, fits: bool) -> None:
     assert matches(pattern, name) is fits
 
 
