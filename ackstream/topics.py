@@ -57,6 +57,8 @@ TOPICS: dict[str, Topic] = {
     "messages": Topic(),
     "publisher-acks": Topic(),
     "stored": Topic(),
+    "queries": Topic(),
+    "query-results": Topic(),
     "app-acks": Topic(),
     "queue-deliveries": Topic(),
     # one partition: ticks have an order

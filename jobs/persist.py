@@ -16,7 +16,7 @@ def main() -> None:
     """Parse the settings, build the session, start, await."""
     try:
         settings = load()
-        prepare(settings, ["messages", "publisher-acks"])
+        prepare(settings, query.TOPICS)
         persist = query.start(session(settings, "ackstream-persist"), settings)
         with committer(settings.kafka, persist, settings.persist.group):
             persist.awaitTermination()

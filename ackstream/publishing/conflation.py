@@ -98,6 +98,17 @@ class Conflation:
             if asked:
                 self._asked.add(seq)
 
+    def skip(self, expected: int) -> list[Interval]:
+        """Answer nothing before a number any more; return the runs before it that were not decided: they never come.
+
+        :param expected: a number behind the watermark
+        """
+        missing = self._decided.missing(self._decided.start, expected - 1)
+        self._decided.merge(missing)
+        self._notes = [note for note in self._notes if note.seq >= expected]
+        self._position = max(self._position, expected)
+        return missing
+
     def take(self) -> list[Run]:
         """Return the runs up to the first number that is not decided, and forget them."""
         watermark = self.watermark

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.stored import Stored
 from ackstream.publishing import commands
 from ackstream.publishing.acks import Ack
 from ackstream.publishing.commands import Command
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 MAX_NUMBER = 2**63 - 1
+MAX_DIGITS = len(str(MAX_NUMBER))
 NO_CLIENT, NO_NUMBER, NO_COMMAND = "no client name", "no sequence number", "no such command"
 MAX_REFUSALS = 10_000
 """Refusals of a client that are remembered with their reasons; older ones, when they come again, are duplicates."""
@@ -67,6 +70,7 @@ class Ledger(msgspec.Struct):
 
     :ivar watermark: everything up to it is decided
     :ivar held: runs of decided numbers behind a hole; what became of them was not told yet
+    :ivar absent: runs of them that are not in the table
     :ivar refused: reasons, by number
     :ivar day: the UTC day of ``stored``, counted from 1970
     :ivar stored: bytes stored on that day
@@ -74,9 +78,10 @@ class Ledger(msgspec.Struct):
 
     watermark: int = 0
     highest: int = 0
-    held: list[tuple[int, int]] = []
+    held: list[Interval] = []
+    absent: list[Interval] = []
     refused: dict[int, str] = {}
-    asked: list[tuple[int, int]] = []
+    asked: list[Interval] = []
     flushes: list[tuple[int, str | None]] = []
     day: int = 0
     stored: int = 0
@@ -95,14 +100,18 @@ class Fold(NamedTuple):
 
     refused: list[Refused]
     acks: list[tuple[str, Ack]]
+    stored: list[Stored]
     changed: dict[str, Ledger]
 
 
-def fold(facts: Iterable[Fact | Run], ledgers: Mapping[str, Ledger], rules: Rules, floor_ms: int) -> Fold:
+def fold(
+    facts: Iterable[Fact | Run], ledgers: Mapping[str, Ledger], rules: Rules, *, floor_ms: int, batch: int
+) -> Fold:
     """Fold a batch.
 
     :param facts: of each partition in the order of its offsets
     :param floor_ms: how often merged acks can come at best
+    :param batch: its number
     """
     refused: list[Refused] = []
     clients: dict[str, list[Fact | Run]] = {}
@@ -116,6 +125,7 @@ def fold(facts: Iterable[Fact | Run], ledgers: Mapping[str, Ledger], rules: Rule
             members = item.members() if isinstance(item, Run) else [item]
             refused += [Refused(member.partition, member.offset, NO_CLIENT) for member in members]
     acks: list[tuple[str, Ack]] = []
+    stored: list[Stored] = []
     changed: dict[str, Ledger] = {}
     for client, own in clients.items():
         desk = _Desk(client, ledgers.get(client), rules, floor_ms, newest)
@@ -124,7 +134,9 @@ def fold(facts: Iterable[Fact | Run], ledgers: Mapping[str, Ledger], rules: Rule
         changed[client] = desk.close()
         refused += desk.refused
         acks += [(client, ack.identified()) for ack in desk.acks]
-    return Fold(refused, acks, changed)
+        if (found := desk.stored(batch)) is not None:
+            stored.append(found)
+    return Fold(refused, acks, stored, changed)
 
 
 class _Desk:
@@ -139,12 +151,15 @@ class _Desk:
         self._rules, self._floor_ms, self._newest = rules, floor_ms, newest
         self._flushes = list(self._ledger.flushes)
         self._begin(self._ledger.watermark + 1)
+        self._absent.merge(self._ledger.absent)
         for first, last in self._ledger.held:
             for seq in range(first, last + 1):
                 asked = any(low <= seq <= high for low, high in self._ledger.asked)
                 self._conflation.decide(seq, self._ledger.refused.get(seq), asked=asked)
 
     def _begin(self, expected: int) -> None:
+        self._first = expected
+        self._absent = Intervals(start=expected)
         self._conflation = Conflation(expected, failed=self._ledger.refused)
 
     # -- records -----------------------------------------------------------------------------------------------------
@@ -192,10 +207,10 @@ class _Desk:
             )
 
     def _publish(self, fact: Fact, asked: frozenset[str]) -> None:
-        if fact.seq is None or not fact.seq.isdecimal() or int(fact.seq) > MAX_NUMBER:
+        seq = _number(fact.seq)
+        if seq is None:
             self._refuse(fact, NO_NUMBER)
             return
-        seq = int(fact.seq)
         self._meet(seq)
         verdict = self._judge(fact)
         reason = verdict.reason
@@ -205,10 +220,12 @@ class _Desk:
         elif reason is not None:
             self._refuse(fact, reason)
             self._ledger.refused[seq] = reason
+            self._absent.add(seq)
         elif verdict.stored:
             self._ledger.stored += fact.size
         else:
             self._refuse(fact, None)
+            self._absent.add(seq)
         self._ledger.highest = max(self._ledger.highest, seq)
         command = Command("publish", fact.cid, asked, seq)
         failure = commands.refusal(command) or reason
@@ -225,7 +242,8 @@ class _Desk:
     def _judge(self, fact: Fact) -> Verdict:
         self._count_day(fact.timestamp)
         # the newest record of the batch tells the time, so that a batch that runs again decides alike
-        expired = bool(fact.ttl and fact.ttl.isdecimal() and fact.timestamp + int(fact.ttl) < self._newest)
+        ttl = _number(fact.ttl)
+        expired = ttl is not None and fact.timestamp + ttl < self._newest
         return judge(
             self._rules,
             self._client,
@@ -246,11 +264,13 @@ class _Desk:
     def _log_on(self, fact: Fact) -> None:
         """Say how far the client's messages are known; what it still keeps was refused perhaps: say that again."""
         self._tell()
-        first = int(fact.first) if fact.first and fact.first.isdecimal() else self._conflation.watermark + 1
+        first = _number(fact.first)
+        if first is None:
+            first = self._conflation.watermark + 1
+        self._meet(first)
         if first > self._conflation.watermark + 1:
             # the client has nothing below: there is no hole to wait for
-            self._begin(first)
-        self._known = True
+            self._absent.merge(self._conflation.skip(first))
         refused = self._ledger.refused = {seq: why for seq, why in self._ledger.refused.items() if seq >= first}
         watermark = self._conflation.watermark
         self.acks += [self._answer(seq, refused[seq]) for seq in sorted(refused) if seq <= watermark]
@@ -275,12 +295,19 @@ class _Desk:
         watermark = ledger.watermark = self._conflation.watermark
         ledger.held = self._conflation.held
         ledger.asked = self._conflation.asked_beyond
+        ledger.absent = [run for run in self._absent if run[0] > watermark]
         ready = [flush for flush in self._flushes if flush[0] <= watermark]
         self.acks += [Ack(ack_type="persisted", client=self._client, cid=cid) for _, cid in ready]
         ledger.flushes = [flush for flush in self._flushes if flush[0] > watermark]
         for seq in sorted(ledger.refused)[:-MAX_REFUSALS]:
             del ledger.refused[seq]
         return ledger
+
+    def stored(self, batch: int) -> Stored | None:
+        """Return what can be relied on since the batch before."""
+        first, last = self._first, self._conflation.watermark
+        refused = tuple(run for run in self._absent if run[0] <= last)
+        return Stored(self._client, first, last, batch, refused) if first <= last else None
 
     def _tell(self) -> None:
         for run in self._conflation.take():
@@ -294,5 +321,12 @@ class _Desk:
 
 
 def _milliseconds(text: str | None) -> int | None:
-    digits = (text or "").removesuffix("ms")
-    return int(digits) if digits.isdecimal() else None
+    return _number((text or "").removesuffix("ms"))
+
+
+def _number(text: str | None) -> int | None:
+    """Read a whole number; ``None`` where it is none, or beyond 64 bits."""
+    if text is None or not text.isdecimal() or len(text) > MAX_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= MAX_NUMBER else None

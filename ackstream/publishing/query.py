@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import MESSAGES, PUBLISHER_TABLES, PUBLISHERS
+from ackstream.protocol import stored
 from ackstream.publishing.acks import encode_ack
 from ackstream.publishing.columns import Columns
 from ackstream.publishing.ledger import Fold, Ledger, fold
@@ -26,15 +27,13 @@ from ackstream.publishing.verdicts import Entitlement, Rules
 from ackstream.source import source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.publishing.acks import Ack
     from ackstream.settings import Settings
 
 NAME = "persist"
+TOPICS = ("messages", "publisher-acks", "stored")
 ROWS_A_FILE = 100_000
 
 _HEADERS = {
@@ -47,7 +46,7 @@ _REFUSED = pa.schema(
     [("refused_partition", pa.int32()), ("refused_offset", pa.int64()), ("refused_reason", pa.string())]
 )
 _LEDGERS = pa.schema([("client", pa.string()), ("last_seq", pa.int64()), ("state", pa.string())])
-_ACKS = pa.schema([("key", pa.string()), ("value", pa.binary())])
+_TOLD = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Ledger).decode
@@ -124,8 +123,9 @@ class Persist:
         ).toArrow()
         if not facts.num_rows:
             return
-        result = fold(Columns.of(facts), self._ledgers, self._rules, self._settings.persist.interval)
         batch = self._first + batch_id
+        floor_ms = self._settings.persist.interval
+        result = fold(Columns.of(facts), self._ledgers, self._rules, floor_ms=floor_ms, batch=batch)
         work = [partial(self._append_messages, records, result, facts.num_rows, query_id, batch)]
         if result.changed:
             work.append(partial(self._append_ledgers, spark, result, query_id, batch))
@@ -134,7 +134,7 @@ class Persist:
             for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
                 future.result()
         self._ledgers.update(result.changed)
-        tell(spark, self._settings, result.acks)
+        tell(spark, self._settings, result)
 
     def _append_messages(self, records: DataFrame, result: Fold, count: int, query_id: str, batch: int) -> None:
         rows = _judged(records, result).withColumns(
@@ -191,14 +191,17 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
     return first, {client: _decode(state) for client, state in newest.collect()}
 
 
-def tell(spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, Ack]]) -> None:
-    """Write acks to their topic, those of a client in order."""
-    if not acks:
-        return
-    arrow = pa.Table.from_pydict(
-        {"key": [client for client, _ in acks], "value": [encode_ack(ack) for _, ack in acks]}, schema=_ACKS
-    )
+def tell(spark: SparkSession, settings: Settings, result: Fold) -> None:
+    """Write to their topics what a batch has to say: of each client in order."""
     kafka = settings.kafka
+    records = [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in result.acks]
+    records += [(kafka.topic("stored"), record.client, stored.write(record)) for record in result.stored]
+    if not records:
+        return
+    columns = zip(*records, strict=True)
+    arrow = pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _TOLD, strict=True)], schema=_TOLD
+    )
     (
         spark.createDataFrame(arrow)
         # one task: what concerns one client stays in order
@@ -207,7 +210,6 @@ def tell(spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, Ack]
         .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
         .option("kafka.bootstrap.servers", kafka.bootstrap)
         .option("kafka.linger.ms", "5")
-        .option("topic", kafka.topic("publisher-acks"))
         .save()
     )
 

@@ -109,20 +109,8 @@ class System:
             return sum(end.offset for end in ends.values())
 
     def records(self, topic: str) -> list[Any]:
-        """Read a topic whole."""
-        name = self.settings.kafka.topic(topic)
-        consumer = KafkaConsumer(bootstrap_servers=self.settings.kafka.bootstrap, auto_offset_reset="earliest")
-        try:
-            places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
-            consumer.assign(places)
-            ends = consumer.end_offsets(places)
-            found = []
-            while any(consumer.position(place) < ends[place] for place in places):
-                for records in consumer.poll(timeout_ms=200).values():
-                    found += records
-            return found
-        finally:
-            consumer.close()
+        """All records of a topic up to now."""
+        return records(self.settings.kafka, topic)
 
     def replies(self, topic: str = "replies") -> dict[str, dict[str, Any]]:
         """All replies by correlation-id: the JSON, with the record headers under ``record``."""
@@ -136,6 +124,23 @@ class System:
 
     def reasons(self) -> list[str]:
         return [record["dead_letter"]["reason"] for record in self.ledger() if "dead_letter" in record]
+
+
+def records(kafka: Kafka, topic: str) -> list[Any]:
+    """All records of a topic up to now."""
+    name = kafka.topic(topic)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+    try:
+        places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        found = []
+        while any(consumer.position(place) < ends[place] for place in places):
+            for batch in consumer.poll(timeout_ms=200).values():
+                found += batch
+        return found
+    finally:
+        consumer.close()
 
 
 def eventually(query: StreamingQuery | None, look: Callable[[], Any], what: str) -> Any:

@@ -8,10 +8,12 @@ import pytest
 
 from ackstream.client.publisher import Publisher
 from ackstream.lake import tables
+from ackstream.protocol import stored
 from ackstream.publishing import query
 from ackstream.publishing.reasons import NotEntitledError
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
 from ackstream.topics import ensure_topics
+from tests.integration.system import eventually, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,7 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
     rules = Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),))  # type: ignore[arg-type]
     made = Settings(kafka=kafka, lake=lake, persist=rules)
-    ensure_topics(made, ("messages", "publisher-acks"))
+    ensure_topics(made, query.TOPICS)
     return made
 
 
@@ -65,10 +67,18 @@ def test_the_example_of_the_document_on_the_running_system(
     assert _rows(spark, settings) == [
         ("p1", seq, "not entitled" if seq == 3 else None, b"%d" % seq) for seq in range(1, 6)
     ]
+    eventually(running, lambda: _relied_on(settings) == (5, [(3, 3)]), "all five on the topic stored")
     # a second session goes on where the first was
     with Publisher(settings.kafka, client="p1") as publisher:
         assert publisher.publish_await_acknowledgement(b"6", PATIENCE, topic="open").seq == 6
     assert running.exception() is None
+
+
+def _relied_on(settings: Settings) -> tuple[int, list[tuple[int, int]]]:
+    """Return up to where the records on ``stored`` go, without a gap, and which runs of them are not there."""
+    found = [stored.read(record.value) for record in records(settings.kafka, "stored")]
+    assert [record.first for record in found] == [1, *[record.last + 1 for record in found]][: len(found)]
+    return found[-1].last if found else 0, [run for record in found for run in record.refused]
 
 
 def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(

@@ -87,9 +87,10 @@ def test_runs_come_to_what_their_messages_come_to_one_by_one(drawn: list[Any], o
     for offset, (seq, client, fields) in enumerate(drawn):
         named = {name: value for name, value in fields.items() if name != "size"}
         facts.append(msgspec.structs.replace(_fact(offset, seq, client, **named), size=fields.get("size", 10)))
-    singly, together = fold(facts, {}, RULES, 500), fold(_columns(facts), {}, RULES, 500)
+    singly, together = (fold(given, {}, RULES, floor_ms=500, batch=7) for given in (facts, _columns(facts)))
     assert sorted(together.refused, key=_offset) == sorted(singly.refused, key=_offset)
     assert together.changed == singly.changed
+    assert {record.client: record for record in together.stored} == {record.client: record for record in singly.stored}
     for client in singly.changed:
         assert [ack for name, ack in together.acks if name == client] == [
             ack for name, ack in singly.acks if name == client

@@ -33,6 +33,15 @@ def test_outcomes_are_merged_up_to_the_first_number_that_is_not_decided(
     assert _runs(*outcomes) == runs
 
 
+def test_numbers_that_never_come_are_skipped_and_not_answered() -> None:
+    conflation = Conflation(1)
+    for seq, reason in [(1, None), (3, "x"), (6, None), (7, None)]:
+        conflation.decide(seq, reason)
+    assert conflation.skip(6) == [(2, 2), (4, 5)]
+    assert conflation.take() == [Run(6, 7, None)]
+    assert conflation.watermark == 7
+
+
 def test_what_was_held_behind_a_hole_comes_when_it_is_filled() -> None:
     conflation = Conflation(1)
     conflation.decide(2, "x")

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.stored import Stored
 from ackstream.publishing.ledger import Fact, Fold, Ledger, Refused, fold
 from ackstream.publishing.verdicts import Entitlement, Rules
 
@@ -27,7 +29,7 @@ def _logon(offset: int, **fields: Any) -> Fact:
 
 
 def _fold(facts: list[Fact], ledgers: dict[str, Ledger] | None = None, rules: Rules = RULES) -> Fold:
-    return fold(facts, ledgers or {}, rules, 500)
+    return fold(facts, ledgers or {}, rules, floor_ms=500, batch=7)
 
 
 def _told(result: Fold) -> list[tuple[str, str | None, int | None, str | None]]:
@@ -126,6 +128,44 @@ def test_a_client_that_never_logged_on_begins_with_what_comes_first() -> None:
     assert _told(_fold(_facts(41, 42))) == [("persisted", None, 42, None)]
 
 
+def test_what_can_be_relied_on_is_told_whether_or_not_somebody_asked() -> None:
+    first = _fold([*_facts(41, 42, ack="none"), _fact(3, 43, topic="secret"), _fact(4, 44)])
+    assert first.stored == [Stored("p1", 41, 44, 7, ((43, 43),))]
+    assert _fold(_facts(44), first.changed).stored == []
+    assert _fold(_facts(45, 47), first.changed).stored == [Stored("p1", 45, 45, 7)]
+
+
+def test_what_waits_behind_a_hole_is_told_later_with_what_of_it_is_not_there() -> None:
+    rules = Rules(daily_quota=45, reject_over_quota=False)
+    first = _fold(_facts(1, 3, 4, 5, 6), rules=rules)
+    assert first.stored == [Stored("p1", 1, 1, 7)]
+    second = _fold(_facts(2), first.changed, Rules())
+    assert second.stored == [Stored("p1", 2, 6, 7, ((6, 6),))]
+
+
+def test_numbers_that_a_client_skips_are_told_as_not_there() -> None:
+    first = _fold(_facts(1, 2, 5))
+    second = _fold([_logon(3, first="9"), _fact(4, 9), _fact(5, 11)], first.changed)
+    assert second.stored == [Stored("p1", 3, 9, 7, ((3, 4), (6, 8)))]
+    assert _fold([_logon(0, first="9")]).stored == []
+    assert _fold([_fact(0, 10)], _fold([_logon(0, first="9")]).changed).stored == []
+    assert _fold([_fact(0, 9)], _fold([_logon(0, first="9")]).changed).stored == [Stored("p1", 9, 9, 7)]
+
+
+def test_what_lies_beyond_numbers_that_a_client_skips_is_not_stored_again() -> None:
+    first = _fold(_facts(1, 9))
+    second = _fold([_logon(3, first="8"), _fact(4, 9), _fact(5, 8)], first.changed)
+    assert second.refused == [Refused(0, 3, None), Refused(0, 4, None)]
+    assert second.changed["p1"].watermark == 9
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, str(2**63), "-1", "1.5"])
+def test_a_number_that_is_none_stops_nothing(text: str) -> None:
+    result = _fold([_logon(0, first=text, conflation=text), _fact(1, text), _fact(2, 1, ttl=text)])
+    assert result.refused == [Refused(0, 0, None), Refused(0, 1, "no sequence number")]
+    assert result.changed["p1"].watermark == 1
+
+
 def test_nothing_asked_nothing_told() -> None:
     assert _fold(_facts(1, ack="none")).acks == []
 
@@ -152,10 +192,14 @@ def test_an_unknown_command_is_answered() -> None:
     assert _told(result) == [("processed", "c", None, "no such command")]
 
 
-@given(numbers=st.lists(st.integers(1, 12), max_size=40), cut=st.integers(0, 40))
-def test_it_does_not_matter_where_batches_are_cut(numbers: list[int], cut: int) -> None:
+@given(numbers=st.lists(st.integers(1, 12) | st.sampled_from(["3", "9"]), max_size=40), cut=st.integers(0, 40))
+def test_it_does_not_matter_where_batches_are_cut(numbers: list[int | str], cut: int) -> None:
     facts = [_logon(0, first="1")]
-    facts += [_fact(at, seq, topic="secret" if seq % 4 == 0 else "open") for at, seq in enumerate(numbers, start=1)]
+    for at, seq in enumerate(numbers, start=1):
+        if isinstance(seq, str):
+            facts.append(_logon(at, first=seq))
+        else:
+            facts.append(_fact(at, seq, topic="secret" if seq % 4 == 0 else "open"))
     whole = _fold(facts)
     first = _fold(facts[:cut])
     second = _fold(facts[cut:], first.changed)
@@ -164,6 +208,7 @@ def test_it_does_not_matter_where_batches_are_cut(numbers: list[int], cut: int) 
     }
     assert (first.changed | second.changed) == whole.changed
     assert _learnt(first, second) == _learnt(whole)
+    assert _relied_on(first, second) == _relied_on(whole)
 
 
 def _learnt(*folds: Fold) -> dict[int, str | None]:
@@ -176,3 +221,10 @@ def _learnt(*folds: Fold) -> dict[int, str | None]:
                     if ack.reason != "duplicate":
                         assert learnt.setdefault(seq, ack.reason) == ack.reason
     return learnt
+
+
+def _relied_on(*folds: Fold) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the numbers that were told, in order, and the runs of them that are not there."""
+    records = [record for result in folds for record in result.stored]
+    numbers = [seq for record in records for seq in range(record.first, record.last + 1)]
+    return numbers, list(Intervals(run for record in records for run in record.refused))

@@ -1,0 +1,43 @@
+"""What the persist job says of every batch after its commit: which messages of a client can be relied on.
+
+Readers, settle and queues believe in a message only once it is in such a record: in Kafka it may still be refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
+    """Messages ``first`` to ``last`` of a client are decided: in the table ``messages``, but for runs in ``refused``.
+
+    Those were refused, accepted and dropped, or are numbers that the client never used. ``first`` follows the ``last``
+    of the client's record before; a batch that runs again after a crash repeats its record.
+
+    :ivar batch: the column of that name in ``messages``
+    """
+
+    client: str
+    first: int
+    last: int
+    batch: int
+    refused: tuple[tuple[int, int], ...] = ()
+
+
+class StoredError(ValueError):
+    """A record of the topic ``stored`` cannot be read; the text says what is wrong with it."""
+
+
+_decoder = msgspec.json.Decoder(Stored)
+write = msgspec.json.Encoder().encode
+
+
+def read(value: bytes) -> Stored:
+    """Read a record.
+
+    :raises StoredError: it is none
+    """
+    try:
+        return _decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoredError(f"This is no record of stored messages: {error}.") from error
