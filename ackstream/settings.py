@@ -150,6 +150,14 @@ class QueueJob(Part):
     group: str = "ackstream-queue"
 
 
+class Query(Part):
+    """The job that carries out commands over the table of messages."""
+
+    interval: Milliseconds = Field("100ms")  # type: ignore[assignment]
+    max_offsets_per_trigger: int = Field(1_000, ge=1)
+    group: str = "ackstream-query"
+
+
 class Lake(Part):
     """The Delta tables."""
 
@@ -208,6 +216,7 @@ class Settings(Part):
     archive: Archive = Archive()
     twin: Twin = Twin()
     persist: Persist = Persist()
+    query: Query = Query()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
     connections: tuple[Connection, ...] = ()

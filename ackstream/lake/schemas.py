@@ -226,6 +226,32 @@ PUBLISHERS = StructType(
     ]
 )
 
+# -- tables of commands over the messages -----------------------------------------------------------------------------
+
+SUBSCRIPTIONS = StructType(
+    [
+        _required("batch", LONG, "batch of the query job after which this holds; the newest row counts"),
+        _required("position", LONG, "the batch of messages up to which its answers know everything"),
+        _required("query_id", TEXT, "id of the streaming query that wrote it"),
+        _required("state", TEXT, "JSON: the clients' sessions and subscriptions"),
+    ]
+)
+
+SOW_DELETES = StructType(
+    [
+        _required("batch", LONG, "batch of the query job that deleted it"),
+        _required("step", LONG, "counts the steps of that batch: what comes later no longer sees the record"),
+        _required("partition", INTEGER, "Kafka partition of the record's message"),
+        _required("offset", LONG, "Kafka offset of the record's message"),
+        _required("subject", TEXT, "the message's topic"),
+        _optional("key", BYTES, "the record's key"),
+        _required("client", TEXT, "who deleted it"),
+        _optional("cid", TEXT, "id of its command"),
+        _required("deleted_at", TIME, "the broker's time of the command"),
+        _required("query_id", TEXT, "id of the streaming query that wrote it"),
+    ]
+)
+
 # -- ledger -----------------------------------------------------------------------------------------------------------
 
 
@@ -321,4 +347,15 @@ PUBLISHER_TABLES = {
 }
 """The tables of publishers."""
 
-ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES}
+QUERY_TABLES = {
+    table.name: table
+    for table in (
+        Table("subscriptions", "Who subscribes to messages, batch by batch of the query job.", SUBSCRIPTIONS, None),
+        Table(
+            "sow_deletes", "One row a message that sow_delete took out of the state of the world.", SOW_DELETES, None
+        ),
+    )
+}
+"""The tables of commands over the messages."""
+
+ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES, **QUERY_TABLES}

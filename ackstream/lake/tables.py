@@ -10,7 +10,15 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, TWIN_TABLES, Table
+from ackstream.lake.schemas import (
+    ALL_TABLES,
+    INDEXED_COLUMNS,
+    PUBLISHER_TABLES,
+    QUERY_TABLES,
+    TABLES,
+    TWIN_TABLES,
+    Table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
+_WRITERS = {"twin": TWIN_TABLES, "persist": PUBLISHER_TABLES, "query": QUERY_TABLES}
 
 
 def location(lake: Lake, name: str) -> str:
@@ -67,7 +76,7 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     """
     place = location(lake, name)
     if not DeltaTable.isDeltaTable(spark, place):
-        job = "archive" if name in TABLES else "twin" if name in TWIN_TABLES else "persist"
+        job = next((job for job, names in _WRITERS.items() if name in names), "archive")
         raise StartError(f"There is no table {name} at {place}; start the {job} job, or correct lake.path.")
     return spark.read.format("delta").load(place)
 

@@ -77,7 +77,7 @@ def status(reason: str | None) -> Status:
     return "success" if reason is None else "failure"
 
 
-def completed(command: Command, bookmark: int | None = None) -> list[Ack]:
+def completed(command: Command, bookmark: int | str | None = None) -> list[Ack]:
     """Return the word that the part done at once is over, where it was asked for."""
     if "completed" not in command.asked or (command.name == "sow_delete" and command.filter is None):
         return []

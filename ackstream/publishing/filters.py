@@ -7,9 +7,12 @@ be understood is refused with ``bad filter`` before anything runs, and comes out
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ackstream.errors import AckstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -28,6 +31,7 @@ _KEYWORDS: Final = frozenset(
 _FUNCTIONS: Final = frozenset(
     {"ABS", "CEILING", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM", "UPPER"}
 )
+_FIELD: Final = "get_json_object(value, "
 MAX_DEPTH = 100
 
 
@@ -36,11 +40,21 @@ class BadFilterError(AckstreamError):
 
 
 def parse_filter(text: str) -> str:
-    """Return the condition in Spark SQL; a field is looked up in the JSON column ``value``.
+    """Return the condition in Spark SQL (not ANSI); a field is looked up in the JSON text of the column ``value``.
 
     :raises BadFilterError: it is no condition
     """
     return _Parser(text).parse()
+
+
+def patterns(text: str) -> list[str]:
+    """Return the regular expressions in a filter: whether they are some is for Java to say.
+
+    :raises BadFilterError: it is no condition
+    """
+    parser = _Parser(text)
+    parser.parse()
+    return parser.patterns
 
 
 class _Parser:
@@ -49,6 +63,7 @@ class _Parser:
         self._tokens = _tokens(text)
         self._index = 0
         self._depth = 0
+        self.patterns: list[str] = []
 
     def parse(self) -> str:
         condition = self._or()
@@ -82,17 +97,17 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise BadFilterError(f"The filter is nested deeper than {MAX_DEPTH} levels.")
-        condition = self._and()
+        parts = [self._and()]
         while self._take("OR"):
-            condition = f"({condition} OR {self._and()})"
+            parts.append(self._and())
         self._depth -= 1
-        return condition
+        return _joined(" OR ", parts)
 
     def _and(self) -> str:
-        condition = self._not()
+        parts = [self._not()]
         while self._take("AND"):
-            condition = f"({condition} AND {self._not()})"
-        return condition
+            parts.append(self._not())
+        return _joined(" AND ", parts)
 
     def _not(self) -> str:
         negations = 0
@@ -104,7 +119,7 @@ class _Parser:
     def _predicate(self) -> str:
         left = self._sum()
         if sign := self._take(*_COMPARISONS):
-            return f"({left} {_COMPARISONS[sign]} {self._sum()})"
+            return _compared(left, _COMPARISONS[sign], self._sum())
         if self._take("IS"):
             not_null = "NOT NULL" if self._take("NOT") else "NULL"
             self._expect("NULL")
@@ -123,28 +138,36 @@ class _Parser:
             return None
         if word == "LIKE":
             # AMPS matches a regular expression here
-            return f"({left} RLIKE {self._sum()})"
+            return f"({left} RLIKE {self._pattern()})"
         if word == "IN":
             self._expect("(")
-            return f"({left} IN ({self._list()}))"
+            # one by one: a list would make numbers texts where one of them is a text
+            return _joined(" OR ", [_compared(left, "=", value) for value in self._list()])
         if word == "BETWEEN":
             low = self._sum()
             self._expect("AND")
-            return f"({left} BETWEEN {low} AND {self._sum()})"
+            return f"({_compared(left, '>=', low)} AND {_compared(left, '<=', self._sum())})"
         self._expect("WITH")
         return f"{'startswith' if word == 'BEGINS' else 'endswith'}({left}, {self._sum()})"
 
+    def _pattern(self) -> str:
+        kind, value = self._peek()
+        if kind != "string":
+            raise self._wrong("a regular expression in quotes")
+        self.patterns.append(_unquoted(value))
+        return self._value()
+
     def _sum(self) -> str:
-        left = self._product()
+        parts = [self._product()]
         while sign := self._take("+", "-", "||"):
-            left = f"({left} {sign} {self._product()})"
-        return left
+            parts.append(f"{sign} {self._product()}")
+        return _joined(" ", parts)
 
     def _product(self) -> str:
-        left = self._atom()
+        parts = [self._atom()]
         while sign := self._take("*", "/", "%"):
-            left = f"({left} {sign} {self._atom()})"
-        return left
+            parts.append(f"{sign} {self._atom()}")
+        return _joined(" ", parts)
 
     def _atom(self) -> str:
         negative = False
@@ -166,24 +189,25 @@ class _Parser:
             raise self._wrong("a value")
         self._index += 1
         if kind == "number":
-            return value
+            # a double: beside a whole number the field would be cut to one
+            return f"{value}D" if value[0].isdigit() else value
         if kind == "string":
-            return _quoted(value[1:-1].replace(value[0] * 2, value[0]))
+            return _quoted(_unquoted(value))
         if kind == "path":
-            return _field(value.replace("/@", "/").split("/")[1:])
-        return self._call(value) if self._take("(") else _field([value])
+            return field(value.replace("/@", "/").split("/")[1:])
+        return self._call(value) if self._take("(") else field([value])
 
     def _call(self, name: str) -> str:
         if name.upper() not in _FUNCTIONS:
             raise BadFilterError(f"The filter {self._text!r} calls {name}; known are {', '.join(sorted(_FUNCTIONS))}.")
-        return f"{name.lower()}({self._list()})"
+        return f"{name.lower()}({', '.join(self._list())})"
 
-    def _list(self) -> str:
+    def _list(self) -> list[str]:
         values = [self._sum()]
         while self._take(","):
             values.append(self._sum())
         self._expect(")")
-        return ", ".join(values)
+        return values
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -197,9 +221,27 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _field(names: list[str]) -> str:
+def _joined(sign: str, parts: list[str]) -> str:
+    """Write a chain flat: Spark reads one of any length, and brackets within brackets not for ever."""
+    return parts[0] if len(parts) == 1 else f"({sign.join(parts)})"
+
+
+def _compared(left: str, sign: str, right: str) -> str:
+    """Compare; two fields as numbers where both are, else as texts."""
+    as_texts = f"{left} {sign} {right}"
+    if not (left.startswith(_FIELD) and right.startswith(_FIELD)):
+        return f"({as_texts})"
+    return f"coalesce(try_cast({left} AS DOUBLE) {sign} try_cast({right} AS DOUBLE), {as_texts})"
+
+
+def field(names: Sequence[str]) -> str:
+    """Return the Spark SQL of a field by its path."""
     path = "".join(f"['{name}']" for name in names)
-    return f"get_json_object(value, {_quoted('$' + path)})"
+    return f"{_FIELD}{_quoted('$' + path)})"
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace(text[0] * 2, text[0])
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,192 @@
+"""A record of the topic ``queries``: one command of a client, as it is to be carried out or why it cannot be.
+
+The client's name is the record's key; everything else is in record headers, of which the last of a name counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackstream.publishing import commands
+from ackstream.publishing.acks import SUPPORTED
+from ackstream.publishing.commands import NOT_SUPPORTED, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NO_CLIENT, NO_COMMAND = "no client name", "no such command"
+NO_TOPIC, INVALID_TOPIC, INVALID_SUB_ID = "no topic", "invalid topic", "invalid subId"
+INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
+NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
+
+MAX_FILTER: Final = 10_000
+"""Characters of a filter at most."""
+
+UNSERVED: Final = frozenset({"publish", "delta_publish", "delta_subscribe", "sow_and_delta_subscribe"})
+"""Messages are published on their own topic, and are whole: there are no deltas."""
+
+WITH_TOPIC: Final = frozenset({"subscribe", "sow", "sow_and_subscribe", "sow_delete"})
+_OPTIONS: Final = {"subscribe": {"replace"}, "sow_and_subscribe": {"replace"}, "logon": {"ack_conflation"}}
+_ORDER = re.compile(r"((?:/@?[A-Za-z_][\w.-]*)+)(?:\s+(ASC|DESC))?", re.IGNORECASE)
+_INTERVAL = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class UnreadableError(ValueError):
+    """A record that is no command of anybody; the text says why."""
+
+
+class OrderKey(NamedTuple):
+    """A path in the message by which records are ordered."""
+
+    path: tuple[str, ...]
+    descending: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """One command of a client.
+
+    :param origin: where the command stands in its topic, ``partition-offset``: what it brings is named after it
+    :param time: the broker's time of it, epoch milliseconds
+    :param bookmark: as the client has written it
+    :param interval_ms: of a logon, how often bookmarks shall come; of a heartbeat, how often it comes (0: no more)
+    :param reason: why it cannot be done, as far as it tells by itself
+    """
+
+    client: str
+    origin: str
+    time: int
+    command: Command
+    topic: str = ""
+    sub_id: str = ""
+    bookmark: str | None = None
+    keys: tuple[str, ...] = ()
+    order_by: tuple[OrderKey, ...] = ()
+    options: frozenset[str] = frozenset()
+    interval_ms: int | None = None
+    reason: str | None = None
+
+    def refused(self, reason: str) -> Request:
+        """Return the request with a reason, unless it has one."""
+        return self if self.reason else replace(self, reason=reason)
+
+
+def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin: str, time: int) -> Request:
+    """Read a record.
+
+    :raises UnreadableError: nobody can be answered
+    """
+    client = (key or b"").decode("utf-8", "replace")
+    if not client:
+        raise UnreadableError(NO_CLIENT)
+    said = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
+    name = said.get("command", "")
+    command = Command(name, said.get("cid"), commands.asked(said.get("ack", "").replace(" ", "").split(",")))
+    request = Request(client, origin, time, command, sub_id=said.get("sub_id") or said.get("cid", ""))
+    if name not in SUPPORTED:
+        # it has a right to know, whatever it asked for
+        asked = command.asked | {"processed"}
+        return replace(request, command=replace(command, asked=asked), reason=NO_COMMAND)
+    if name in UNSERVED:
+        return request.refused(NOT_SUPPORTED)
+    try:
+        return _checked(_filled(request, said))
+    except _WrongError as error:
+        return request.refused(str(error))
+
+
+class _WrongError(ValueError):
+    """A header cannot be understood; the text is the reason."""
+
+
+def _filled(request: Request, said: Mapping[str, str]) -> Request:
+    name = request.command.name
+    options, interval = _options(name, said.get("options", ""))
+    top_n, seq = said.get("top_n"), said.get("seq")
+    if not all(number is None or re.fullmatch(r"\d{1,18}", number) for number in (top_n, seq)):
+        raise _WrongError(INVALID_OPTIONS)
+    keys = tuple(filter(None, said.get("sow_keys", "").split(",")))
+    command = replace(
+        request.command,
+        seq=int(seq) if seq is not None else None,
+        filter=said.get("filter") or None,
+        # what it means is for the log to say; that there is one changes what can be asked for
+        bookmark=commands.EPOCH if said.get("bookmark") else None,
+        top_n=int(top_n) if top_n is not None else None,
+    )
+    return replace(
+        request,
+        command=command,
+        topic=said.get("topic", ""),
+        bookmark=said.get("bookmark") or None,
+        keys=keys,
+        order_by=_order_by(said.get("order_by", "")),
+        options=options,
+        interval_ms=interval,
+    )
+
+
+def _checked(request: Request) -> Request:
+    command = request.command
+    name = command.name
+    if name in WITH_TOPIC and not request.topic:
+        return request.refused(NO_TOPIC)
+    if "subscribe" in name and not request.sub_id:
+        return request.refused(INVALID_SUB_ID)
+    if name == "sow_delete" and bool(command.filter) == bool(request.keys):
+        return request.refused(AMBIGUOUS if request.keys else NOTHING_TO_DELETE)
+    if request.bookmark and name != "subscribe":
+        return request.refused(NOT_SUPPORTED)
+    if len(command.filter or "") > MAX_FILTER:
+        return request.refused(commands.BAD_FILTER)
+    reason = commands.refusal(command)
+    return request if reason is None else request.refused(reason)
+
+
+def _options(name: str, text: str) -> tuple[frozenset[str], int | None]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if name == "heartbeat":
+        return frozenset(), _heartbeat(words)
+    interval = None
+    known = _OPTIONS.get(name, set())
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known or bool(value) != (key == "ack_conflation"):
+            raise _WrongError(INVALID_OPTIONS)
+        if value:
+            interval = _milliseconds(value)
+    return frozenset(words), interval
+
+
+def _heartbeat(words: list[str]) -> int | None:
+    """Read ``start,10`` (seconds, or with a unit), ``stop``, ``beat`` or nothing."""
+    match words:
+        case ["start", interval]:
+            return _milliseconds(interval if not interval.isdecimal() else f"{interval}s")
+        case ["stop"]:
+            return 0
+        case ["beat"] | []:
+            return None
+        case _:
+            raise _WrongError(INVALID_OPTIONS)
+
+
+def _milliseconds(text: str) -> int:
+    found = _INTERVAL.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise _WrongError(INVALID_OPTIONS)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _order_by(text: str) -> tuple[OrderKey, ...]:
+    keys = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        found = _ORDER.fullmatch(part)
+        if found is None:
+            raise _WrongError(INVALID_ORDER_BY)
+        path = tuple(found[1].replace("/@", "/").split("/")[1:])
+        keys.append(OrderKey(path, (found[2] or "").upper() == "DESC"))
+    return tuple(keys)
