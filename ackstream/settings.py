@@ -147,7 +147,7 @@ class QueueJob(Part):
     session: Milliseconds = Field("30s")  # type: ignore[assignment]
     shuffle_partitions: int = Field(2, ge=1)
     max_files_per_trigger: int = Field(10, ge=1)
-    group: str = "ackstream-queue"
+    group: str = "ackstream-queues"
 
 
 class Query(Part):

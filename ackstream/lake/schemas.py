@@ -252,6 +252,30 @@ SOW_DELETES = StructType(
     ]
 )
 
+# -- table of the queues ----------------------------------------------------------------------------------------------
+
+QUEUE_EVENTS = StructType(
+    [
+        _required("message", TEXT, "the message's id in the queue: topic-partition-offset"),
+        _required("at", TIME, "when it happened, by the broker's clock"),
+        _required("query_id", TEXT, "id of the queue query that wrote it"),
+        _required("batch_id", LONG, "its batch"),
+        _required("queue", TEXT, "name of the queue"),
+        _required("event", TEXT, "delivered, returned, refused (a settlement without effect) or left"),
+        _optional("consumer", TEXT, "who got it, gave it back or settled it"),
+        _required("count", INTEGER, "how often the message has been delivered"),
+        _optional("outcome", TEXT, "left: settled, dead-letter or discarded; refused: the outcome that was wanted"),
+        _optional("reason", TEXT, "why it was given back, refused, or left"),
+        _optional("topic", TEXT, "Kafka topic of the message; null where the queue does not have it"),
+        _optional("partition", INTEGER, "Kafka partition of the message"),
+        _optional("offset", LONG, "Kafka offset of the message"),
+        _optional("batch", LONG, "its batch in the table messages"),
+        _optional("subject", TEXT, "the topic that its publisher named"),
+        _optional("received_at", TIME, "the broker's time of the message"),
+        _day("at"),
+    ]
+)
+
 # -- ledger -----------------------------------------------------------------------------------------------------------
 
 
@@ -358,4 +382,10 @@ QUERY_TABLES = {
 }
 """The tables of commands over the messages."""
 
-ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES, **QUERY_TABLES}
+QUEUE_TABLES = {
+    table.name: table
+    for table in (Table("queue_events", "One row an event of a message in a work queue.", QUEUE_EVENTS),)
+}
+"""The table of the work queues."""
+
+ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES, **QUEUE_TABLES, **QUERY_TABLES}

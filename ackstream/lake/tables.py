@@ -15,6 +15,7 @@ from ackstream.lake.schemas import (
     INDEXED_COLUMNS,
     PUBLISHER_TABLES,
     QUERY_TABLES,
+    QUEUE_TABLES,
     TABLES,
     TWIN_TABLES,
     Table,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
-_WRITERS = {"twin": TWIN_TABLES, "persist": PUBLISHER_TABLES, "query": QUERY_TABLES}
+_WRITERS = {"twin": TWIN_TABLES, "persist": PUBLISHER_TABLES, "query": QUERY_TABLES, "queues": QUEUE_TABLES}
 
 
 def location(lake: Lake, name: str) -> str:
