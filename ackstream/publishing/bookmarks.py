@@ -6,14 +6,23 @@ how far the log has got, whether or not anything matched.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-from ackstream.protocol.intervals import Intervals
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Verdict: TypeAlias = Literal["deliver", "skip"]
+
+
+class Ordered(Protocol):
+    """What has an order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+    def __le__(self, other: Any, /) -> bool: ...
+    def __gt__(self, other: Any, /) -> bool: ...
+
+
+Place = TypeVar("Place", bound=Ordered)
 
 
 class Replay:
@@ -58,32 +67,45 @@ class Replay:
         return True
 
 
-class Progress:
-    """What a client has received and done with, in one partition: the bookmark store."""
+class Progress(Generic[Place]):
+    """What a client has received and done with of one subscription: the bookmark store.
 
-    def __init__(self) -> None:
-        self._discarded = Intervals()
-        self._received: set[int] = set()
-        self._persisted: int | None = None
+    Places are in one order, such as the positions of a log.
+    """
 
-    def received(self, position: int) -> bool:
+    def __init__(self, start: Place, discarded: Iterable[Place] = ()) -> None:
+        """Go on.
+
+        :param start: the place after which a replay begins
+        :param discarded: what was done with behind it
+        """
+        self._start = start
+        self._discarded = set(discarded)
+        self._received: set[Place] = set()
+        self._persisted: Place | None = None
+
+    def received(self, place: Place) -> bool:
         """Note a message; return whether the application gets it: what it has done with is not shown again."""
-        self._received.add(position)
-        return not self._is_discarded(position)
+        if place <= self._start:
+            return False
+        self._received.add(place)
+        return place not in self._discarded
 
-    def discard(self, position: int) -> None:
+    def discard(self, place: Place) -> None:
         """Note that the application has done with a message."""
-        self._discarded.add(position)
-        point = self._point()
-        self._received = {seq for seq in self._received if seq >= point}
+        if place > self._start:
+            self._discarded.add(place)
+        self._start = self._point()
+        self._received = {one for one in self._received if one > self._start}
+        self._discarded = {one for one in self._discarded if one > self._start}
 
-    def persisted(self, position: int) -> None:
+    def persisted(self, place: Place) -> None:
         """Note how far the log had got; it does not go back."""
-        self._persisted = max(position, self._persisted or 0)
+        self._persisted = place if self._persisted is None else max(place, self._persisted)
 
     @property
-    def resume_after(self) -> int:
-        """The position after which to go on: everything up to it was done with, or did not concern this client.
+    def resume_after(self) -> Place:
+        """The place after which to go on: everything up to it was done with, or did not concern this client.
 
         With nothing outstanding that is the last persisted bookmark, if it is later than the last message; otherwise
         the older of the two.
@@ -93,12 +115,10 @@ class Progress:
             return point
         return max(point, self._persisted) if self._outstanding() is None else min(point, self._persisted)
 
-    def _outstanding(self) -> int | None:
-        return min((seq for seq in self._received if not self._is_discarded(seq)), default=None)
+    def _outstanding(self) -> Place | None:
+        return min((one for one in self._received if one not in self._discarded), default=None)
 
-    def _point(self) -> int:
+    def _point(self) -> Place:
         outstanding = self._outstanding()
-        return max((seq for seq in self._received if outstanding is None or seq < outstanding), default=0)
-
-    def _is_discarded(self, position: int) -> bool:
-        return position > 0 and not self._discarded.missing(position, position)
+        done = (one for one in self._received if outstanding is None or one < outstanding)
+        return max(done, default=self._start)

@@ -11,12 +11,12 @@ import msgspec
 
 from ackstream.publishing import positions
 from ackstream.publishing.acks import Ack
-from ackstream.publishing.positions import Position, Span
 from ackstream.publishing.steps import Counted, Deleted, Delivered, Selected, Session, State, Step, Subscription, Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ackstream.publishing.positions import Position
     from ackstream.publishing.requests import Request
 
 ALL = "all"
@@ -59,8 +59,7 @@ class Desk:
                 self._end(client)
         subscriptions = tuple(self._state.subscriptions)
         if subscriptions and self._newest > self._known:
-            span = Span(positions.end(self._known), positions.end(self._newest))
-            self.steps.append(Delivered(subscriptions, span))
+            self.steps.append(Delivered(subscriptions, positions.end(self._known), self.newest))
         for subscription in subscriptions:
             if subscription.told < self._newest and self._now >= subscription.due:
                 self._tell_bookmark(subscription)
@@ -89,6 +88,10 @@ class Desk:
         if session.lease_ms != 2 * interval_ms:
             session.lease_ms = 2 * interval_ms
             self.changed = True
+
+    def knows(self, client: str) -> bool:
+        """Tell whether a client has a session."""
+        return client in self._state.sessions
 
     def find(self, client: str, sub_id: str) -> Subscription | None:
         """Return a subscription."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ackstream.publishing.desk import Desk
     from ackstream.publishing.requests import Request
 
-EXISTS = "subscription already exists"
+EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class _Execution:
                 self._span()
             except InvalidBookmarkError:
                 return INVALID_BOOKMARK
+        if self._command.name == "heartbeat" and request.interval_ms is None and not self._desk.knows(request.client):
+            # its subscriptions have ended with its session
+            return LOGON_REQUIRED
         return None
 
     # -- commands ----------------------------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class _Execution:
         subscription = self._subscription()
         reached = self._desk.newest if stop is None else stop
         if after < reached:
-            self._step(Delivered((subscription,), Span(after, reached)))
+            self._step(Delivered((subscription,), after, reached))
             self._desk.changed = True
         if self._request.bookmark is not None:
             self._end(positions.bookmark(reached, self._request.topic))

@@ -12,7 +12,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from ackstream.publishing.acks import Ack
-    from ackstream.publishing.positions import Span
+    from ackstream.publishing.positions import Position
     from ackstream.publishing.requests import Request
 
 
@@ -91,10 +91,11 @@ class Deleted(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """Messages of a part of the log, each to those of the subscriptions that it matches."""
+    """Messages behind one place, up to and with another one, each to those of the subscriptions that it matches."""
 
     subscriptions: tuple[Subscription, ...]
-    span: Span
+    after: Position
+    upto: Position
 
 
 Step: TypeAlias = "Told | Framed | Selected | Counted | Deleted | Delivered"

@@ -51,7 +51,7 @@ def test_after_a_stop_point_nothing_comes() -> None:
 def test_where_a_subscription_goes_on(
     received: list[int], discarded: list[int], persisted: int | None, after: int
 ) -> None:
-    progress = Progress()
+    progress = Progress(0)
     for position in received:
         assert progress.received(position)
     for position in discarded:
@@ -62,7 +62,7 @@ def test_where_a_subscription_goes_on(
 
 
 def test_the_persisted_bookmark_does_not_go_back() -> None:
-    progress = Progress()
+    progress = Progress(0)
     progress.persisted(9)
     progress.persisted(5)
     assert progress.resume_after == 9
@@ -70,7 +70,7 @@ def test_the_persisted_bookmark_does_not_go_back() -> None:
 
 @given(received=st.sets(st.integers(1, 30)), data=st.data())
 def test_nothing_that_is_outstanding_is_ever_passed_over(received: set[int], data: st.DataObject) -> None:
-    progress = Progress()
+    progress = Progress(0)
     for position in sorted(received):
         progress.received(position)
     discarded = data.draw(st.lists(st.sampled_from(sorted(received)))) if received else []
@@ -79,3 +79,10 @@ def test_nothing_that_is_outstanding_is_ever_passed_over(received: set[int], dat
     outstanding = received - set(discarded)
     assert all(position > progress.resume_after for position in outstanding)
     assert all(progress.received(position) == (position in outstanding) for position in sorted(received))
+
+
+def test_what_was_done_with_before_a_restart_is_not_shown_again() -> None:
+    progress = Progress(2, discarded=[4])
+    assert [progress.received(place) for place in (2, 3, 4, 5)] == [False, True, False, True]
+    progress.discard(3)
+    assert progress.resume_after == 4

@@ -40,7 +40,7 @@ class Client:
         self._resent: list[int] = []
         self._missing: range = range(0)
         self._result: str | None = None
-        self._progress = Progress()
+        self._progress = Progress(0)
         self._received: list[int] = given.get("received", [])
         if not self._received and "delivered_all_discarded" in given:
             self._received = [int(given["last_matching" if "last_matching" in given else "log_end"])]
@@ -96,7 +96,7 @@ class Client:
 
     def forget(self) -> None:
         """Go on under another subscription id: nothing is known of it."""
-        self._progress = Progress()
+        self._progress = Progress(0)
 
     def resume(self, start: str | int, log_end: int, matching: Callable[[int], bool]) -> None:
         """Subscribe again, and see what comes."""

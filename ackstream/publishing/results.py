@@ -1,0 +1,185 @@
+"""Steps as records for the topic ``query-results``; what the tables hold goes there without passing the driver.
+
+The key of a record is the client's name. Its header ``command`` says what it is: ``ack`` (the value is the
+acknowledgement as JSON), ``group_begin`` and ``group_end`` around ``sow`` (a record), ``publish`` (a message). The
+other headers are ``id`` (the same where a batch runs again), ``cid``, ``sub_id``, and of messages ``bookmark``,
+``topic``, ``key``, ``client``, ``timestamp``; those of the application begin with ``header-``.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.lake import message_log
+from ackstream.lake.message_log import PLACE, Moment
+from ackstream.publishing import positions
+from ackstream.publishing.acks import encode_ack
+from ackstream.publishing.filters import field, parse_filter
+from ackstream.publishing.steps import Delivered, Framed, Selected, Told
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ackstream.publishing.requests import Request
+    from ackstream.publishing.steps import Step, Subscription
+    from ackstream.settings import Lake
+
+APPLICATION: Final = "header-"
+"""Before the names of the application's own headers."""
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_SPOKEN = pa.schema(
+    [("step", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+)
+_SUBSCRIBERS = pa.schema(
+    [("selection", pa.int32())] + [(name, pa.string()) for name in ("to", "cid", "sub_id", "origin", "tag")]
+)
+_ORDER = ("step", "rank", *PLACE)
+
+
+def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, batch: int) -> DataFrame:
+    """Return what the steps have to say, in their order: key, value, headers.
+
+    :param steps: without :class:`Counted`, which is told as an ack by whoever has counted
+    :param newest: the last batch of the log
+    :param batch: the number of the query's batch
+    """
+    parts = [_spoken(spark, steps)]
+    for number, step in enumerate(steps):
+        if isinstance(step, Selected):
+            found = selected(spark, lake, step.request, newest, Moment(batch, number))
+            parts.append(_records(found, step.request, number))
+        elif isinstance(step, Delivered):
+            parts.append(_messages(spark, lake, step, number))
+    whole = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    # one task: what concerns one client stays in order
+    return whole.coalesce(1).sortWithinPartitions(*_ORDER).select("key", "value", "headers")
+
+
+def selected(spark: SparkSession, lake: Lake, request: Request, newest: int, moment: Moment) -> DataFrame:
+    """Return the records of the state of the world that a command is about."""
+    return _with_text(message_log.world(spark, lake, request.topic, newest, moment)).where(condition(request))
+
+
+def counted(spark: SparkSession, lake: Lake, request: Request, newest: int, moment: Moment) -> tuple[int, int]:
+    """Return how many records there are in a command's topic, and how many of them it is about."""
+    there = _with_text(message_log.world(spark, lake, request.topic, newest, moment))
+    row = there.agg(F.count(F.lit(1)), F.count_if(condition(request))).collect()[0]
+    return row[0], row[1]
+
+
+def condition(request: Request) -> Column:
+    """Return the condition of a command, over the columns ``value`` (text) and ``key``."""
+    if request.keys:
+        return F.col("key").isin([key.encode() for key in request.keys])
+    text = request.command.filter
+    return F.lit(True) if text is None else F.expr(parse_filter(text)).cast("boolean")  # noqa: FBT003 - Spark's way
+
+
+def _spoken(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
+    said: list[tuple[int, str, bytes | None, list[dict[str, Any]]]] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Told):
+            headers = _headers(command="ack", id=step.id, cid=step.ack.cid, sub_id=step.ack.sub_id)
+            said.append((number, step.client, encode_ack(step.ack), headers))
+        elif isinstance(step, Framed):
+            headers = _headers(command=step.word, id=step.id, cid=step.request.command.cid)
+            said.append((number, step.request.client, None, headers))
+    columns: Any = zip(*said, strict=True) if said else [[]] * len(_SPOKEN)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SPOKEN, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SPOKEN))
+
+
+def _headers(**said: str | None) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value.encode()} for name, value in said.items() if value is not None]
+
+
+def _records(found: DataFrame, request: Request, number: int) -> DataFrame:
+    order = [column for path, down in request.order_by for column in _ordered(path, descending=down)]
+    ranked = found.withColumn("rank", F.row_number().over(Window.orderBy(*order, *PLACE)))
+    if request.command.top_n is not None:
+        ranked = ranked.where(F.col("rank") <= request.command.top_n)
+    own = {
+        "to": F.lit(request.client),
+        "cid": F.lit(request.command.cid).cast("string"),
+        "sub_id": F.lit(None).cast("string"),
+        "origin": F.lit(request.origin),
+        "tag": F.lit(positions.tag(request.topic)),
+        "rank": F.col("rank").cast("long"),
+    }
+    return _addressed(ranked.withColumns(own), "sow", number)
+
+
+def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
+    """Order by a field: numbers as such and first, then texts; what has no such field comes last."""
+    keys = [F.expr(f"try_cast({field(path)} AS DOUBLE)"), F.expr(field(path))]
+    return [key.desc_nulls_last() if descending else key.asc_nulls_last() for key in keys]
+
+
+def _messages(spark: SparkSession, lake: Lake, step: Delivered, number: int) -> DataFrame:
+    """Match messages once for all subscriptions that want the same."""
+    wanted: dict[tuple[str, str | None], list[Subscription]] = {}
+    for subscription in step.subscriptions:
+        wanted.setdefault((subscription.topic, subscription.filter), []).append(subscription)
+    selections = [
+        F.when(_matching(topic, text), F.lit(index).cast("int")) for index, (topic, text) in enumerate(wanted)
+    ]
+    rows = [
+        (index, one.client, one.cid, one.sub_id, one.origin, positions.tag(one.topic))
+        for index, subscriptions in enumerate(wanted.values())
+        for one in subscriptions
+    ]
+    arrays = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), _SUBSCRIBERS, strict=True)]
+    subscribers = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SUBSCRIBERS))
+    messages = _with_text(message_log.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto))
+    matched = messages.withColumn("selection", F.explode(F.array_compact(F.array(*selections))))
+    joined = matched.join(F.broadcast(subscribers), "selection").withColumn("rank", F.lit(0).cast("long"))
+    return _addressed(joined, "publish", number)
+
+
+def _matching(topic: str, text: str | None) -> Column:
+    of_topic = F.col("subject") == topic
+    return of_topic if text is None else of_topic & F.expr(parse_filter(text)).cast("boolean")
+
+
+def _with_text(messages: DataFrame) -> DataFrame:
+    return messages.withColumn("body", F.col("value")).withColumn("value", F.col("value").cast("string"))
+
+
+def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
+    """Make records of messages; the columns to, cid, sub_id, origin, tag and rank say whom they are for."""
+    place = F.concat_ws("|", *PLACE)
+    said = {
+        "command": F.lit(command),
+        "id": F.concat_ws("/", "origin", place),
+        "cid": F.col("cid"),
+        "sub_id": F.col("sub_id"),
+        "bookmark": F.concat_ws("|", place, "tag"),
+        "topic": F.col("subject"),
+        "key": F.col("key"),
+        "client": F.col("client"),
+        "timestamp": F.unix_millis("received_at").cast("string"),
+    }
+    own = [F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in said.items()]
+    given = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
+    application = F.transform(
+        F.coalesce("headers", F.array()),
+        lambda header: F.struct(
+            F.concat(F.lit(APPLICATION), header["name"]).alias("key"), header["value"].alias("value")
+        ),
+    )
+    return messages.select(
+        F.lit(number).cast("long").alias("step"),
+        "rank",
+        *PLACE,
+        F.col("to").alias("key"),
+        F.col("body").alias("value"),
+        F.concat(given, application).alias("headers"),
+    )

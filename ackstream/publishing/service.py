@@ -1,0 +1,246 @@
+"""The query that carries out commands over the messages, for as long as it runs (brokers.md 1.4).
+
+Its source are the commands and what persist says of its batches; that is how far the log is. A batch first remembers
+how far it was and who subscribes to what, and only then says anything. One that runs again after a crash takes from
+there how far the log was, so that it comes to the same results, with the same ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream import sink
+from ackstream.lake import message_log, tables
+from ackstream.lake.message_log import Moment
+from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
+from ackstream.protocol import stored
+from ackstream.publishing import commands, filters, requests, results
+from ackstream.publishing.desk import Desk
+from ackstream.publishing.execution import Terms, carry_out
+from ackstream.publishing.requests import UnreadableError
+from ackstream.publishing.steps import Counted, Deleted, State, Told
+from ackstream.source import source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.publishing.requests import Request
+    from ackstream.publishing.steps import Step
+    from ackstream.settings import Settings
+
+log = logging.getLogger(__name__)
+
+NAME = "query"
+TOPICS = ("queries", "query-results", "stored", "dead-letters")
+REMEMBERED = 100
+"""After so many batches of messages at the latest, how far the log is is remembered: less is delivered again then."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(State).decode
+
+
+def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
+    """Make the tables and start the query; it runs until it is stopped.
+
+    :raises StartError: where a table is not as this version writes it
+    """
+    # persist may be making its own at the same time
+    tables.retried(lambda: tables.create(spark, settings.lake, [*PUBLISHER_TABLES, *QUERY_TABLES]))
+    stream = source(
+        spark,
+        settings.kafka,
+        [settings.kafka.topic("queries"), settings.kafka.topic("stored")],
+        starting="latest",
+        limit=settings.query.max_offsets_per_trigger,
+        headers=True,
+    )
+    return (
+        stream.writeStream.queryName(NAME)
+        .option("checkpointLocation", settings.lake.checkpoint(NAME))
+        .foreachBatch(partial(_write, Service(settings)))
+        .trigger(processingTime=f"{settings.query.interval} milliseconds")
+        .start()
+    )
+
+
+class Service:
+    """Who subscribes to what, in memory, and what a batch does."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start without a state: the first batch tells as of when it is needed."""
+        self._settings = settings
+        self._terms = Terms(settings.query.interval, settings.persist.topics)
+        self._state: State | None = None
+        self._first = self._known = self._newest = self._remembered = 0
+
+    def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
+        """Carry out the commands of one batch, and deliver what has come into the log.
+
+        :param frame: records as Spark's Kafka source gives them; none is fine
+        :param batch_id: the batch's number, growing within the query
+        """
+        spark = frame.sparkSession
+        records = _collected(frame)
+        if not records:
+            return
+        now = max(record["time"] for record in records)
+        replayed = self._state is None and self._load(spark, query_id, batch_id, now)
+        batch = self._first + batch_id
+        if not replayed:
+            self._newest = max(self._newest, self._stored(records))
+        asked, dead = self._read(spark, records)
+        state = self._state or State()
+        desk = Desk(state, known=self._known, newest=self._newest, now=now)
+        desk.deliver(asked)
+        for request in asked:
+            carry_out(desk, request, self._terms)
+        desk.close()
+        steps = self._looked_up(spark, desk.steps, batch, query_id)
+        if desk.lasting or self._newest - self._remembered >= REMEMBERED:
+            self._remember(spark, state, query_id, batch)
+        kafka = self._settings.kafka
+        if steps:
+            said = results.records(spark, self._settings.lake, steps, self._newest, batch)
+            sink.write(said, kafka, kafka.topic("query-results"))
+        if dead:
+            sink.write(_dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
+        self._known = self._newest
+
+    # -- what is read ------------------------------------------------------------------------------------------------
+
+    def _stored(self, records: list[dict[str, Any]]) -> int:
+        newest, topic = self._newest, self._settings.kafka.topic("stored")
+        for record in records:
+            if record["topic"] == topic:
+                try:
+                    newest = max(newest, stored.read(record["value"] or b"").batch)
+                except stored.StoredError as error:
+                    log.warning("A record of %s is left out (offset %s): %s", topic, record["offset"], error)
+        return newest
+
+    def _read(
+        self, spark: SparkSession, records: list[dict[str, Any]]
+    ) -> tuple[list[Request], list[tuple[dict[str, Any], str]]]:
+        """Return the commands, and the records that are none, with the reason."""
+        asked, dead = [], []
+        for record in records:
+            if record["topic"] != self._settings.kafka.topic("queries"):
+                continue
+            origin = f"{record['partition']}-{record['offset']}"
+            try:
+                request = requests.read(record["key"], record["headers"], origin, record["time"])
+            except UnreadableError as error:
+                dead.append((record, str(error)))
+            else:
+                asked.append(request if _sound(spark, request) else request.refused(commands.BAD_FILTER))
+        return asked, dead
+
+    def _looked_up(self, spark: SparkSession, steps: list[Step], batch: int, query_id: str) -> list[Step]:
+        """Delete what is to be deleted, count what is to be counted; return the steps that say something."""
+        counted: dict[str, tuple[int, int]] = {}
+        rest: list[Step] = []
+        for number, step in enumerate(steps):
+            moment = Moment(batch, number)
+            if isinstance(step, Deleted):
+                if "stats" in step.request.command.asked:
+                    # counted while it is still there
+                    counted[step.request.origin] = self._count(spark, step.request, moment)
+                self._delete(spark, step.request, moment, query_id)
+            elif isinstance(step, Counted):
+                request = step.request
+                numbers = counted.get(request.origin) or self._count(spark, request, moment)
+                (ack,) = commands.statistics(request.command, *numbers)
+                rest.append(Told(request.client, step.id, msgspec.structs.replace(ack, client=request.client)))
+                continue
+            rest.append(step)
+        return rest
+
+    def _count(self, spark: SparkSession, request: Request, moment: Moment) -> tuple[int, int]:
+        return results.counted(spark, self._settings.lake, request, self._newest, moment)
+
+    def _delete(self, spark: SparkSession, request: Request, moment: Moment, query_id: str) -> None:
+        found = results.selected(spark, self._settings.lake, request, self._newest, moment)
+        own = {
+            "client": F.lit(request.client),
+            "cid": F.lit(request.command.cid).cast("string"),
+            "deleted_at": F.timestamp_millis(F.lit(request.time)),
+        }
+        message_log.delete(found, self._settings.lake, moment, own, query_id)
+
+    # -- what is remembered ------------------------------------------------------------------------------------------
+
+    def _load(self, spark: SparkSession, query_id: str, batch_id: int, now: int) -> bool:
+        """Take the state as it was before a batch; tell whether the batch has been remembered: it runs again then."""
+        # in a cast that fails ANSI stops the query, where a filter shall not match
+        spark.conf.set("spark.sql.ansi.enabled", "false")
+        lake = self._settings.lake
+        rows = tables.read(spark, lake, "subscriptions")
+        last = rows.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
+        self._first = 0 if last is None else last + 1
+        batch = self._first + batch_id
+        before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
+        own = rows.where(F.col("batch") == batch).collect()
+        self._newest = own[0]["position"] if own else message_log.newest_batch(spark, lake)
+        self._state = _decode(before[0]["state"]) if before else State()
+        self._known = self._remembered = before[0]["position"] if before else self._newest
+        for session in self._state.sessions.values():
+            # nobody was heard while nobody listened
+            session.seen = now
+        return bool(own)
+
+    def _remember(self, spark: SparkSession, state: State, query_id: str, batch: int) -> None:
+        row = (batch, self._newest, query_id, _encode(state).decode())
+        rows = spark.createDataFrame([row], SUBSCRIPTIONS)
+        tables.append(rows.coalesce(1), self._settings.lake, "subscriptions", query_id, batch)
+        self._remembered = self._newest
+
+
+def _collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """Bring the records of a batch to the driver, in the order of their times."""
+    columns = ("topic", "partition", "offset", "key", "value", "headers")
+    rows = frame.select(*columns, F.unix_millis("timestamp").alias("time")).toArrow().to_pylist()
+    for row in rows:
+        row["headers"] = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
+    return sorted(rows, key=lambda row: (row["time"], row["partition"], row["offset"]))
+
+
+def _sound(spark: SparkSession, request: Request) -> bool:
+    """Tell whether Spark and Java take a filter that has been read."""
+    text = request.command.filter
+    if text is None or request.reason is not None:
+        return True
+    try:
+        for pattern in filters.patterns(text):
+            spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark asks it no sooner than it runs
+        spark.createDataFrame([], "key BINARY, value STRING").where(results.condition(request))
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is this command's affair
+        log.info("Spark does not take the filter %r: %s", text, error)
+        return False
+    return True
+
+
+def _dead_letters(spark: SparkSession, dead: list[tuple[dict[str, Any], str]]) -> DataFrame:
+    rows = [
+        (
+            record["key"],
+            record["value"],
+            [
+                ("reason", reason.encode()),
+                ("topic", record["topic"].encode()),
+                ("partition", str(record["partition"]).encode()),
+                ("offset", str(record["offset"]).encode()),
+            ],
+        )
+        for record, reason in dead
+    ]
+    return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+
+
+def _write(service: Service, frame: DataFrame, batch_id: int) -> None:
+    service.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))

@@ -1,0 +1,28 @@
+"""spark-submit entry point: carry out commands over the table of messages. Prefer ``ackstream submit query``."""
+
+from __future__ import annotations
+
+import sys
+
+from ackstream.errors import AckstreamError
+from ackstream.offsets import committer
+from ackstream.publishing import service
+from ackstream.session import session
+from ackstream.settings import load
+from ackstream.topics import prepare
+
+
+def main() -> None:
+    """Parse the settings, build the session, start, await."""
+    try:
+        settings = load()
+        prepare(settings, service.TOPICS)
+        query = service.start(session(settings, "ackstream-query"), settings)
+        with committer(settings.kafka, query, settings.query.group):
+            query.awaitTermination()
+    except AckstreamError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
