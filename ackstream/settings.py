@@ -205,6 +205,29 @@ class Gateway(Part):
     access: tuple[AccessRule, ...] = ()
 
 
+class RequiredRole(Part):
+    """So many readers of a role must acknowledge what the writers write; ``*`` stands for any run of characters."""
+
+    role: str = Field(min_length=1, max_length=255)
+    quorum: int = Field(1, ge=1)
+    writers: tuple[str, ...] = ("*",)
+
+
+class Settle(Part):
+    """The job that stores what readers acknowledge, and tells the writers."""
+
+    interval: Milliseconds = Field("500ms")  # type: ignore[assignment]
+    required: tuple[RequiredRole, ...] = ()
+    reader_lease: Milliseconds = Field("30s")  # type: ignore[assignment]
+    reader_memory: Milliseconds = Field("24h")  # type: ignore[assignment]
+    max_holes: int = Field(1_000, ge=1, le=100_000)
+    # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
+    shards: int = Field(6, ge=1, le=4096)
+    shuffle_partitions: int = Field(2, ge=1)
+    max_offsets_per_trigger: int = Field(100_000, ge=1)
+    group: str = "ackstream-settle"
+
+
 class Settings(Part):
     """All parts."""
 
@@ -216,6 +239,7 @@ class Settings(Part):
     archive: Archive = Archive()
     twin: Twin = Twin()
     persist: Persist = Persist()
+    settle: Settle = Settle()
     query: Query = Query()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()

@@ -63,6 +63,7 @@ TOPICS: dict[str, Topic] = {
     "queue-deliveries": Topic(),
     # one partition: ticks have an order
     "queue-clock": Topic(partitions=1),
+    "settle-clock": Topic(partitions=1),
     "retries": Topic(),
     "dead-letters": Topic(),
 }

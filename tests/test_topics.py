@@ -31,5 +31,5 @@ def test_every_topic_is_stamped_by_the_broker():
 
 def test_the_clock_and_declarations_have_an_order_and_declarations_are_compacted():
     ordered = [name for name, topic in topics.TOPICS.items() if topic.partitions == 1]
-    assert ordered == ["clock", "declarations", "queue-clock"]
+    assert ordered == ["clock", "declarations", "queue-clock", "settle-clock"]
     assert [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()] == ["declarations"]

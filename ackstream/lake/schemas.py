@@ -254,6 +254,44 @@ SOW_DELETES = StructType(
 
 # -- table of the queues ----------------------------------------------------------------------------------------------
 
+DELIVERIES = StructType(
+    [
+        _required("writer", TEXT, "who wrote the samples: the column client of messages"),
+        _required("acknowledged_at", TIME, "the broker's time of the acknowledgement"),
+        _required("reader", TEXT, "who has acknowledged them"),
+        _required("first", LONG, "number of the first sample: the column seq of messages"),
+        _required("last", LONG, "number of the last sample; no two rows of a reader and a writer overlap"),
+        _optional("role", TEXT, "the role in which the reader did it"),
+        _optional("response", BYTES, "what the reader answered with it"),
+        _optional("auto", TEXT, "why they are acknowledged though no code saw them: filtered or replaced"),
+        _required("epoch", LONG, "grows with each start of the reader"),
+        _required("query_id", TEXT, "id of the settle query that wrote it"),
+        _required("batch_id", LONG, "its batch"),
+        _required("partition", INTEGER, "Kafka partition of the acknowledgement in the topic app-acks"),
+        _required("offset", LONG, "Kafka offset of the acknowledgement in the topic app-acks"),
+        _required("id", TEXT, "writer/reader/first"),
+        _day("acknowledged_at"),
+    ]
+)
+
+IGNORED_REPORTS = StructType(
+    [
+        _required("reason", TEXT, "why it was not used: stale-count, never-delivered, unreadable, ..."),
+        _required("received_at", TIME, "the broker's time of the record"),
+        _optional("writer", TEXT, "whose samples it was about"),
+        _optional("reader", TEXT, "who said it"),
+        _optional("first", LONG, "the interval that was not used; null: all that the record said"),
+        _optional("last", LONG, "its last number"),
+        _optional("detail", TEXT, "what is wrong with a record that cannot be read"),
+        _optional("value", BYTES, "the beginning of a record that cannot be read"),
+        _required("query_id", TEXT, "id of the settle query that wrote it"),
+        _required("batch_id", LONG, "its batch"),
+        *_coordinates("record"),
+        _required("id", TEXT, "topic-partition-offset-number of what was ignored of the record"),
+        _day("received_at"),
+    ]
+)
+
 QUEUE_EVENTS = StructType(
     [
         _required("message", TEXT, "the message's id in the queue: topic-partition-offset"),
@@ -371,6 +409,15 @@ PUBLISHER_TABLES = {
 }
 """The tables of publishers."""
 
+SETTLE_TABLES = {
+    table.name: table
+    for table in (
+        Table("deliveries", "One row a run of samples that a reader has acknowledged.", DELIVERIES),
+        Table("ignored_reports", "One row a report of a reader, or a part of one, of no use.", IGNORED_REPORTS),
+    )
+}
+"""The tables of what readers acknowledge."""
+
 QUERY_TABLES = {
     table.name: table
     for table in (
@@ -388,4 +435,11 @@ QUEUE_TABLES = {
 }
 """The table of the work queues."""
 
-ALL_TABLES: dict[str, Table] = {**TABLES, **TWIN_TABLES, **PUBLISHER_TABLES, **QUEUE_TABLES, **QUERY_TABLES}
+ALL_TABLES: dict[str, Table] = {
+    **TABLES,
+    **TWIN_TABLES,
+    **PUBLISHER_TABLES,
+    **SETTLE_TABLES,
+    **QUEUE_TABLES,
+    **QUERY_TABLES,
+}

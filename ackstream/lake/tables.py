@@ -16,6 +16,7 @@ from ackstream.lake.schemas import (
     PUBLISHER_TABLES,
     QUERY_TABLES,
     QUEUE_TABLES,
+    SETTLE_TABLES,
     TABLES,
     TWIN_TABLES,
     Table,
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
-_WRITERS = {"twin": TWIN_TABLES, "persist": PUBLISHER_TABLES, "query": QUERY_TABLES, "queues": QUEUE_TABLES}
+_WRITERS = {
+    "twin": TWIN_TABLES,
+    "persist": PUBLISHER_TABLES,
+    "settle": SETTLE_TABLES,
+    "query": QUERY_TABLES,
+    "queues": QUEUE_TABLES,
+}
 
 
 def location(lake: Lake, name: str) -> str:
