@@ -98,6 +98,10 @@ class Conflation:
             if asked:
                 self._asked.add(seq)
 
+    def forget(self, expected: int) -> None:
+        """Forget why numbers before one failed: those that come again are duplicates."""
+        self._failed = {seq: reason for seq, reason in self._failed.items() if seq >= expected}
+
     def skip(self, expected: int) -> list[Interval]:
         """Answer nothing before a number any more; return the runs before it that were not decided: they never come.
 

@@ -69,6 +69,7 @@ class Ledger(msgspec.Struct):
     """What is known of a client between two batches.
 
     :ivar watermark: everything up to it is decided
+    :ivar begins: where the client said at its logon that it goes on; counts from its next message on
     :ivar held: runs of decided numbers behind a hole; what became of them was not told yet
     :ivar absent: runs of them that are not in the table
     :ivar refused: reasons, by number
@@ -78,6 +79,7 @@ class Ledger(msgspec.Struct):
 
     watermark: int = 0
     highest: int = 0
+    begins: int = 0
     held: list[Interval] = []
     absent: list[Interval] = []
     refused: dict[int, str] = {}
@@ -146,7 +148,7 @@ class _Desk:
         self.refused: list[Refused] = []
         self.acks: list[Ack] = []
         self._client = client
-        self._known = ledger is not None
+        self._known = ledger is not None and ledger.highest > 0
         self._ledger = msgspec.structs.replace(ledger or Ledger(), refused=dict(ledger.refused) if ledger else {})
         self._rules, self._floor_ms, self._newest = rules, floor_ms, newest
         self._flushes = list(self._ledger.flushes)
@@ -234,10 +236,14 @@ class _Desk:
         self._conflation.decide(seq, reason, asked="persisted" in asked)
 
     def _meet(self, seq: int) -> None:
-        """Begin with what comes first, where a client has never logged on."""
+        """Begin where the client said at its logon, or with what comes first where it never logged on."""
+        begins, self._ledger.begins = self._ledger.begins, 0
         if not self._known:
             self._known = True
-            self._begin(seq)
+            self._begin(begins or seq)
+        elif begins > self._conflation.watermark + 1:
+            # the client has nothing below: there is no hole to wait for
+            self._absent.merge(self._conflation.skip(begins))
 
     def _judge(self, fact: Fact) -> Verdict:
         self._count_day(fact.timestamp)
@@ -262,17 +268,20 @@ class _Desk:
         self.refused.append(Refused(fact.partition, fact.offset, reason))
 
     def _log_on(self, fact: Fact) -> None:
-        """Say how far the client's messages are known; what it still keeps was refused perhaps: say that again."""
+        """Say how far the client's messages are known; what it still keeps was refused perhaps: say that again.
+
+        A client that goes on higher is told of the gap, and may refuse to go on: only its next message makes the jump.
+        """
         self._tell()
         first = _number(fact.first)
         if first is None:
             first = self._conflation.watermark + 1
-        self._meet(first)
-        if first > self._conflation.watermark + 1:
-            # the client has nothing below: there is no hole to wait for
-            self._absent.merge(self._conflation.skip(first))
-        refused = self._ledger.refused = {seq: why for seq, why in self._ledger.refused.items() if seq >= first}
+        self._ledger.begins = first
         watermark = self._conflation.watermark
+        # what is held behind a hole keeps its reason
+        kept = min(first, watermark + 1)
+        refused = self._ledger.refused = {seq: why for seq, why in self._ledger.refused.items() if seq >= kept}
+        self._conflation.forget(kept)
         self.acks += [self._answer(seq, refused[seq]) for seq in sorted(refused) if seq <= watermark]
         wanted = _milliseconds(fact.conflation)
         self.acks.append(

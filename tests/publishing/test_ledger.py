@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.protocol.intervals import Intervals
@@ -121,7 +121,15 @@ def test_a_logon_without_kept_messages_is_told_of_no_refusals() -> None:
 def test_a_client_that_begins_higher_leaves_no_hole() -> None:
     first = _fold(_facts(1, 2))
     result = _fold([_logon(3, first="900"), _fact(4, 900)], first.changed)
-    assert _told(result) == [("processed", "l", 899, None), ("persisted", None, 900, None)]
+    assert _told(result) == [("processed", "l", 2, None), ("persisted", None, 900, None)]
+
+
+def test_a_client_that_does_not_go_on_higher_after_all_has_jumped_nowhere() -> None:
+    told = _fold([_logon(3, first="900")], _fold(_facts(1, 2)).changed)
+    again = _fold([_logon(4, first="3"), *_facts(3)], told.changed)
+    assert _told(told) == [("processed", "l", 2, None)]
+    assert _told(again) == [("processed", "l", 2, None), ("persisted", None, 3, None)]
+    assert again.stored == [Stored("p1", 3, 3, 7)]
 
 
 def test_a_client_that_never_logged_on_begins_with_what_comes_first() -> None:
@@ -193,6 +201,8 @@ def test_an_unknown_command_is_answered() -> None:
 
 
 @given(numbers=st.lists(st.integers(1, 12) | st.sampled_from(["3", "9"]), max_size=40), cut=st.integers(0, 40))
+@example(numbers=[1, 8, "9", "9", 8], cut=4)
+@example(numbers=[1, 8, "9", 1, "9", 8], cut=6)
 def test_it_does_not_matter_where_batches_are_cut(numbers: list[int | str], cut: int) -> None:
     facts = [_logon(0, first="1")]
     for at, seq in enumerate(numbers, start=1):
