@@ -112,7 +112,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         F.lit(None).cast("binary").alias("value"),
         "batch",
         "subject",
-        F.lit(0).cast("long").alias("ttl_ms"),
+        F.greatest(F.coalesce("ttl_ms", F.lit(0)), F.lit(0)).cast("long").alias("ttl_ms"),
         (~_says("dmq-eligible", "false")).alias("eligible"),
         _says("barrier", "true").alias("barrier"),
         F.lit(None).cast("timestamp").alias("clock"),

@@ -203,6 +203,7 @@ MESSAGES = StructType(
         _required("query_id", TEXT, "id of the persist query that wrote it"),
         _optional("reason", TEXT, "why it was refused; null: it was taken"),
         _optional("subject", TEXT, "the topic that its publisher named"),
+        _optional("ttl_ms", LONG, "how long it may wait to be consumed, in milliseconds; null: as long as it takes"),
         _optional("key", BYTES, "the application's key"),
         _optional("value", BYTES, "the message"),
         StructField(

@@ -143,6 +143,7 @@ class Persist:
                 "query_id": F.lit(query_id),
                 "batch": F.lit(batch).cast("long"),
                 "seq": F.expr("try_cast(seq AS BIGINT)"),
+                "ttl_ms": F.expr("try_cast(ttl AS BIGINT)"),
                 "day": F.to_date("timestamp"),
             }
         )
