@@ -62,6 +62,16 @@ def producer(bootstrap: str, **more: Any) -> Producer:
     )
 
 
+def consumer_at_end(bootstrap: str, topic: str) -> Consumer:
+    """Return a consumer of what comes from now on."""
+    ends = Offsets(bootstrap).ends(topic)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench-load", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
+    )
+    consumer.assign([TopicPartition(topic, partition, high) for partition, (_, high) in ends.items()])
+    return consumer
+
+
 def produce(bootstrap: str, messages: Iterable[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]) -> float:
     """Write (topic, key, value, headers) to Kafka, in order; return the seconds it took."""
     began = time.monotonic()

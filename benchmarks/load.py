@@ -13,8 +13,6 @@ import random
 import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
-
 from benchmarks import broker
 from benchmarks.workload import LABELS, Workload
 
@@ -34,7 +32,7 @@ class Load:
         self._random = random.Random(7)
         self._due: list[tuple[float, int, int]] = []
         self._producer = broker.producer(bootstrap, **{"linger.ms": 1})
-        self._consumer = _at_end(bootstrap, prefix + "replies")
+        self._consumer = broker.consumer_at_end(bootstrap, prefix + "replies")
         count = workload.requests
         self.sent, self.last_ack, self.replied = [0.0] * count, [0.0] * count, [0.0] * count
         self.completed_by: list[str | None] = [None] * count
@@ -87,15 +85,6 @@ class Load:
             self.completed_by[number] = dict(message.headers())["completed-by"].decode()
             new += 1
         return new
-
-
-def _at_end(bootstrap: str, topic: str) -> Consumer:
-    ends = broker.Offsets(bootstrap).ends(topic)
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "bench-load", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
-    )
-    consumer.assign([TopicPartition(topic, partition, high) for partition, (_, high) in ends.items()])
-    return consumer
 
 
 def main() -> None:
