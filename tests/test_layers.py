@@ -15,7 +15,8 @@ ALLOWED: dict[str, set[str]] = {
     "parts": {"protocol"},
     "connections": {"protocol"},
     "queues": {"protocol"},
-    "settings": {"protocol", "connections", "queues"},
+    "destinations": {"protocol"},
+    "settings": {"protocol", "connections", "queues", "destinations"},
     "topics": set(),
     "source": set(),
     "sink": set(),
@@ -27,8 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": {"protocol", "lake", "queues"},
     "lake": {"protocol"},
     "twin": {"protocol", "lake"},
-    "publishing": {"protocol", "lake"},
-    "client": {"protocol", "publishing"},
+    "publishing": {"protocol", "lake", "destinations"},
+    "client": {"protocol", "publishing", "delivery"},
     "connectivity": {"protocol", "client", "connections"},
 }
 COMMON = {"errors", "parts", "settings", "offsets", "options", "source", "sink", "clock", "checkpoint"}

@@ -10,9 +10,12 @@ from ackstream.client.errors import (
     CorrelationIdInUseError,
     NoReplyExpectedError,
     NotSentError,
+    ReaderClosedError,
     RequestError,
     RequestTimeout,
+    SettleTimeout,
     StoreError,
+    TakenOverError,
     UnreachableError,
 )
 from ackstream.client.publisher import Publisher
@@ -23,15 +26,23 @@ from ackstream.client.receipts import (
     LogonTimeout,
     PublisherClosedError,
     PublishStatistics,
+    ReaderTimeout,
     Receipt,
-    TakenOverError,
     WouldBlockError,
 )
 from ackstream.client.reply import Reply
 from ackstream.client.requester import Requester
 from ackstream.client.responder import Responder
+from ackstream.client.sample_reader import SampleReader
+from ackstream.client.samples import Sample
 from ackstream.client.signal import Signal
-from ackstream.client.statistics import RequesterStatistics, ResponderStatistics, Stored, SubscriberStatistics
+from ackstream.client.statistics import (
+    ReaderStatistics,
+    RequesterStatistics,
+    ResponderStatistics,
+    Stored,
+    SubscriberStatistics,
+)
 from ackstream.client.subscriber import Subscriber
 
 __all__ = [
@@ -52,6 +63,9 @@ __all__ = [
     "PublishStatistics",
     "Publisher",
     "PublisherClosedError",
+    "ReaderClosedError",
+    "ReaderStatistics",
+    "ReaderTimeout",
     "Receipt",
     "Reply",
     "RequestError",
@@ -61,6 +75,9 @@ __all__ = [
     "Responder",
     "ResponderStatistics",
     "Response",
+    "Sample",
+    "SampleReader",
+    "SettleTimeout",
     "Signal",
     "StoreError",
     "Stored",

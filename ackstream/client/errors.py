@@ -17,6 +17,18 @@ class StoreError(ClientError):
     """A publish store cannot be used: it is damaged, another client's, or there is no room."""
 
 
+class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """Nobody answers about acknowledgements of consumers: the job that settles is not running, or far behind."""
+
+
+class ReaderClosedError(ClientError):
+    """The reader was closed; what it had not acknowledged it gets again when it starts under the same name."""
+
+
+class TakenOverError(ClientError):
+    """Another client has begun with the same name, which ends this one."""
+
+
 class NoReplyExpectedError(ClientError, ValueError):
     """The request asks for no response, so that a reply would be waited for in vain."""
 

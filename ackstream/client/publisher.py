@@ -16,9 +16,11 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client import connection
+from ackstream.client.acknowledged import Acknowledged, ReaderAcknowledgements
 from ackstream.client.closing import Closing
-from ackstream.client.errors import StoreError
+from ackstream.client.errors import StoreError, TakenOverError
 from ackstream.client.outstanding import Handlers, Kept, Outstanding
+from ackstream.client.places import Places
 from ackstream.client.reader import POLL_MS, Reader
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
@@ -29,9 +31,10 @@ from ackstream.client.receipts import (
     PublishStatistics,
     Receipt,
     Stage,
-    TakenOverError,
 )
 from ackstream.client.store import MemoryMessages, SqliteMessages
+from ackstream.delivery.qos import WriterQos
+from ackstream.protocol import app_acks
 from ackstream.publishing.acks import Ack, decode_ack
 from ackstream.publishing.reasons import MessageTooLargeError, refused
 from ackstream.publishing.window import PublishWindow
@@ -39,6 +42,9 @@ from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from ackstream.delivery.publications import Callback
+    from ackstream.protocol.app_acks import WriterAsks
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +58,15 @@ _HEADROOM = 1024
 """Bytes of a record that are not the message."""
 
 
-class Publisher(Closing):
+class Publisher(ReaderAcknowledgements, Closing):
     """Numbers messages, keeps them, sends them, and lets go of each when it is acknowledged.
 
     Each message gets a future that ends with its receipt, or with the reason it was refused for (a ``RefusedError``; a
     refused message is not sent again). What is not answered is sent again; the service recognises repeats by client
     and number. All messages of a client go to one partition, so that they keep their order.
+
+    With ``writer_qos`` it also knows what readers have acknowledged (see :class:`SampleReader`): it can wait for them,
+    is told of each, and writes no more than they keep up with.
 
     Safe to use from several threads. Handlers and callbacks of futures run in the threads that read and send: they
     should be quick and must not publish.
@@ -80,6 +89,8 @@ class Publisher(Closing):
         on_receipt: Callable[[Receipt], None] | None = None,
         on_failed_write: Callable[[FailedMessage], None] | None = None,
         on_ack: Callable[[Ack], None] | None = None,
+        writer_qos: WriterQos | None = None,
+        on_application_acknowledgment: Callable[[Callback], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -100,11 +111,16 @@ class Publisher(Closing):
         :param logon_timeout: seconds the service may take to answer the logon (stage ``persisted``)
         :param on_failed_write: gets refused messages with their stored copy, and duplicates
         :param on_ack: gets every acknowledgement as it came, also merged ones
+        :param writer_qos: how it keeps step with readers; ``None``: it does not ask about them, unless there is a
+            handler
+        :param on_application_acknowledgment: gets each reader's acknowledgement of each message, once in a run
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises WindowError: a window or timeout in which nothing could be sent
         :raises LogonTimeout: nobody answers
         :raises GapError: the service lacks messages, and ``error_on_gap``
+        :raises SettleTimeout: nobody answers about readers
+        :raises InconsistentQosError: the qos names roles, which are a setting of settle
         """
         self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         self._name = client.encode()
@@ -123,6 +139,11 @@ class Publisher(Closing):
         self._outstanding = Outstanding(
             self._messages, limits, stage, handlers, windowed=windowed, error_on_gap=error_on_gap
         )
+        self._readers: Acknowledged | None = None
+        if writer_qos is not None or on_application_acknowledgment is not None:
+            self._readers = Acknowledged(
+                writer_qos or WriterQos(), client, self._ask_settle, on_application_acknowledgment
+            )
         try:
             self._connect()
         except BaseException:
@@ -132,6 +153,8 @@ class Publisher(Closing):
         self._thread.start()
         try:
             self._log_on(logon_timeout)
+            if self._readers is not None:
+                self._readers.begin(self._outstanding.discarded + 1, self.next_seq, logon_timeout)
         except BaseException:
             self.close()
             raise
@@ -157,6 +180,7 @@ class Publisher(Closing):
         :param seq: the number, for who counts too: it has to be the next one
         :return: a future that ends with the receipt; fails with a ``RefusedError`` or ``PublisherClosedError``
         :raises WouldBlockError: the window is full, and ``block`` is off
+        :raises ReaderTimeout: readers have not acknowledged enough, and did not within ``max_blocking_ms``
         :raises SequenceError: ``seq`` is not the next number
         :raises MessageTooLargeError: Kafka would not take it
         :raises StoreError: it cannot be kept
@@ -168,13 +192,20 @@ class Publisher(Closing):
             extra.append(("ack-immediately", b"true"))
         kept = Kept(value, [*headers, *extra], key)
         future: Future[Receipt] = Future()
+        readers = self._readers
         while True:
             with self._order:
-                number = self._outstanding.add(kept, future, context, seq)
+                behind = readers is not None and readers.full
+                number = None if behind else self._outstanding.add(kept, future, context, seq)
                 if number is not None:
+                    if readers is not None:
+                        readers.write()
                     self._send(number, kept)
                     return future
-            self._outstanding.wait_for_room(block=self._block)
+            if readers is not None and behind:
+                readers.wait_for_room()
+            else:
+                self._outstanding.wait_for_room(block=self._block)
 
     def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
         """Publish and wait for the receipt.
@@ -234,7 +265,7 @@ class Publisher(Closing):
         if self._closing.is_set():
             return
         self._closing.set()
-        self._outstanding.end(PublisherClosedError("The publisher was closed before the acknowledgement came."))
+        self._end(PublisherClosedError("The publisher was closed before the acknowledgement came."))
         connection.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
@@ -244,15 +275,18 @@ class Publisher(Closing):
 
     def _connect(self) -> None:
         acks = self._kafka.topic("publisher-acks")
+        topics = [self._topic, acks, *([] if self._readers is None else [self._kafka.topic("app-acks")])]
         consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
         try:
-            connection.check_topics(consumer, self._kafka, self._topic, acks)
-            connection.subscribe_at_end(consumer, self._kafka, acks)
+            connection.check_topics(consumer, self._kafka, *topics)
+            self._places = Places(consumer, self._name, addressed=(acks,))
             self._producer = connection.connect_producer(
                 self._kafka, self._topic, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
             )
-        except BaseException:
+        except BaseException as error:
             consumer.close(autocommit=False)
+            if isinstance(error, KafkaError):
+                raise connection.unreachable(self._kafka) from error
             raise
         self._reader = Reader(consumer, self._closing)
 
@@ -340,12 +374,18 @@ class Publisher(Closing):
                     if record.key == self._name:
                         self._take(record)
                 self._send_admitted(self._outstanding.late())
+                self._places.update()
             except StoreError as error:
                 log.exception("The publisher cannot go on.")
-                self._outstanding.end(error)
+                self._end(error)
                 return
 
     def _take(self, record: Any) -> None:
+        answer = app_acks.read_answer(record.value)
+        if answer is not None:
+            if self._readers is not None:
+                self._readers.take(answer)
+            return
         try:
             ack = decode_ack(record.value)
         except (msgspec.DecodeError, TypeError) as error:
@@ -365,7 +405,18 @@ class Publisher(Closing):
         elif self._logon is not None and _position(ack) > _position(self._logon):
             # not an older one that is told again
             name = self._name.decode()
-            self._outstanding.end(TakenOverError(f"Another publisher has logged on as {name}: names are for one."))
+            self._end(TakenOverError(f"Another publisher has logged on as {name}: names are for one."))
+
+    def _ask_settle(self, question: WriterAsks) -> None:
+        try:
+            self._producer.send(self._kafka.topic("app-acks"), app_acks.write(question), self._name)
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka did not take a question of %s, which is asked again: %s", question.writer, error)
+
+    def _end(self, error: Exception) -> None:
+        self._outstanding.end(error)
+        if self._readers is not None:
+            self._readers.end(error)
 
 
 def _position(logon: Ack) -> int:

@@ -65,16 +65,16 @@ class AcknowledgementTimeout(ClientError, TimeoutError):  # noqa: N818 - the wor
     """No acknowledgement in time: the outcome is unknown. The message is kept, and may be stored or stored later."""
 
 
+class ReaderTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """Readers have not acknowledged in time: what they were waited for with is kept, and nothing is lost."""
+
+
 class FlushTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
     """Not everything was acknowledged in time; what was not is kept and goes on being sent."""
 
 
 class LogonTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
     """No answer to the logon: the job that persists messages is not running, or far behind."""
-
-
-class TakenOverError(ClientError):
-    """Another publisher has logged on with the same client name, which ends this one."""
 
 
 class PublisherClosedError(ClientError):

@@ -74,3 +74,26 @@ class Stored(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     timestamp: int
+
+
+class ReaderStatistics(msgspec.Struct, frozen=True):
+    """Samples of publishers' messages and what became of them.
+
+    ``received`` samples were stored and not refused; ``handed_out`` ones the application was given, ``acknowledged`` by
+    it, ``filtered`` and ``replaced`` ones it never saw. ``failed`` ended in an exception of the handler, ``rejected``
+    by the application. ``waiting`` messages are not known to be stored yet. ``repeats`` came twice or were acknowledged
+    before, ``fetched`` came from the table, ``lost`` are in Kafka no more and no table was given.
+    """
+
+    received: int
+    handed_out: int
+    acknowledged: int
+    filtered: int
+    replaced: int
+    failed: int
+    rejected: int
+    waiting: int
+    repeats: int
+    fetched: int
+    lost: int
+    unreadable: int

@@ -59,7 +59,7 @@ class AppAcks:
         self._writer = writer
         self._epoch = epoch
         self._role = role
-        self._confirmed = Intervals(self.acknowledged, start=self.acknowledged.start)
+        self.confirmed = Intervals(self.acknowledged, start=self.acknowledged.start)
         self._open: list[_Ack] = []
         self._waiting = 0
         self._waiting_since: int | None = None
@@ -124,7 +124,7 @@ class AppAcks:
 
     def _intervals(self, now: int) -> Iterator[AckInterval]:
         """Yield the whole picture, ascending; neighbours that differ in nothing are one interval (R15)."""
-        told = [AckInterval(first, last, reported=True) for first, last in self._confirmed]
+        told = [AckInterval(first, last, reported=True) for first, last in self.confirmed]
         for ack in self._open:
             lapsed = ack.sent > 0 and now - ack.at > self._qos.response_keep_ms
             told.append(AckInterval(ack.first, ack.last, None if lapsed else ack.response, ack.auto, ack.sent > 0))
@@ -153,7 +153,7 @@ class AppAcks:
         still_open = []
         for ack in self._open:
             if 1 <= ack.sent <= conf.count:
-                self._confirmed.add(ack.first, ack.last)
+                self.confirmed.add(ack.first, ack.last)
             else:
                 still_open.append(ack)
         self._open = still_open

@@ -39,24 +39,33 @@ class Callback(msgspec.Struct, frozen=True):
 class Publications:
     """The samples of one writer that its program has written."""
 
-    def __init__(self, qos: WriterQos, *, start: int = 1) -> None:
-        """Begin with sample ``start``."""
+    def __init__(self, qos: WriterQos, *, start: int = 1, written: int | None = None) -> None:
+        """Begin with sample ``start``.
+
+        :param written: the last sample that there is already; without, there is none
+        """
         self._qos = qos
         self._done = Intervals(start=start)
         self._notified: dict[str, Intervals] = {}
-        self.written = start - 1
+        self.written = start - 1 if written is None else max(written, start - 1)
 
     def write(self) -> int | None:
         """Return the number of a new sample; ``None`` where there is no room, then ask again or give up after the wait.
 
         With ``keep-last`` the oldest sample makes room, acknowledged or not.
         """
+        if self.full:
+            return None
         if self._qos.max_samples is not None and self._kept() >= self._qos.max_samples:
-            if self._qos.history == "keep-all":
-                return None
             self._done.add(self._done.first_hole)
         self.written += 1
         return self.written
+
+    @property
+    def full(self) -> bool:
+        """Whether a new sample has to wait for room."""
+        limit = self._qos.max_samples
+        return limit is not None and self._qos.history == "keep-all" and self._kept() >= limit
 
     def _kept(self) -> int:
         return sum(last - first + 1 for first, last in self.retained)
@@ -68,6 +77,11 @@ class Publications:
     def acknowledge(self, runs: Iterable[Interval]) -> None:
         """Take samples that are done: every role and every reader that counts has acknowledged them."""
         self._done.merge(runs)
+
+    def release(self, up_to: int) -> None:
+        """Take that all samples up to one are done."""
+        if up_to >= self._done.start:
+            self._done.add(self._done.start, up_to)
 
     @property
     def retained(self) -> list[Interval]:

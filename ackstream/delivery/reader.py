@@ -6,6 +6,7 @@ Pure; rules: brokers.md R1 to R5, R7; Connext 31.12.1. What it cannot know, a cr
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -16,7 +17,7 @@ from ackstream.protocol.app_acks import AppAck, ProtocolAck
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.delivery.qos import ReaderQos
     from ackstream.protocol.app_acks import AppAckConf, AutoReason
@@ -48,6 +49,7 @@ class _Writer:
         # the numbers it ever had here: later copies are dropped
         self.received = Intervals(app_acks.acknowledged, start=app_acks.acknowledged.start)
         self.reported = self.received.watermark
+        self.skipped = Intervals(start=self.received.start)
 
 
 class Reader:
@@ -65,6 +67,7 @@ class Reader:
         epoch: int = 1,
         role: str | None = None,
         acknowledged: Mapping[str, Intervals] | None = None,
+        told: Callable[[Sample, bytes | None, AutoReason | None], None] | None = None,
     ) -> None:
         """Begin an epoch.
 
@@ -72,12 +75,14 @@ class Reader:
         :param epoch: greater at each start under this name
         :param role: the required subscription it serves
         :param acknowledged: by writer, what earlier epochs had confirmed
+        :param told: called for each sample that is acknowledged, with its response and the reason of an automatic one
         """
         self._qos = qos
         self._name = name
         self._epoch = epoch
         self._role = role
         self._earlier = dict(acknowledged or {})
+        self._told = told
         self._writers: dict[str, _Writer] = {}
         self._cache: dict[Sample, None] = {}
         self._handed_out: dict[tuple[str, int], Sample] = {}
@@ -88,6 +93,11 @@ class Reader:
             app_acks = AppAcks(self._qos, self._name, name, epoch=self._epoch, role=self._role, acknowledged=earlier)
             self._writers[name] = _Writer(app_acks)
         return self._writers[name]
+
+    def begin(self, writer: str, acknowledged: Intervals) -> None:
+        """Take up a writer that nothing came from yet, with what earlier epochs had confirmed."""
+        self._earlier[writer] = acknowledged
+        self._writer(writer)
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -111,10 +121,20 @@ class Reader:
                 self._acknowledge(replaced, now, auto="replaced")
         return True
 
+    def skip(self, writer: str, first: int, last: int) -> None:
+        """Note that numbers are no samples, or none for this reader: it does not wait for them."""
+        known = self._writer(writer)
+        known.received.add(first, last)
+        known.skipped.add(first, last)
+
     @property
     def available(self) -> list[Sample]:
         """The samples that the application has not been handed, in the order of arrival."""
         return list(self._cache)
+
+    def first(self, limit: int) -> list[Sample]:
+        """Return the first of the samples that are :attr:`available`."""
+        return list(islice(self._cache, limit))
 
     def take(self, now: int, samples: Iterable[Sample] | None = None) -> list[Sample]:
         """Hand samples to the application as copies: those of ``samples`` that are available, or all."""
@@ -142,7 +162,8 @@ class Reader:
         taken = [sample for sample in (self.available if samples is None else samples) if sample in self._cache]
         for sample in taken:
             del self._cache[sample]
-            self._handed_out[sample.writer, sample.seq] = sample
+            if self._qos.kind != "protocol":
+                self._handed_out[sample.writer, sample.seq] = sample
         return taken
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------
@@ -155,6 +176,8 @@ class Reader:
         :raises PreconditionNotMetError: the application was not handed this sample (R4)
         :raises BadParameterError: the response is too long
         """
+        if self._qos.kind == "protocol":
+            return
         sample = self._handed_out.get((writer, seq))
         if sample is None:
             if seq in self._writer(writer).app_acks.acknowledged:
@@ -180,9 +203,12 @@ class Reader:
     def _acknowledge(
         self, sample: Sample, now: int, *, response: bytes | None = None, auto: AutoReason | None = None
     ) -> None:
-        app_acks = self._writer(sample.writer).app_acks
-        app_acks.acknowledge(sample.seq, sample.seq, now, response=response, auto=auto)
+        if self._qos.kind != "protocol":
+            app_acks = self._writer(sample.writer).app_acks
+            app_acks.acknowledge(sample.seq, sample.seq, now, response=response, auto=auto)
         self._handed_out.pop((sample.writer, sample.seq), None)
+        if self._told is not None:
+            self._told(sample, response, auto)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -193,6 +219,13 @@ class Reader:
         if self._qos.kind == "protocol":
             return [self._protocol_ack(name, writer) for name, writer in self._writers.items() if _advanced(writer)]
         app_acks = [writer.app_acks.due(now) for writer in self._writers.values()]
+        return [app_ack for app_ack in app_acks if app_ack is not None]
+
+    def flush(self, now: int) -> list[Report]:
+        """Return what to send at the end: all that is not confirmed."""
+        if not self._qos.reliable or self._qos.kind == "protocol":
+            return self.due(now)
+        app_acks = [writer.app_acks.flush(now) for writer in self._writers.values()]
         return [app_ack for app_ack in app_acks if app_ack is not None]
 
     def _protocol_ack(self, name: str, writer: _Writer) -> ProtocolAck:
@@ -211,6 +244,14 @@ class Reader:
         """Take a confirmation; ``False`` where it is of no AppAck of this reader and epoch."""
         writer = self._writers.get(conf.writer)
         return conf.reader == self._name and writer is not None and writer.app_acks.confirm(conf)
+
+    def settled(self, writer: str, seq: int) -> bool:
+        """Tell whether a sample is not needed after a restart: what is confirmed or sent says so, or it is none."""
+        known = self._writers.get(writer)
+        if known is None:
+            return False
+        told = seq <= known.reported if self._qos.kind == "protocol" else seq in known.app_acks.confirmed
+        return told or seq in known.skipped
 
 
 def _advanced(writer: _Writer) -> bool:

@@ -193,3 +193,60 @@ def test_confirmations_go_to_their_writer() -> None:
     assert not reader.confirm(AppAckConf("R1", "w3", 1, 1))
     assert reader.confirm(AppAckConf("R1", "w2", 1, 1))
     assert reader.deadline is None
+
+
+def test_each_acknowledged_sample_is_told_once_with_its_response_or_the_reason() -> None:
+    told: list[tuple[int, bytes | None, str | None]] = []
+    reader = Reader(
+        ReaderQos(kind="application-explicit", history="keep-last", max_response_length=9),
+        "R1",
+        told=lambda sample, response, auto: told.append((sample.seq, response, auto)),
+    )
+    reader.receive(Sample("w1", 1), 0, filtered=True)
+    _receive(reader, 2, 3)
+    reader.take(0)
+    reader.acknowledge_sample("w1", 3, 1, b"ok")
+    reader.acknowledge_sample("w1", 3, 1)
+    reader.acknowledge_all(2)
+    assert told == [(1, None, "filtered"), (2, None, "replaced"), (3, b"ok", None)]
+
+
+def test_numbers_that_are_no_samples_do_not_hold_up_a_protocol_reader() -> None:
+    reader = _reader("protocol")
+    reader.begin("w1", Intervals([(1, 3)], start=1))
+    reader.skip("w1", 4, 5)
+    _receive(reader, 6)
+    assert [report.up_to for report in reader.due(0) if isinstance(report, ProtocolAck)] == [6]
+
+
+def test_what_is_confirmed_or_no_sample_is_not_needed_after_a_restart() -> None:
+    reader = _reader()
+    _receive(reader, 1, 2)
+    reader.skip("w1", 3, 3)
+    reader.take(0)
+    reader.acknowledge_sample("w1", 1, 0)
+    reader.due(0)
+    assert [reader.settled("w1", seq) for seq in (1, 2, 3)] == [False, False, True]
+    reader.confirm(AppAckConf("R1", "w1", 1, 1))
+    assert [reader.settled("w1", seq) for seq in (1, 2, 3)] == [True, False, True]
+    assert not reader.settled("w2", 1)
+
+
+def test_at_the_end_all_that_is_not_confirmed_is_said_again() -> None:
+    reader = _reader(samples_per_app_ack=9)
+    _receive(reader, 1, 2)
+    reader.take(0)
+    reader.acknowledge_all(0)
+    assert reader.due(0) == []
+    (report,) = reader.flush(1)
+    assert isinstance(report, AppAck)
+    assert [(interval.first, interval.last) for interval in report.intervals] == [(1, 2)]
+
+
+def test_samples_of_a_protocol_reader_are_not_kept_once_they_are_handed_out() -> None:
+    reader = _reader("protocol")
+    _receive(reader, 1, 2)
+    assert [sample.seq for sample in reader.first(1)] == [1]
+    reader.take(0)
+    assert reader.available == []
+    reader.acknowledge_sample("w1", 1, 0)

@@ -1,0 +1,234 @@
+"""What readers have acknowledged of a publisher's messages: waiting for them, room for more, callbacks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ackstream.client.errors import SettleTimeout
+from ackstream.client.receipts import ReaderTimeout
+from ackstream.delivery.errors import InconsistentQosError
+from ackstream.delivery.publications import Publications
+from ackstream.protocol.app_acks import ApplicationAcknowledged, SamplesDone, WriterAsks, WriterState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.qos import WriterQos
+    from ackstream.protocol.app_acks import Answer
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 3.0
+SETTLE_TIMEOUT = 30.0
+
+
+class ReaderAcknowledgements:
+    """The part of a publisher that asks about its readers."""
+
+    _readers: Acknowledged | None
+
+    def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
+        """Wait until everybody who matters has acknowledged everything, including what is published meanwhile.
+
+        Those are the required roles of settle, each with its quorum, and all other readers that are there.
+
+        :param max_wait: seconds; ``None``: for ever
+        :raises ReaderTimeout: not everything was; says for whom the oldest message waits
+        """
+        self._asked_readers.wait(max_wait)
+
+    def is_sample_app_acknowledged(self, seq: int) -> bool:
+        """Tell whether everybody who matters has acknowledged a message."""
+        return self._asked_readers.is_done(seq)
+
+    @property
+    def first_unacknowledged(self) -> int | None:
+        """The number of the oldest message that somebody has not acknowledged; ``None``: there is none."""
+        return self._asked_readers.first_unacknowledged
+
+    def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
+        """Ask who has not acknowledged the oldest message: readers by name, then roles that lack some.
+
+        :raises SettleTimeout: nobody answers
+        """
+        return self._asked_readers.waiting_for(timeout)
+
+    @property
+    def _asked_readers(self) -> Acknowledged:
+        if self._readers is None:
+            raise InconsistentQosError(
+                "This publisher does not ask about its readers: give it `writer_qos`, such as WriterQos()."
+            )
+        return self._readers
+
+
+class Acknowledged:
+    """The samples of one writer and what settle says of them. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        qos: WriterQos,
+        writer: str,
+        ask: Callable[[WriterAsks], None],
+        handler: Callable[[Callback], None] | None,
+    ) -> None:
+        """Begin without samples; :meth:`begin` makes it ready.
+
+        :param ask: sends a record to settle
+        :param handler: gets each reader's acknowledgement of each sample, once
+        :raises InconsistentQosError: the qos names roles, which are a setting of settle
+        """
+        if qos.required:
+            raise InconsistentQosError(
+                "Required subscriptions hold for all writers: put them under `required` in [settle] of"
+                " conf/ackstream.toml, not into a publisher's qos."
+            )
+        self.qos = qos
+        self._question = WriterAsks(writer)
+        self._ask = ask
+        self._handler = handler
+        self._changed = threading.Condition()
+        self._publications: Publications | None = None
+        self._state: WriterState | None = None
+        self._ended: Exception | None = None
+
+    def begin(self, first: int, next_seq: int, timeout: float) -> None:
+        """Ask how far the samples are that were written before.
+
+        :param first: the first that the publisher knows of, for a writer of which settle knows nothing
+        :param next_seq: the next sample
+        :raises SettleTimeout: nobody answers
+        """
+        state = self._fresh_state(timeout)
+        with self._changed:
+            start = state.released + 1 if state.written else first
+            self._publications = Publications(self.qos, start=start, written=next_seq - 1)
+            self._publications.acknowledge(state.done)
+
+    def take(self, answer: Answer) -> None:
+        """Take what settle says."""
+        if isinstance(answer, ApplicationAcknowledged):
+            self._call(answer)
+            return
+        with self._changed:
+            if isinstance(answer, WriterState):
+                self._state = answer
+            if self._publications is not None and isinstance(answer, (SamplesDone, WriterState)):
+                done = answer.intervals if isinstance(answer, SamplesDone) else answer.done
+                self._publications.acknowledge(done)
+                self._publications.release(answer.released)
+            self._changed.notify_all()
+
+    def end(self, error: Exception) -> None:
+        """Fail who waits, and who comes later."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether a new sample has to wait."""
+        with self._changed:
+            return self._known.full
+
+    def write(self) -> None:
+        """Note a new sample; there is room for it."""
+        with self._changed:
+            self._known.write()
+
+    def wait_for_room(self) -> None:
+        """Wait for at most ``max_blocking_ms``.
+
+        :raises ReaderTimeout: there is no room
+        """
+        with self._changed:
+            seconds = self.qos.max_blocking_ms / 1000
+            if not self._changed.wait_for(lambda: self._ended is not None or not self._known.full, seconds):
+                raise ReaderTimeout(
+                    f"{self.qos.max_samples} messages wait for readers, and none was acknowledged within"
+                    f" {seconds:g} s; the oldest is {self._known.first_unacknowledged}."
+                )
+            if self._ended is not None:
+                raise self._ended
+
+    def wait(self, max_wait: float | None) -> None:
+        """Wait until everything is acknowledged, including what is written meanwhile.
+
+        :raises ReaderTimeout: it was not, within so many seconds
+        """
+        until = None if max_wait is None else time.monotonic() + max_wait
+        with self._changed:
+            while self._known.retained:
+                if self._ended is not None:
+                    raise self._ended
+                left = ASK_SECONDS if until is None else until - time.monotonic()
+                if left <= 0:
+                    oldest = self._known.first_unacknowledged
+                    waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
+                    raise ReaderTimeout(
+                        f"Message {oldest} and perhaps others were not acknowledged within {max_wait:g} s"
+                        + (f"; the oldest waits for {waiting}." if waiting else ".")
+                    )
+                # what was said while nobody listened is told again
+                self._ask(self._question)
+                self._changed.wait_for(
+                    lambda: self._ended is not None or not self._known.retained, min(left, ASK_SECONDS)
+                )
+
+    def is_done(self, seq: int) -> bool:
+        """Tell whether everybody who matters has acknowledged a sample."""
+        with self._changed:
+            return self._known.is_sample_app_acknowledged(seq)
+
+    @property
+    def first_unacknowledged(self) -> int | None:
+        """The oldest sample that is not done."""
+        with self._changed:
+            return self._known.first_unacknowledged
+
+    def waiting_for(self, timeout: float) -> tuple[str, ...]:
+        """Ask who has not acknowledged the oldest sample.
+
+        :raises SettleTimeout: nobody answers
+        """
+        return self._fresh_state(timeout).waiting_for
+
+    def _fresh_state(self, timeout: float) -> WriterState:
+        until = time.monotonic() + timeout
+        with self._changed:
+            before = self._state
+            while (state := self._state) is None or state is before:
+                if self._ended is not None:
+                    raise self._ended
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise SettleTimeout(
+                        f"Nobody says within {timeout:g} s how far the messages of {self._question.writer} are: start"
+                        " the job that settles acknowledgements (`ackstream submit settle`)."
+                    )
+                self._ask(self._question)
+                self._changed.wait_for(
+                    lambda: self._state is not before or self._ended is not None, min(left, ASK_SECONDS)
+                )
+            return state
+
+    @property
+    def _known(self) -> Publications:
+        if self._publications is None:
+            raise RuntimeError("begin() comes first")
+        return self._publications
+
+    def _call(self, event: ApplicationAcknowledged) -> None:
+        with self._changed:
+            found = [] if self._publications is None else self._publications.notify(event)
+        for callback in found if self._handler is not None else ():
+            try:
+                self._handler(callback)  # type: ignore[misc]  # looked at above
+            except Exception:
+                log.exception("A handler of the publisher failed.")

@@ -1,0 +1,313 @@
+"""The thread of a reader of publishers' messages: brings what the topics have, says what the application has done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from ackstream.client import connection, retained, samples
+from ackstream.client.errors import TakenOverError
+from ackstream.client.places import Places, offsets_since
+from ackstream.client.reader import BACKOFF_SECONDS, Reader
+from ackstream.delivery.beginning import Beginning
+from ackstream.protocol import app_acks, stored
+from ackstream.protocol.app_acks import AppAckConf, ReaderAlive, ReaderState, ReaderStop
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.patterns import matches_any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ackstream.client.inbox import Inbox
+    from ackstream.client.sample_reader import SampleReader
+    from ackstream.protocol.app_acks import ConsumerRecord, ReaderStart
+    from ackstream.protocol.intervals import Interval
+    from ackstream.settings import Kafka, Lake
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 20
+"""So long an acknowledgement may wait to be sent."""
+
+MAX_RECORDS = 500
+START_SECONDS = 3.0
+ALIVE_SECONDS = 10.0
+"""A third of the default of ``settle.reader_lease``."""
+
+LOOK_SECONDS = 1.0
+RELIEVE_SECONDS = 10.0
+COMMIT_SECONDS = 5.0
+DELIVERY_SECONDS = 120.0
+FETCH_ROWS = 2_000
+LOOKBACK_MS = 10 * 60_000
+"""How long messages may be in Kafka before they are stored, for a reader that is owed none of before."""
+
+_CLOSE_SECONDS = 5.0
+
+
+class Feed:
+    """Reads ``messages``, ``stored`` and what settle answers; writes ``app-acks``; all of it in one thread.
+
+    A sample that ``stored`` names and Kafka has no more comes from the table. From where a restart has to read is kept
+    as the offsets of a consumer group of the reader's name: a hint, since what was acknowledged settle knows.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        reader: SampleReader,
+        inbox: Inbox,
+        start: ReaderStart,
+        *,
+        max_samples: int,
+        lake: Lake | None,
+        turn: Callable[[float], None],
+    ) -> None:
+        """Connect.
+
+        :param max_samples: so many may wait, or be with the application, before no more are read
+        :param turn: called several times a second, with a time of a clock that only goes forward
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self.started = threading.Event()
+        self.producer: Any = None
+        self._reader = reader
+        self._inbox = inbox
+        self._start = start
+        self._name = start.reader.encode()
+        self._max_samples = max_samples
+        self._lake = lake
+        self._turn_also = turn
+        self._beginning = Beginning()
+        self._closing = threading.Event()
+        self._paused = False
+        self._full_since: float | None = None
+        self._suspects: dict[str, list[Interval]] = {}
+        self._ends: dict[Any, int] = {}
+        self._due = dict.fromkeys(("start", "alive", "look", "commit"), 0.0)
+        self._connect(kafka)
+        self._thread = threading.Thread(target=self._run, name="ackstream-reader", daemon=True)
+
+    def run(self) -> None:
+        """Begin; ``started`` is set when settle has answered."""
+        self._thread.start()
+
+    @property
+    def unreadable(self) -> int:
+        """The number of records that could not be unpacked."""
+        return self._kafka_reader.unreadable
+
+    def close(self, *, leave: bool) -> None:
+        """Send what is acknowledged (for at most 5 s) and disconnect.
+
+        :param leave: say that the reader will not come back
+        """
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        consumer = self._kafka_reader.consumer
+        if self.started.is_set():
+            for report in self._inbox.flush():
+                self._send(report)
+            if leave:
+                self._send(ReaderStop(self._start.reader, self._start.epoch))
+        connection.close_producer(self.producer, _CLOSE_SECONDS)
+        try:
+            if self.started.is_set():
+                consumer.commit(self._positions(), timeout_ms=_CLOSE_SECONDS * 1000)
+        except (KafkaError, AssertionError) as error:
+            log.warning("The last offsets of %s were not committed: %s", self._start.reader, error)
+        consumer.close(autocommit=False, timeout_ms=_CLOSE_SECONDS * 1000)
+
+    def _connect(self, kafka: Kafka) -> None:
+        topics = [kafka.topic(name) for name in ("messages", "stored", "publisher-acks", "app-acks")]
+        self._messages, self._stored, answers, self._reports = topics
+        group = kafka.topic(f"reader-{self._start.reader}")
+        consumer = connection.connect_consumer(kafka, group, auto_offset_reset="earliest")
+        try:
+            connection.check_topics(consumer, kafka, *topics)
+            self._places = Places(consumer, self._name, whole=(self._messages, self._stored), addressed=(answers,))
+            consumer.pause(*self._places.of(self._messages))
+            self.producer = connection.connect_producer(
+                kafka, self._reports, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
+            )
+        except BaseException as error:
+            consumer.close(autocommit=False)
+            if isinstance(error, KafkaError):
+                raise connection.unreachable(kafka) from error
+            raise
+        self._kafka_reader = Reader(consumer, self._closing)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            for record in self._kafka_reader.read(POLL_MS, MAX_RECORDS):
+                try:
+                    self._take(record)
+                except Exception:
+                    # whatever stands in a record, the next one is read
+                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
+            try:
+                self._turn(time.monotonic())
+            except Exception:
+                log.exception("Something failed for reader %s and is tried again.", self._start.reader)
+                self._closing.wait(BACKOFF_SECONDS)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def _take(self, record: Any) -> None:
+        if record.topic == self._messages:
+            sample = samples.of_record(record, self._reader)
+            if sample is not None and self._reads(sample.writer):
+                self._inbox.arrive(sample)
+        elif record.topic == self._stored:
+            if self.started.is_set():
+                self._take_stored(record)
+        elif record.key == self._name:
+            answer = app_acks.read_answer(record.value)
+            if isinstance(answer, AppAckConf):
+                self._inbox.confirm(answer)
+            elif isinstance(answer, ReaderState):
+                self._take_state(answer)
+
+    def _take_stored(self, record: Any) -> None:
+        try:
+            decided = stored.read(record.value)
+        except stored.StoredError as error:
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            return
+        if self._reads(decided.client):
+            self._inbox.decide(decided)
+
+    def _take_state(self, state: ReaderState) -> None:
+        if state.epoch > self._start.epoch:
+            self._inbox.end(TakenOverError(f"Another reader has begun as {state.reader}: names are for one."))
+        elif state.epoch == self._start.epoch and not self.started.is_set():
+            self._beginning.add(state)
+
+    def _reads(self, writer: str) -> bool:
+        return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
+
+    # -- what is due ---------------------------------------------------------------------------------------------------
+
+    def _turn(self, now: float) -> None:
+        self._places.update()
+        self._turn_also(now)
+        if not self.started.is_set():
+            if self._beginning.complete:
+                self._begin()
+            elif self._is_due("start", now, START_SECONDS):
+                self._send(self._start)
+            return
+        for report in self._inbox.due():
+            self._send(report)
+        if self._is_due("alive", now, ALIVE_SECONDS):
+            self._send(ReaderAlive(self._start.reader, self._start.epoch))
+        self._control(now)
+        if self._is_due("look", now, LOOK_SECONDS):
+            self._look_for_missing()
+        if self._is_due("commit", now, COMMIT_SECONDS):
+            self._kafka_reader.consumer.commit_async(self._positions())
+
+    def _is_due(self, what: str, now: float, period: float) -> bool:
+        due = now >= self._due[what]
+        if due:
+            self._due[what] = now + period
+        return due
+
+    def _send(self, record: ConsumerRecord) -> None:
+        try:
+            self.producer.send(self._reports, app_acks.write(record), self._name)
+        except (KafkaError, ValueError) as error:
+            # it is said again: at the next turn, or when the period of an AppAck is over
+            log.warning("Kafka did not take a report of %s: %s", self._start.reader, error)
+
+    def _begin(self) -> None:
+        """Go to where everything is that is not acknowledged, and to what is stored since settle answered."""
+        consumer, beginning = self._kafka_reader.consumer, self._beginning
+        places = self._places.of(self._messages)
+        known = [writer for writer in beginning.writers if self._reads(writer.writer)]
+        committed = {place: consumer.committed(place) for place in places}
+        if any(writer.undelivered for writer in known):
+            earliest = consumer.beginning_offsets(places)
+            starts = {place: committed[place] or earliest[place] for place in places}
+        else:
+            recent = offsets_since(consumer, places, beginning.as_of - LOOKBACK_MS)
+            starts = {place: max(committed[place] or 0, recent[place]) for place in places}
+        starts |= offsets_since(consumer, self._places.of(self._stored), beginning.as_of)
+        for place, offset in starts.items():
+            consumer.seek(place, offset)
+        for writer in known:
+            self._inbox.begin(writer)
+        consumer.resume(*places)
+        self.started.set()
+
+    def _control(self, now: float) -> None:
+        """Read no more messages while too many are here."""
+        held = self._inbox.held
+        full = held >= self._max_samples or self._inbox.unacknowledged >= self._max_samples
+        if full != self._paused:
+            consumer = self._kafka_reader.consumer
+            (consumer.pause if full else consumer.resume)(*self._places.of(self._messages))
+            self._paused = full
+        if held < self._max_samples:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since > RELIEVE_SECONDS:
+            # a writer with a hole in its numbers, which may never be filled, must not hold up the others
+            log.warning("%s messages are let go of until they are stored.", self._inbox.relieve())
+
+    def _positions(self) -> dict[Any, OffsetAndMetadata]:
+        consumer = self._kafka_reader.consumer
+        places = {place.partition: place for place in self._places.of(self._messages)}
+        read = {number: consumer.position(place, timeout_ms=5_000) for number, place in places.items()}
+        found = self._inbox.positions({number: offset for number, offset in read.items() if offset is not None})
+        return {places[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}
+
+    # -- what Kafka does not bring -------------------------------------------------------------------------------------
+
+    def _look_for_missing(self) -> None:
+        """Fetch what is stored but does not come, though everything was read that Kafka had when it was missed."""
+        missing = self._inbox.missing()
+        if self._suspects and (self._paused or self._has_read(self._ends)):
+            for writer, runs in missing.items():
+                behind = [found for run in runs for found in _common(run, self._suspects.get(writer, ()))]
+                if behind:
+                    self._fetch(writer, behind)
+            missing, self._suspects = self._inbox.missing(), {}
+        if missing and not self._suspects:
+            self._ends = self._kafka_reader.consumer.end_offsets(self._places.of(self._messages))
+            self._suspects = missing
+
+    def _has_read(self, ends: Mapping[Any, int]) -> bool:
+        consumer = self._kafka_reader.consumer
+        return all((consumer.position(place, timeout_ms=5_000) or 0) >= end for place, end in ends.items())
+
+    def _fetch(self, writer: str, runs: list[Interval]) -> None:
+        absent = runs
+        if self._lake is not None:
+            if self._inbox.unacknowledged >= self._max_samples:
+                return
+            found, absent = retained.read(self._lake, writer, runs, FETCH_ROWS, self._reader)
+            for sample in found:
+                self._inbox.counts["fetched"] += 1
+                self._inbox.arrive(sample, readable=False)
+            # there may be more of them
+            self._due["look"] = 0.0
+        if absent:
+            self._inbox.counts["lost"] += sum(last - first + 1 for first, last in absent)
+            where = "the table" if self._lake is not None else "what is read from Kafka; give `lake`, the table"
+            log.error("Messages of %s are not in %s, and are left out: %s", writer, where, absent[:10])
+            self._inbox.pass_over(writer, absent)
+
+
+def _common(run: Interval, runs: Any) -> list[Interval]:
+    """Return what of a run is in others."""
+    first, last = run
+    outside = Intervals(runs, start=first).missing(first, last)
+    return Intervals(outside, start=first).missing(first, last)
