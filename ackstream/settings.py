@@ -15,9 +15,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ackstream.connections import Connection
+from ackstream.destinations import Destination, check_places
 from ackstream.errors import SettingsError
 from ackstream.parts import UNKNOWN_KEY, Milliseconds, Part, nearest
 from ackstream.queues import QueueSettings
@@ -246,6 +247,7 @@ class Settings(Part):
     connections: tuple[Connection, ...] = ()
     queue: QueueJob = QueueJob()
     queues: tuple[QueueSettings, ...] = ()
+    destinations: tuple[Destination, ...] = ()
 
     @field_validator("queues")
     @classmethod
@@ -255,6 +257,13 @@ class Settings(Part):
             if names.count(name) > 1:
                 raise ValueError(f"two queues have the name {name!r}: give each its own")
         return queues
+
+    @field_validator("destinations")
+    @classmethod
+    def _different_places(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
+        if "lake" in info.data:
+            check_places(found, info.data["lake"].path)
+        return found
 
     @field_validator("connections")
     @classmethod

@@ -10,7 +10,7 @@ from ackstream.publishing.acks import Ack
 from ackstream.publishing.bookmarks import Replay
 from ackstream.publishing.conflation import DUPLICATE
 from ackstream.publishing.connection import Connection, Terms
-from ackstream.publishing.replication import AgeRule, Replication
+from ackstream.publishing.replication import AgeRule, AgeRules, Replication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -216,10 +216,5 @@ def _replication(given: Json) -> tuple[dict[str, int | None], Replication]:
         sync = {_DOWNSTREAM: 0}
     sync[_LOCAL] = given.get("local_persist_ms", 0)
     asynchronous: dict[str, int | None] = given.get("async_destinations", {})
-    downgrade, upgrade = given.get("downgrade"), given.get("upgrade")
-    return sync | asynchronous, Replication(
-        sync,
-        asynchronous,
-        downgrade=None if downgrade is None else AgeRule(**downgrade),
-        upgrade=None if upgrade is None else AgeRule(**upgrade),
-    )
+    rules = AgeRules(**{name: AgeRule(**given[name]) for name in ("downgrade", "upgrade") if name in given})
+    return sync | asynchronous, Replication(dict.fromkeys(sync, rules))
