@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 REQUESTS = 20_000
 KILLS = 5
 PORTION = REQUESTS // (KILLS + 1) + 1
-RATE = 500
+RATE = 1_000
 # every so many-th request never gets its second acknowledgement
 SILENT_EVERY = 20
 TIMEOUT_MS = 20_000

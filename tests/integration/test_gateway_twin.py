@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,27 +18,35 @@ from tests.integration.test_gateway import LAMP, Running, check_header_table, se
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Run the twin itself with one thing, and a subscriber to its events, in place of the responder."""
-    kafka = Kafka(bootstrap=broker, topic_prefix=f"twin-{time.time_ns()}-", partitions=2)
+@contextmanager
+def running_with_twin(
+    broker: str, spark: SparkSession, directory: Path, labels: list[str], group: str | None = None
+) -> Iterator[Running]:
+    """Run correlate, the twin itself with one thing, a gateway, and a subscriber to events that has the labels."""
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"{directory.name}-{time.time_ns()}-", partitions=2)
     with ExitStack() as stack:
-        system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("twin"), clock=True)))
+        system = stack.enter_context(closing(System(kafka, directory, clock=True)))
         system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
         ensure_topics(system.settings)
         stack.enter_context(system.correlate(spark))
         stack.enter_context(twin.running(spark, system.settings))
-        labels = ["foo-ack", "bar-ack"]
-        stack.enter_context(Subscriber(kafka, lambda _: None, [subscription("events")], labels=labels))
         url, _ = stack.enter_context(serving(system.settings))
         made = Running(system, url)
-        assert made("PUT", LAMP, json={"attributes": {"a": 0}}).status_code == 201
+        assert made("PUT", LAMP, json={"attributes": {"x": 0}}).status_code == 201
+        stack.enter_context(Subscriber(kafka, lambda _: None, [subscription("events")], labels=labels, group=group))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running_with_twin(broker, spark, tmp_path_factory.mktemp("twin"), ["foo-ack", "bar-ack"]) as made:
         yield made
 
 

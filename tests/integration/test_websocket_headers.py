@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from websockets.sync.client import connect
 
-from ackstream.client import Subscriber
 from ackstream.protocol.labels import TWIN_PERSISTED
-from ackstream.protocol.subscriptions import subscription
-from ackstream.settings import Gateway, Kafka
-from ackstream.topics import ensure_topics
-from ackstream.twin import service as twin
-from tests.integration.system import PATIENCE_SECONDS, System
-from tests.integration.test_gateway import LAMP, serving
+from tests.integration.test_gateway_twin import running_with_twin
 from tests.integration.test_websocket import Client
 from tests.prose import prose
 
@@ -33,20 +24,8 @@ COMMAND = "org.acme/lamp/things/twin/commands/modify"
 
 @pytest.fixture(scope="module")
 def address(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    kafka = Kafka(bootstrap=broker, topic_prefix=f"websocket-{time.time_ns()}-", partitions=2)
-    with ExitStack() as stack:
-        system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("websocket"), clock=True)))
-        system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
-        ensure_topics(system.settings)
-        stack.enter_context(system.correlate(spark))
-        stack.enter_context(twin.running(spark, system.settings))
-        url, _ = stack.enter_context(serving(system.settings))
-        thing = {"attributes": {"x": 0}}
-        assert httpx.put(url + LAMP, json=thing, timeout=PATIENCE_SECONDS).status_code == 201
-        stack.enter_context(
-            Subscriber(kafka, lambda _signal: None, [subscription("events")], labels=["bar-ack"], group="bar")
-        )
-        yield f"{url.replace('http', 'ws')}/ws/2"
+    with running_with_twin(broker, spark, tmp_path_factory.mktemp("websocket"), ["bar-ack"], "bar") as running:
+        yield f"{running.url.replace('http', 'ws')}/ws/2"
 
 
 def test_websocket_header_table(address: str) -> None:
