@@ -6,14 +6,18 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from ackstream.delivery.settling import ReportRecord, Shard
+from ackstream.delivery.settle_rules import RequiredRole, SettleRules
+from ackstream.delivery.settled import REPORTS, STORED, ReportRecord
+from ackstream.delivery.settling import Shard
+from ackstream.protocol import stored
 from ackstream.protocol.app_acks import AckInterval, AppAck, write
+from ackstream.protocol.stored import Stored
 from benchmarks import common
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REQUIRED = {"Logger": 2, "Processor": 1}
+REQUIRED = (RequiredRole("Logger", 2), RequiredRole("Processor", 1))
 READERS = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 BATCH = 10
 """Samples an AppAck adds, beside the interval that was reported before."""
@@ -27,22 +31,21 @@ def measure(bench: common.Bench) -> dict[str, Any]:
     in_order = _in_order(reports)
     many = _many_writers(reports)
     odd = _record(1, "L1", "w1", 1, *((number, number) for number in range(1, 2 * holes, 2)))
-    shard = _shard(2 * holes, odd, holes)
+    rules = SettleRules(REQUIRED, max_holes=2 * holes)
+    shard = _shard(rules, [_stored("w1", 2 * holes), odd])
     version, blob = shard.dump()
     one_more = _record(2, "L1", "w1", 2, (2, 2))
 
     def batch_on_holes() -> None:
-        again = Shard(REQUIRED, max_holes=2 * holes)
+        again = Shard(rules)
         again.load(version, blob)
-        again.process({}, [one_more])
+        again.process([one_more])
         again.dump()
 
     figures = {
-        "reports_a_second": reports
-        / _time(lambda: Shard(REQUIRED).process({"w1": reports * BATCH}, in_order), repeats),
-        "reports_a_second_of_1000_writers": reports
-        / _time(lambda: Shard(REQUIRED).process({f"w{n}": reports for n in range(1_000)}, many), repeats),
-        "first_report_with_all_holes_ms": _time(lambda: _shard(2 * holes, odd, holes), repeats) * 1e3,
+        "reports_a_second": reports / _time(lambda: _shard(rules, in_order), repeats),
+        "reports_a_second_of_1000_writers": reports / _time(lambda: _shard(rules, many), repeats),
+        "first_report_with_all_holes_ms": _time(lambda: _shard(rules, [_stored("w1", 2 * holes), odd]), repeats) * 1e3,
         "batch_with_one_report_on_all_holes_ms": _time(batch_on_holes, repeats) * 1e3,
         "state_bytes": len(blob),
     }
@@ -62,13 +65,18 @@ def measure(bench: common.Bench) -> dict[str, Any]:
 
 def _record(offset: int, reader: str, writer: str, count: int, *runs: tuple[int, int]) -> ReportRecord:
     intervals = tuple(AckInterval(first, last) for first, last in runs)
-    return ReportRecord(offset, 0, offset, write(AppAck(reader, writer, 1, count, intervals, READERS[reader])))
+    value = write(AppAck(reader, writer, 1, count, intervals, READERS[reader]))
+    return ReportRecord(offset, REPORTS, 0, offset, value)
+
+
+def _stored(writer: str, last: int) -> ReportRecord:
+    return ReportRecord(0, STORED, 0, 0, stored.write(Stored(writer, 1, last, 0)))
 
 
 def _in_order(reports: int) -> list[ReportRecord]:
     """Three readers that acknowledge all samples of a writer, ten at a time."""
     names = list(READERS)
-    found = []
+    found = [_stored("w1", reports * BATCH)]
     for offset in range(reports):
         batch, reader = offset // len(names), names[offset % len(names)]
         before = [(1, batch * BATCH)] if batch else []
@@ -78,15 +86,15 @@ def _in_order(reports: int) -> list[ReportRecord]:
 
 def _many_writers(reports: int) -> list[ReportRecord]:
     """One reader that acknowledges single samples of a thousand writers in turn."""
-    return [
+    return [_stored(f"w{number}", reports) for number in range(1_000)] + [
         _record(offset, "L1", f"w{offset % 1_000}", offset // 1_000 + 1, (offset // 1_000 + 1, offset // 1_000 + 1))
         for offset in range(reports)
     ]
 
 
-def _shard(written: int, record: ReportRecord, holes: int) -> Shard:
-    shard = Shard(REQUIRED, max_holes=2 * holes)
-    shard.process({"w1": written}, [record])
+def _shard(rules: SettleRules, records: list[ReportRecord]) -> Shard:
+    shard = Shard(rules)
+    shard.process(records)
     return shard
 
 

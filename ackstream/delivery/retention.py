@@ -7,10 +7,11 @@ and counts as acknowledged by everybody. Rules: brokers.md R6, R18 to R20, R25, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.delivery.receipts import Ignored, Reason, Receipt
 from ackstream.protocol.app_acks import (
     MAX_RESPONSE_BYTES,
     AckInterval,
@@ -26,27 +27,6 @@ if TYPE_CHECKING:
 
 MAX_HOLES = 1_000
 """Of one reader in one writer's samples; what would open more waits until some are filled."""
-
-Reason: TypeAlias = Literal[
-    "stale-epoch", "stale-count", "role-changed", "reversed", "never-delivered", "too-many-holes", "response-too-long"
-]
-
-
-class Ignored(msgspec.Struct, frozen=True):
-    """A report, or one interval of it, that was not used (of ``response-too-long``: without its response), and why."""
-
-    reason: Reason
-    first: int | None = None
-    last: int | None = None
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """What a report came to: ``done`` are samples that are done by it; without ``conf`` the reader sends it again."""
-
-    events: tuple[ApplicationAcknowledged, ...] = ()
-    done: tuple[Interval, ...] = ()
-    conf: AppAckConf | None = None
-    ignored: tuple[Ignored, ...] = ()
 
 
 class Subscription(msgspec.Struct):
@@ -165,6 +145,17 @@ class Retention:
 
     def receive(self, report: AppAck | ProtocolAck) -> Receipt:
         """Take what a reader says; a stale or impossible report changes nothing, and the receipt says why."""
+        refusal, done = self.admit(report)
+        if refusal is not None:
+            return Receipt(ignored=(Ignored(refusal),))
+        receipt = self.take(report)
+        return msgspec.structs.replace(receipt, done=(*done, *receipt.done))
+
+    def admit(self, report: AppAck | ProtocolAck) -> tuple[Reason | None, list[Interval]]:
+        """Decide whether a report is the newest of its reader, which counts for the reports that come after it.
+
+        Returns why it is not, and what is done because of the role in which its reader counts now.
+        """
         known = self.readers.get(report.reader)
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
@@ -172,9 +163,19 @@ class Retention:
         count = report.count if isinstance(report, AppAck) else known.count
         refusal = _refusal(known, report, count)
         if refusal is not None:
-            return Receipt(ignored=(Ignored(refusal),))
+            return refusal, []
         known.epoch, known.count, known.present = report.epoch, count, True
-        done = self._assume(known, report.role)
+        return None, self._assume(known, report.role)
+
+    def lacks(self, report: AppAck | ProtocolAck) -> bool:
+        """Tell whether a report is about samples that are not there, yet."""
+        if isinstance(report, ProtocolAck):
+            return report.up_to > self.written
+        return any(interval.first <= interval.last > self.written for interval in report.intervals)
+
+    def take(self, report: AppAck | ProtocolAck) -> Receipt:
+        """Take the samples of a report that was admitted."""
+        known = self.readers[report.reader]
         if isinstance(report, ProtocolAck):
             intervals: tuple[AckInterval, ...] = ()
             if report.up_to >= known.acknowledged.start:
@@ -182,12 +183,12 @@ class Retention:
         else:
             intervals = report.intervals
         events, ignored = self._take(report.reader, known, intervals)
-        done += [run for event in events for run in self._settle(event.first, event.last)]
-        complete = all(entry.reason == "response-too-long" for entry in ignored)
+        done = tuple(run for event in events for run in self._settle(event.first, event.last))
         if isinstance(report, ProtocolAck):
-            return Receipt((), tuple(done), None, tuple(ignored))
-        conf = AppAckConf(report.reader, self._writer, report.epoch, count) if complete else None
-        return Receipt(tuple(events), tuple(done), conf, tuple(ignored))
+            return Receipt((), done, None, tuple(ignored))
+        complete = all(entry.reason == "response-too-long" for entry in ignored)
+        conf = AppAckConf(report.reader, self._writer, report.epoch, report.count) if complete else None
+        return Receipt(tuple(events), done, conf, tuple(ignored))
 
     def _take(
         self, reader: str, known: Subscription, intervals: Iterable[AckInterval]

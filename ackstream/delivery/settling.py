@@ -1,234 +1,268 @@
 """One shard of the settle operator: who has acknowledged what of the writers in it.
 
-Pure: records in, rows and messages out, state to bytes and back. Everything that goes out has an id derived from what
-it is about, so that a batch that runs again says the same. A message may only go out when the rows are stored: a false
-acknowledgement is worse than none (brokers.md 0.1).
+Pure: records and a watermark in, rows and messages out, state to bytes and back. Everything that goes out has an id
+derived from what it is about, so that a batch that runs again says the same. A message may only go out when the rows
+are stored: a false acknowledgement is worse than none (brokers.md 0.1).
+
+The law it keeps: for records in the order of their times, rows, confirmations and events do not depend on where batches
+are cut, nor on when the watermark moves, as long as it never passes a record that was not read. So a report counts
+against what was stored before it, and waits while that may still come, as in a backlog. A reader that was silent for
+too long is waited for until that is noticed, by the watermark or by the next thing it says: never for a shorter time.
+States are as of the end of a batch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from ackstream.delivery.retention import MAX_HOLES, Retention, Subscription
+from ackstream.delivery.early import Early
+from ackstream.delivery.presence import Presence, Presences
+from ackstream.delivery.receipts import Ignored
+from ackstream.delivery.settle_answers import reader_states, writer_states
+from ackstream.delivery.settle_state import STATE_VERSION, Held, Writers, decode, encode
+from ackstream.delivery.settled import STORED, ReportRecord, Settled, delivery, pieces, unreadable, unused
+from ackstream.protocol import stored
 from ackstream.protocol.app_acks import (
     AppAck,
-    AppAckConf,
-    ApplicationAcknowledged,
-    AutoReason,
     ConsumerRecordError,
     ProtocolAck,
+    ReaderAlive,
+    ReaderStart,
+    ReaderStop,
     SamplesDone,
+    WriterAsks,
     read,
 )
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
+    from ackstream.delivery.early import Report
+    from ackstream.delivery.receipts import Reason
+    from ackstream.delivery.settle_rules import SettleRules
+    from ackstream.delivery.settled import Reported
     from ackstream.protocol.intervals import Interval
 
-STATE_VERSION = 1
-
-
-class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One record of the topic ``app-acks``; ``timestamp`` is the broker's, in epoch milliseconds."""
-
-    timestamp: int
-    partition: int
-    offset: int
-    value: bytes
-
-
-class DeliveryRow(msgspec.Struct, frozen=True):
-    """A reader has acknowledged samples: one row of the table ``deliveries``; no two rows of a reader overlap."""
-
-    id: str
-    writer: str
-    reader: str
-    role: str | None
-    first: int
-    last: int
-    response: bytes | None
-    auto: AutoReason | None
-    epoch: int
-    acknowledged_at: int
-    partition: int
-    offset: int
-
-
-class IgnoredRow(msgspec.Struct, frozen=True):
-    """A report, or one interval of it, that was not used, and why."""
-
-    id: str
-    reason: str
-    writer: str | None
-    reader: str | None
-    first: int | None
-    last: int | None
-    received_at: int
-    partition: int
-    offset: int
-
-
-class Settled(msgspec.Struct):
-    """What a batch came to: rows for the tables, then messages for the readers and the publishers."""
-
-    deliveries: list[DeliveryRow] = []
-    ignored: list[IgnoredRow] = []
-    confs: list[AppAckConf] = []
-    events: list[ApplicationAcknowledged] = []
-    done: list[SamplesDone] = []
-
-
-class _Reader(msgspec.Struct, array_like=True):
-    start: int
-    steps: list[int]
-    role: str | None
-    present: bool
-    epoch: int
-    count: int
-
-
-class _Writer(msgspec.Struct, array_like=True):
-    """What is kept of a writer; :data:`STATE_VERSION` names this shape."""
-
-    start: int
-    written: int
-    done: list[int]
-    readers: dict[str, _Reader]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_shard: msgspec.msgpack.Decoder[dict[str, msgspec.Raw]] = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-_decode_writer: msgspec.msgpack.Decoder[_Writer] = msgspec.msgpack.Decoder(_Writer)
+_MAX_NUMBER = _NEVER = 2**63 - 1
 
 
 class Shard:
     """The writers of one shard. Use: :meth:`load`, one :meth:`process` a batch, then :meth:`dump`."""
 
-    def __init__(self, required: Mapping[str, int], *, max_holes: int = MAX_HOLES) -> None:
+    def __init__(self, rules: SettleRules, index: int = 0) -> None:
         """Begin empty.
 
-        :param required: the quorum of each role that must acknowledge
+        :param index: which of the ``rules.shards`` it is
         """
-        self._required = dict(required)
-        self._max_holes = max_holes
-        # an untouched writer stays encoded: a batch pays for what it touches
-        self._writers: dict[str, Retention | msgspec.Raw] = {}
+        self._rules = rules
+        self._index = index
+        self._writers = Writers(rules, {})
+        self._readers = Presences(rules.lease_ms, rules.memory_ms)
+        self._early = Early()
+        self._begin()
 
-    def load(self, version: int, blob: bytes) -> None:
-        """Take over the state that :meth:`dump` gave.
+    def _begin(self) -> None:
+        self._settled = Settled()
+        self._done: dict[str, list[Interval]] = {}
+        self._starting: dict[str, int] = {}
+        self._asking: dict[str, None] = {}
 
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def load(self, version: int, blob: bytes, now: int = 0) -> None:
+        """Take over the state that :meth:`dump` gave, of this release or an earlier one.
+
+        :param now: the watermark
         :raises ValueError: for a version this release does not know
         """
-        if version != STATE_VERSION:
-            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-        self._writers = dict(_decode_shard.decode(blob))
+        held = decode(version, blob, now)
+        self._writers = Writers(self._rules, held.writers)
+        self._readers = Presences(self._rules.lease_ms, self._rules.memory_ms, held.readers)
+        self._early = Early(held.early)
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        writers = {
-            name: _dump(writer) if isinstance(writer, Retention) else writer for name, writer in self._writers.items()
-        }
-        return STATE_VERSION, _encode(writers)
+        return STATE_VERSION, encode(Held(self._writers.dump(), self._readers.known, self._early.records))
 
-    def retention(self, writer: str) -> Retention:
-        """Return what is known of a writer; nothing yet of a new one."""
-        found = self._writers.get(writer)
-        if not isinstance(found, Retention):
-            if found is None:
-                found = Retention(writer, self._required, max_holes=self._max_holes)
-            else:
-                found = _load(writer, found, self._required, self._max_holes)
-            self._writers[writer] = found
-        return found
+    @property
+    def next_timeout(self) -> int | None:
+        """The time behind which there is something to do without a record; ``None`` where there is none."""
+        deadlines = (self._early.deadline, self._readers.deadline)
+        return min((time for time in deadlines if time is not None), default=None)
 
-    def process(self, written: Mapping[str, int], records: Iterable[ReportRecord]) -> Settled:
-        """Take the records of a batch in the order of (timestamp, partition, offset).
+    # -- a batch -------------------------------------------------------------------------------------------------------
 
-        :param written: for writers of which there is news, the last sample that is stored
+    def process(self, records: Iterable[ReportRecord], watermark: int = 0) -> Settled:
+        """Take the records of a batch in the order of their times.
+
+        :param watermark: every record before this time was read in an earlier batch
         """
-        settled = Settled()
-        done: dict[str, list[Interval]] = {}
-        for writer, last in sorted(written.items()):
-            done.setdefault(writer, []).extend(self.retention(writer).write(last))
-        for record in sorted(records, key=lambda record: (record.timestamp, record.partition, record.offset)):
-            self._take(record, settled, done)
-        settled.done = [self._done(writer, runs) for writer, runs in done.items() if runs]
-        return settled
-
-    def _done(self, writer: str, runs: Sequence[Interval]) -> SamplesDone:
-        known = self.retention(writer).done
-        return SamplesDone(writer, tuple(Intervals(runs, start=known.start)), known.watermark)
-
-    def _take(self, record: ReportRecord, settled: Settled, done: dict[str, list[Interval]]) -> None:
-        try:
-            report = read(record.value)
-        except ConsumerRecordError:
-            settled.ignored.append(_ignored(record, 0, "unreadable"))
-            return
-        if not isinstance(report, (AppAck, ProtocolAck)):
-            # settlements of queues are another operator's
-            return
-        receipt = self.retention(report.writer).receive(report)
-        settled.deliveries += [_row(event, report.epoch, record) for event in receipt.events]
-        settled.events += receipt.events
-        settled.confs += [receipt.conf] if receipt.conf else []
-        settled.ignored += [
-            _ignored(record, index, entry.reason, report, entry.first, entry.last)
-            for index, entry in enumerate(receipt.ignored)
+        self._begin()
+        for writer in self._early.writers:
+            self._review(writer, watermark)
+        for reader in self._readers.lapsed(watermark):
+            self._leave(reader)
+        for reader in self._readers.forgotten(watermark):
+            self._forget(reader)
+        for record in sorted(records, key=lambda found: (found.timestamp, found.source, found.partition, found.offset)):
+            self._take(record)
+        self._settled.done = [
+            SamplesDone(writer, piece, self._writers[writer].released)
+            for writer, runs in self._done.items()
+            if runs
+            for piece in pieces(list(Intervals(runs, start=self._writers[writer].done.start)))
         ]
-        done.setdefault(report.writer, []).extend(receipt.done)
+        place = (self._index, self._rules.shards)
+        for reader, epoch in self._starting.items():
+            self._settled.states += reader_states(reader, epoch, place, watermark, self._writers.all())
+        for writer in self._asking:
+            self._settled.states += writer_states(writer, self._writers[writer])
+        return self._settled
 
+    def _take(self, record: ReportRecord) -> None:
+        try:
+            if record.source == STORED:
+                self._store(record)
+                return
+            said = read(record.value or b"")
+        except (ConsumerRecordError, stored.StoredError) as error:
+            self._settled.ignored.append(unreadable(record, str(error)))
+            return
+        if isinstance(said, (AppAck, ProtocolAck)):
+            self._report(record, said)
+        elif isinstance(said, ReaderStart):
+            self._start(record, said)
+        elif isinstance(said, (ReaderAlive, ReaderStop)):
+            self._continue(record, said)
+        elif isinstance(said, WriterAsks):
+            self._asking[said.writer] = None
+            # what is required may be less than it was
+            self._note(said.writer, self._writers[said.writer].settle())
 
-def _row(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> DeliveryRow:
-    return DeliveryRow(
-        f"{event.writer}/{event.reader}/{event.first}",
-        event.writer,
-        event.reader,
-        event.role,
-        event.first,
-        event.last,
-        event.response,
-        event.auto,
-        epoch,
-        record.timestamp,
-        record.partition,
-        record.offset,
-    )
+    def _note(self, writer: str, runs: Iterable[Interval]) -> None:
+        self._done.setdefault(writer, []).extend(runs)
 
+    # -- samples -------------------------------------------------------------------------------------------------------
 
-def _ignored(
-    record: ReportRecord,
-    index: int,
-    reason: str,
-    report: AppAck | ProtocolAck | None = None,
-    first: int | None = None,
-    last: int | None = None,
-) -> IgnoredRow:
-    writer, reader = (report.writer, report.reader) if report else (None, None)
-    identity = f"{record.partition}-{record.offset}-{index}"
-    return IgnoredRow(identity, reason, writer, reader, first, last, record.timestamp, record.partition, record.offset)
+    def _store(self, record: ReportRecord) -> None:
+        said = stored.read(record.value or b"")
+        if not 0 <= said.first <= said.last <= _MAX_NUMBER:
+            raise stored.StoredError(f"There is no run of messages from {said.first} to {said.last}.")
+        # those from before it are not about these samples
+        self._review(said.client, record.timestamp)
+        if said.client not in self._writers:
+            self._meet(said.client, said.first)
+        self._note(said.client, self._writers[said.client].write(said.last, said.refused))
+        self._review(said.client)
 
+    def _meet(self, writer: str, start: int) -> None:
+        """Begin with a writer, and with the reports that were there before it."""
+        early = self._early.ripe(writer, _NEVER, lambda _: False)
+        found = self._writers.add(writer, start)
+        for name, reader in self._readers.of(writer):
+            found.join(name, reader.role, durable=reader.durable, epoch=reader.epoch)
+        for record, report in early:
+            self._admit(record, report)
 
-def _dump(writer: Retention) -> msgspec.Raw:
-    readers = {
-        name: _Reader(
-            known.acknowledged.start, known.acknowledged.dump(), known.role, known.present, known.epoch, known.count
-        )
-        for name, known in writer.readers.items()
-    }
-    return msgspec.Raw(_encode(_Writer(writer.done.start, writer.written, writer.done.dump(), readers)))
+    def _report(self, record: ReportRecord, report: Report) -> None:
+        if self._stale(record, report):
+            return
+        self._see(record, report.reader, report.epoch, report.role)
+        if report.writer in self._writers:
+            self._admit(record, report)
+        else:
+            self._early.add(record, report)
+        self._review(report.writer)
 
+    def _admit(self, record: ReportRecord, report: Report) -> None:
+        refusal, done = self._writers[report.writer].admit(report)
+        self._note(report.writer, done)
+        if refusal is None:
+            self._early.add(record, report)
+        else:
+            self._refuse(record, report, refusal)
 
-def _load(name: str, blob: msgspec.Raw, required: Mapping[str, int], max_holes: int) -> Retention:
-    state = _decode_writer.decode(blob)
-    writer = Retention(name, required, start=state.start, max_holes=max_holes)
-    writer.written = state.written
-    writer.done = Intervals.load(state.done, start=state.start)
-    for reader, known in state.readers.items():
-        acknowledged = Intervals.load(known.steps, start=known.start, max_holes=max_holes)
-        writer.readers[reader] = Subscription(acknowledged, known.role, known.present, known.epoch, known.count)
-    return writer
+    def _review(self, writer: str, before: int = 0) -> None:
+        """Take the reports about a writer that wait no longer, such as all from before a time."""
+        retention = self._writers[writer]
+        known = writer in self._writers
+        for record, report in self._early.ripe(writer, before, lambda report: not known or retention.lacks(report)):
+            if report.reader not in retention.readers:
+                retention.admit(report)
+            receipt = retention.take(report)
+            self._settled.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
+            self._settled.events += receipt.events
+            self._settled.confs += [receipt.conf] if receipt.conf else []
+            self._settled.ignored += unused(record, report, receipt.ignored)
+            self._note(writer, receipt.done)
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    def _start(self, record: ReportRecord, said: ReaderStart) -> None:
+        if self._stale(record, said):
+            return
+        known = self._readers.known.get(said.reader)
+        if known is not None and (known.epoch, known.there) == (said.epoch, True) and known.role != said.role:
+            self._refuse(record, said, "role-changed")
+            return
+        self._lapse(said.reader, record.timestamp)
+        presence = Presence(said.epoch, said.role, record.timestamp, said.durable, said.writers)
+        self._readers.known[said.reader] = presence
+        for writer, retention in self._writers.all():
+            if presence.reads(writer):
+                done = retention.join(said.reader, said.role, durable=said.durable, epoch=said.epoch)
+            else:
+                done = retention.leave(said.reader)
+            self._note(writer, done)
+        self._starting[said.reader] = said.epoch
+
+    def _continue(self, record: ReportRecord, said: ReaderAlive | ReaderStop) -> None:
+        known = self._readers.known.get(said.reader)
+        if known is None or self._stale(record, said):
+            return
+        if isinstance(said, ReaderAlive):
+            self._see(record, said.reader, said.epoch, known.role)
+        else:
+            known.epoch, known.durable, known.seen = said.epoch, False, record.timestamp
+            self._leave(said.reader)
+
+    def _see(self, record: ReportRecord, reader: str, epoch: int, role: str | None) -> None:
+        """Note that a reader has said something."""
+        self._lapse(reader, record.timestamp)
+        known = self._readers.known.setdefault(reader, Presence(epoch, role, record.timestamp))
+        if epoch > known.epoch:
+            known.epoch, known.role = epoch, role
+        known.seen = record.timestamp
+        if not known.there:
+            known.there = True
+            for _, retention in self._writers.all():
+                retention.come_back(reader)
+
+    def _lapse(self, reader: str, now: int) -> None:
+        for name in self._readers.lapsed(now, reader):
+            self._leave(name)
+        for name in self._readers.forgotten(now, reader):
+            self._forget(name)
+
+    def _leave(self, reader: str) -> None:
+        self._readers.known[reader].there = False
+        for writer, retention in self._writers.all():
+            self._note(writer, retention.leave(reader))
+
+    def _forget(self, reader: str) -> None:
+        del self._readers.known[reader]
+        for _, retention in self._writers.all():
+            retention.forget(reader)
+
+    def _stale(self, record: ReportRecord, said: Reported) -> bool:
+        """Tell whether a newer reader of the same name has spoken, and note it."""
+        stale = self._readers.stale(said.reader, said.epoch)
+        if stale:
+            self._refuse(record, said, "stale-epoch")
+        return stale
+
+    def _refuse(self, record: ReportRecord, said: Reported, reason: Reason) -> None:
+        # what is said to all shards has its row in one
+        if self._index == 0 or isinstance(said, (AppAck, ProtocolAck)):
+            self._settled.ignored += unused(record, said, [Ignored(reason)])

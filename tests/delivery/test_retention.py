@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.delivery.retention import Ignored, Receipt, Retention
+from ackstream.delivery.receipts import Ignored, Receipt
+from ackstream.delivery.retention import Retention
 from ackstream.protocol.app_acks import (
     MAX_RESPONSE_BYTES,
     AckInterval,

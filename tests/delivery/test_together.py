@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ackstream.delivery.publications import Callback, Publications
 from ackstream.delivery.qos import ReaderQos, WriterQos
 from ackstream.delivery.reader import Reader, Sample
-from ackstream.delivery.settling import ReportRecord, Shard
-from ackstream.protocol.app_acks import write
+from ackstream.protocol.app_acks import AppAck, ReaderState
 from ackstream.protocol.intervals import Intervals
+from tests.delivery.logs import RULES, Log, Run
 
 ROLES = {"L1": "Logger", "L2": "Logger", "L3": "Logger", "P1": "Processor"}
 REQUIRED = {"Logger": 2, "Processor": 1}
@@ -23,37 +23,39 @@ PERIOD = 1_000
 class _World:
     def __init__(self) -> None:
         self.now = 0
-        self.shard = Shard(REQUIRED)
+        self.log, self.run = Log(), Run(RULES)
         self.publications = Publications(WriterQos(required=REQUIRED))
         self.readers: dict[str, Reader] = {}
         self.epochs: Counter[str] = Counter()
         self.confirmed = {name: Intervals() for name in ROLES}
         self.processed: Counter[tuple[str, int]] = Counter()
         self.callbacks: list[Callback] = []
-        self.offset = 0
         for name in ROLES:
             self.start(name)
 
     def start(self, name: str) -> None:
         """Start a reader, again perhaps; what it is given comes from the retained samples."""
         self.epochs[name] += 1
-        known = self.shard.retention("w1").readers.get(name)
-        acknowledged = {"w1": Intervals(known.acknowledged)} if known else {}
+        (state,) = self.run.feed(self.log.start(name, self.epochs[name], role=ROLES[name])).states
+        assert isinstance(state, ReaderState)
+        acknowledged = {known.writer: Intervals(known.acknowledged, start=known.start) for known in state.writers}
         qos = ReaderQos(kind="application-explicit", samples_per_app_ack=3, app_ack_period_ms=PERIOD)
         self.readers[name] = Reader(qos, name, epoch=self.epochs[name], role=ROLES[name], acknowledged=acknowledged)
-        self.deliver(name)
+        for known in state.writers:
+            for first, last in known.undelivered:
+                for seq in range(first, last + 1):
+                    self.deliver(name, seq)
 
-    def deliver(self, name: str) -> None:
-        for first, last in self.shard.retention("w1").undelivered(name):
-            for seq in range(first, last + 1):
-                if self.readers[name].receive(Sample("w1", seq), self.now):
-                    assert seq not in self.confirmed[name], "redelivered after a confirmed acknowledgement"
+    def deliver(self, name: str, seq: int) -> None:
+        if self.readers[name].receive(Sample("w1", seq), self.now):
+            assert seq not in self.confirmed[name], "redelivered after a confirmed acknowledgement"
 
     def write(self) -> None:
         self.publications.write()
-        self.shard.process({"w1": self.publications.written}, [])
+        seq = self.publications.written
+        self.run.feed(self.log.stored(seq, seq))
         for name in ROLES:
-            self.deliver(name)
+            self.deliver(name, seq)
 
     def work(self, name: str, number: int) -> None:
         reader = self.readers[name]
@@ -65,18 +67,14 @@ class _World:
         reader = self.readers[name]
         reports = [] if lose_report and reader.due(self.now) else reader.due(self.now)
         for report in reports * (2 if twice else 1):
-            self.offset += 1
-            settled = self.shard.process({}, [ReportRecord(self.now, 0, self.offset, write(report))])
-            version, blob = self.shard.dump()
-            self.shard = Shard(REQUIRED)
-            self.shard.load(version, blob)
+            assert isinstance(report, AppAck)
+            settled = self.run.feed(self.log.say(report))
             for event in settled.events * (2 if twice else 1):
                 self.callbacks += self.publications.notify(event)
             for done in settled.done:
                 self.publications.acknowledge(done.intervals)
             for conf in settled.confs:
-                known = self.shard.retention("w1").readers[name].acknowledged
-                self.confirmed[name] = Intervals(known)
+                self.confirmed[name].merge((run.first, run.last) for run in report.intervals)
                 if not lose_conf:
                     reader.confirm(conf)
 
