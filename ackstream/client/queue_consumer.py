@@ -1,0 +1,357 @@
+"""Consuming from a work queue: messages that are its own until they are settled."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.client import connection
+from ackstream.client.closing import Closing
+from ackstream.client.errors import ClientError
+from ackstream.client.fetching import Fetcher, MessageGoneError
+from ackstream.client.places import Places
+from ackstream.client.queue_message import QueueMessage, QueueStatistics
+from ackstream.client.queue_session import QueueSession
+from ackstream.client.reader import POLL_MS, Reader
+from ackstream.delivery.errors import NotConnectedError
+from ackstream.delivery.handlers import after_handler, takes_call
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Bind, Delivered, QueueRecordError
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ackstream.delivery.handlers import AckMode
+    from ackstream.protocol.app_acks import Outcome
+    from ackstream.protocol.queues import ConsumerRecord, NotSettled
+    from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
+
+BIND_TIMEOUT = 60.0
+DELIVERY_SECONDS = 120.0
+_CLOSE_SECONDS = 5.0
+
+
+class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """No answer to the bind: the job that serves the queues is not running, or far behind."""
+
+
+class UnknownQueueError(ClientError):
+    """There is no queue of this name."""
+
+
+class QueueConsumer(Closing):
+    """Gets messages of a queue, one by one, and settles them.
+
+    With a ``handler`` each message is given to it in a thread of the consumer's own; without one the application
+    iterates over the consumer, or calls ``receive``. Who settles is the ``mode``:
+
+    - ``client``: the application, with ``message.settle(…)``, in any order and from any thread
+    - ``auto``: the library accepts a message when its handler has returned, or when the next one is asked for; one
+      whose handler raised stays with the consumer until that is closed (as in Solace)
+    - ``auto-cancel``: likewise, but a message whose handler raised is failed (as in AMPS)
+
+    No delivery is handed out twice. When the service did not hear of the consumer in time, what it held is given to
+    others; settling it raises ``NotConnectedError``, and the consumer binds again by itself.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a consumer can be told is many things, each with a default
+        self,
+        kafka: Kafka | None = None,
+        *,
+        queue: str,
+        name: str,
+        handler: Callable[[QueueMessage], object] | None = None,
+        mode: AckMode = "client",
+        backlog: int | None = None,
+        outcomes: Iterable[Outcome] = (),
+        lake: Lake | None = None,
+        ack_batch: int = 1,
+        ack_timeout: float = 1.0,
+        bind_timeout: float = BIND_TIMEOUT,
+        on_refused: Callable[[NotSettled], None] | None = None,
+        bootstrap: str = "localhost:9092",
+        topic_prefix: str = "",
+    ) -> None:
+        """Connect and bind.
+
+        :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
+        :param name: unique at the queue; a second consumer of the same name takes the messages of the first
+        :param backlog: messages it wants to hold at once; ``None``: as many as the queue gives
+        :param outcomes: how it may settle besides ``accepted``
+        :param lake: where the tables are, for messages that Kafka has deleted
+        :param ack_batch: so many acceptances are sent together, or those that have waited ``ack_timeout`` seconds
+        :param bind_timeout: seconds the service may take to answer
+        :param on_refused: gets the settlements that had no effect, with the reason
+        :raises UnreachableError: no broker, or a topic is missing
+        :raises BindTimeout: nobody answers
+        :raises UnknownQueueError: the settings of the service have no such queue
+        :raises InconsistentQosError: batches of acceptances that might never be full
+        """
+        self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+        self._queue, self._name, self._mode = queue, name, mode
+        self._on_refused = on_refused
+        declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
+        self._counts: Counter[str] = Counter()
+        self._bind = Bind(queue, name, secrets.randbits(53), backlog, tuple(sorted(declared)))
+        self._batches = (ack_batch, round(ack_timeout * 1000))
+        self._session = QueueSession(self._bind, *self._batches, self._counts)
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._ready: deque[QueueMessage] = deque()
+        self._named: list[Delivered] = []
+        self._unsaid: deque[ConsumerRecord] = deque()
+        self._previous: QueueMessage | None = None
+        self.ended: Exception | None = None
+        """What ended the consumer before it was closed."""
+        self._connect(lake)
+        self._threads = [threading.Thread(target=self._run, name="ackstream-queue", daemon=True)]
+        if handler is not None:
+            work = partial(self._work, handler)
+            self._threads.append(threading.Thread(target=work, name="ackstream-queue-handler", daemon=True))
+        self._threads[0].start()
+        try:
+            self._wait_until_bound(bind_timeout)
+        except BaseException:
+            self.close()
+            raise
+        for thread in self._threads[1:]:
+            thread.start()
+
+    # -- for the application ------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> QueueMessage | None:
+        """Return the next message; where the library settles, the one before is accepted now.
+
+        :param timeout: seconds; ``None``: for ever
+        :return: ``None`` after the timeout, and once the consumer is closed
+        :raises NotConnectedError: another consumer of the same name has taken over
+        :raises MessageGoneError: a message's value is nowhere
+        """
+        previous, self._previous = self._previous, None
+        if previous is not None:
+            self._settle_quietly(previous, "accepted")
+        message = self._next(timeout)
+        if self._mode != "client":
+            self._previous = message
+        return message
+
+    def __iter__(self) -> Iterator[QueueMessage]:
+        """Iterate over the messages until the consumer is closed."""
+        while (message := self.receive()) is not None:
+            yield message
+
+    @property
+    def backlog(self) -> int | None:
+        """How many messages it may hold at once (0: any number); ``None`` while it is not bound."""
+        bound = self._session.bound
+        return None if bound is None else bound.backlog
+
+    @property
+    def lease(self) -> float | None:
+        """How many seconds it may hold a message; ``None``: as long as it lives."""
+        bound = self._session.bound
+        return bound.lease_ms / 1000 if bound is not None and bound.lease_ms else None
+
+    @property
+    def statistics(self) -> QueueStatistics:
+        """What has happened so far."""
+        return QueueStatistics(**{name: self._counts[name] for name in QueueStatistics.__struct_fields__})
+
+    def close(self) -> None:
+        """Let the handler finish, send what was settled, and leave what was not to others; may be called twice."""
+        if self._closing.is_set():
+            return
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
+        with self._changed:
+            self._say(*self._session.end())
+        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        self._reader.consumer.close(autocommit=False, timeout_ms=1_000)
+        self._fetcher.close()
+
+    # -- handing out and settling -------------------------------------------------------------------------------------
+
+    def _next(self, timeout: float | None) -> QueueMessage | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self.ended or self._closing.is_set(), timeout)
+            if self._closing.is_set():
+                return None
+            if self._ready:
+                return self._ready.popleft()
+            if self.ended is not None:
+                raise self.ended
+            return None
+
+    def _work(self, handler: Callable[[QueueMessage], object]) -> None:
+        while True:
+            try:
+                message = self._next(None)
+            except (ClientError, NotConnectedError):
+                # it is in ``ended``, and in the log
+                return
+            if message is None:
+                return
+            raised = False
+            try:
+                handler(message)
+            except Exception:
+                raised = True
+                log.exception("The handler of queue %s failed for message %s.", self._queue, message.id)
+            outcome = after_handler(self._mode, raised=raised)
+            if outcome is not None:
+                self._settle_quietly(message, outcome)
+
+    def _settle(self, message: QueueMessage, outcome: Outcome) -> None:
+        if takes_call(self._mode, outcome):
+            self._decide(message, outcome)
+
+    def _decide(self, message: QueueMessage, outcome: Outcome) -> None:
+        with self._changed:
+            self._say(*self._session.settle(message.delivery, outcome, _now()))
+
+    def _settle_quietly(self, message: QueueMessage, outcome: Outcome) -> None:
+        try:
+            self._decide(message, outcome)
+        except NotConnectedError as error:
+            log.warning("%s", error)
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _connect(self, lake: Lake | None) -> None:
+        self._said, heard = self._kafka.topic("app-acks"), self._kafka.topic("queue-deliveries")
+        consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
+        try:
+            connection.check_topics(consumer, self._kafka, self._said, heard, self._kafka.topic("messages"))
+            self._places = Places(consumer, self._name.encode(), addressed=(heard,))
+            self._producer = connection.connect_producer(
+                self._kafka, self._said, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
+            )
+            self._fetcher = Fetcher(self._kafka, lake)
+        except BaseException:
+            consumer.close(autocommit=False)
+            raise
+        self._reader = Reader(consumer, self._closing)
+
+    def _wait_until_bound(self, timeout: float) -> None:
+        with self._changed:
+            answered = self._changed.wait_for(lambda: self._session.bound or self.ended, timeout)
+        if self.ended is not None:
+            raise self.ended
+        if not answered:
+            raise BindTimeout(
+                f"No answer to the bind of {self._name} to the queue {self._queue} within {timeout:g} s: start the job"
+                " that serves the queues (`ackstream submit queues`)."
+            )
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while not self._closing.is_set() and self.ended is None:
+            with self._changed:
+                self._say(*self._session.due(_now()))
+            if time.monotonic() - looked > connection.METADATA_MS / 1000:
+                looked = time.monotonic()
+                self._follow_partitions()
+            for record in self._reader.read(POLL_MS):
+                if record.key == self._name.encode():
+                    self._hear(record.value)
+            self._hand_over()
+
+    def _follow_partitions(self) -> None:
+        try:
+            self._places.update()
+        except KafkaError as error:
+            log.warning("Looking for new partitions failed and is tried again: %s", error)
+
+    def _hear(self, value: bytes) -> None:
+        try:
+            record = queues.read_answer(value)
+        except QueueRecordError as error:
+            log.warning("%s", error)
+            return
+        with self._changed:
+            news = self._session.hear(record)
+            over = self._session.over
+            if over is not None:
+                self._start_again(over.reason)
+            self._changed.notify_all()
+        if isinstance(news, Delivered):
+            self._named.append(news)
+        elif news is not None:
+            log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)
+            if self._on_refused is not None:
+                self._on_refused(news)
+
+    def _start_again(self, reason: str) -> None:
+        """Go on after the end of a session: with a new one, or not at all."""
+        self._ready.clear()
+        self._named.clear()
+        if reason == "replaced":
+            self._end(NotConnectedError(f"Another consumer named {self._name} has bound to the queue {self._queue}."))
+        elif reason == "unknown-queue":
+            self._end(
+                UnknownQueueError(
+                    f"There is no queue {self._queue}: add it to [[queues]] of the service's settings, or correct the"
+                    " name."
+                )
+            )
+        else:
+            log.warning("The session of %s at the queue %s was lost; it binds again.", self._name, self._queue)
+            self._counts["lost"] += 1
+            bind = msgspec.structs.replace(self._bind, session=secrets.randbits(53))
+            self._session = QueueSession(bind, *self._batches, self._counts)
+
+    def _end(self, error: Exception) -> None:
+        log.error("%s", error)
+        with self._changed:
+            self.ended = error
+            self._changed.notify_all()
+
+    def _hand_over(self) -> None:
+        """Fetch what was named, and have it ready in the order of the deliveries."""
+        named = list(self._named)
+        if not named:
+            return
+        try:
+            contents = self._fetcher.fetch(named)
+        except KafkaError as error:
+            log.warning("Fetching messages failed and is tried again: %s", error)
+            return
+        except MessageGoneError as error:
+            self._end(error)
+            return
+        self._named.clear()
+        with self._changed:
+            self._ready.extend(QueueMessage(one, contents[one.message], self._settle) for one in named)
+            self._changed.notify_all()
+
+    # -- what is said -------------------------------------------------------------------------------------------------
+
+    def _say(self, *records: ConsumerRecord) -> None:
+        """Send records, behind those that could not be sent before."""
+        self._unsaid.extend(records)
+        while self._unsaid:
+            try:
+                self._producer.send(self._said, queues.write(self._unsaid[0]), self._name.encode())
+            except (KafkaError, ValueError) as error:
+                log.warning("A word to the queue %s waits for the broker: %s", self._queue, error)
+                return
+            self._unsaid.popleft()
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1_000_000

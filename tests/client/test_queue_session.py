@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client.queue_session import QueueSession
+from ackstream.delivery.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
+from ackstream.protocol.queues import Alive, Bind, Bound, Delivered, NotSettled, Settle, Unbind, Unbound
+
+if TYPE_CHECKING:
+    from ackstream.protocol.queues import ServiceRecord
+
+BIND = Bind("q", "A", 7, None, ("failed",))
+BOUND = Bound("q", "A", 7, 1, 10, 0, 30_000)
+
+
+def _delivered(number: int, message: str = "m", count: int = 1, **more: Any) -> Delivered:
+    return Delivered(**{"queue": "q", "session": 7} | more, consumer="A", number=number, message=message,
+                     topic="messages", partition=0, offset=0, batch=0, count=count)  # fmt: skip
+
+
+def _session(*heard: ServiceRecord, ack_batch: int = 1, ack_timeout_ms: int = 1_000) -> QueueSession:
+    session = QueueSession(BIND, ack_batch, ack_timeout_ms, Counter())
+    for record in heard:
+        session.hear(record)
+    return session
+
+
+def _due(session: QueueSession, now: int) -> list[Any]:
+    return list(session.due(now))
+
+
+def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() -> None:
+    session = _session()
+    assert [_due(session, now) for now in (0, 1_999, 2_000)] == [[BIND], [], [BIND]]
+    session.hear(BOUND)
+    assert [_due(session, now) for now in (3_999, 4_000, 13_999, 14_000)] == [
+        [],
+        [Alive("q", "A", 7)],
+        [],
+        [Alive("q", "A", 7)],
+    ]
+
+
+def test_a_copy_of_a_delivery_is_never_seen_and_a_redelivery_is() -> None:
+    session = _session(BOUND)
+    first, again = _delivered(2), _delivered(3, count=2)
+    assert [session.hear(record) for record in (first, first, again, first, again)] == [first, None, again, None, None]
+
+
+@pytest.mark.parametrize("record", [_delivered(2, queue="other"), _delivered(2, session=6)])
+def test_what_is_for_another_queue_or_session_is_passed_over(record: Delivered) -> None:
+    assert _session(BOUND).hear(record) is None
+
+
+def test_a_settlement_is_said_once() -> None:
+    delivery = _delivered(2)
+    session = _session(BOUND, delivery)
+    assert list(session.settle(delivery, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+    assert list(session.settle(delivery, "failed", 0)) == []
+
+
+def test_a_message_that_comes_again_may_be_settled_again() -> None:
+    first, again = _delivered(2), _delivered(3, count=2)
+    session = _session(BOUND, first)
+    list(session.settle(first, "failed", 0))
+    session.hear(again)
+    assert list(session.settle(again, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+
+
+def test_acceptances_go_together_and_failures_alone_and_at_once() -> None:
+    """AMPS-33 and AMPS-34 as they are on the wire."""
+    deliveries = [_delivered(number, f"m{number}") for number in range(2, 8)]
+    session = _session(BOUND, *deliveries, ack_batch=4)
+    _due(session, 0)
+    said = [list(session.settle(one, "accepted", at)) for at, one in enumerate(deliveries[:3])]
+    assert said == [[], [], []]
+    assert list(session.settle(deliveries[3], "failed", 10)) == [Settle("q", "A", 7, ("m5",), "failed")]
+    assert list(session.settle(deliveries[4], "accepted", 20)) == [Settle("q", "A", 7, ("m2", "m3", "m4", "m6"))]
+    list(session.settle(deliveries[5], "accepted", 30))
+    assert [_due(session, now) for now in (1_029, 1_030)] == [[], [Settle("q", "A", 7, ("m7",))]]
+
+
+def test_a_batch_shrinks_to_the_backlog_that_was_granted() -> None:
+    delivery = _delivered(2)
+    session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000), delivery, ack_batch=10)
+    assert list(session.settle(delivery, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+
+
+def test_an_outcome_that_was_not_declared_is_refused_and_the_message_stays() -> None:
+    delivery = _delivered(2)
+    session = _session(BOUND, delivery)
+    with pytest.raises(OutcomeNotEnabledError, match="rejected"):
+        session.settle(delivery, "rejected", 0)
+    assert len(list(session.settle(delivery, "failed", 0))) == 1
+
+
+def test_what_was_delivered_in_a_session_that_is_over_cannot_be_settled() -> None:
+    delivery = _delivered(2)
+    session = _session(BOUND, delivery, Unbound("q", "A", 7, "lost"))
+    with pytest.raises(NotConnectedError, match="comes again"):
+        session.settle(delivery, "accepted", 0)
+    with pytest.raises(NotConnectedError):
+        _session(BOUND).settle(_delivered(2, session=6), "accepted", 0)
+    assert _due(session, 60_000) == []
+
+
+def test_the_last_words_are_what_was_accepted_then_goodbye() -> None:
+    delivery = _delivered(2)
+    session = _session(BOUND, delivery, ack_batch=4)
+    list(session.settle(delivery, "accepted", 0))
+    assert list(session.end()) == [Settle("q", "A", 7, ("m",)), Unbind("q", "A", 7)]
+    assert list(session.end()) == []
+    assert list(_session(Unbound("q", "A", 7, "lost")).end()) == []
+
+
+def test_everything_is_counted() -> None:
+    counts: Counter[str] = Counter()
+    session = QueueSession(BIND, 1, 1_000, counts)
+    delivery = _delivered(2)
+    for record in (BOUND, delivery, delivery, NotSettled("q", "A", 7, 3, "m", "failed", "not-held")):
+        session.hear(record)
+    list(session.settle(delivery, "failed", 0))
+    assert counts == {"received": 1, "copies": 1, "refused": 1, "failed": 1}
+
+
+def test_batches_that_might_never_be_full_are_refused() -> None:
+    with pytest.raises(InconsistentQosError, match="more than 0 ms"):
+        _session(ack_batch=2, ack_timeout_ms=0)
