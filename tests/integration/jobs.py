@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ackstream.quiet import QUICK_START
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ackstream.settings import Settings
@@ -62,6 +63,13 @@ class Program:
     def check(self) -> None:
         if self._process.poll() is not None:
             raise AssertionError(f"{self.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
+
+
+def alive(programs: Iterable[Program]) -> bool:
+    """Look whether all run; one that ended by itself is said at once."""
+    for program in programs:
+        program.check()
+    return True
 
 
 class Job(Program):

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from deltalake import DeltaTable
@@ -21,11 +21,8 @@ from ackstream.publishing.acks import decode_ack
 from ackstream.settings import Kafka, Local, Settings
 from ackstream.topics import ensure_topics
 from tests.conftest import free_ports
-from tests.integration.jobs import Program
+from tests.integration.jobs import Program, alive
 from tests.integration.system import System, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 pytestmark = pytest.mark.integration
 
@@ -118,7 +115,7 @@ def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Pa
         for kind in chance.sample(kinds, len(kinds)):
             # each kill meets a system that has gone on after the one before, anywhere in its work
             before = _stored(settings)
-            eventually(None, lambda: _alive(programs) and _stored(settings) > before, "messages to be stored")  # noqa: B023
+            eventually(None, lambda: alive(programs.values()) and _stored(settings) > before, "messages to be stored")  # noqa: B023
             time.sleep(chance.uniform(0, BATCH_SECONDS))
             busy = [name for name in names if not _ended(notes[name])]
             assert busy, "the kills came too late to mean anything"
@@ -126,7 +123,9 @@ def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Pa
             victim.kill()
             victim.start()
         eventually(
-            None, lambda: _alive(programs) and all(map(_ended, notes.values())), "all publishers to have finished"
+            None,
+            lambda: alive(programs.values()) and all(map(_ended, notes.values())),
+            "all publishers to have finished",
         )
         for program in programs.values():
             program.kill()
@@ -197,9 +196,3 @@ def _commits(settings: Settings) -> dict[int, int]:
 
 def _ended(note: Path) -> bool:
     return note.exists() and note.read_bytes().endswith(b"end\n")
-
-
-def _alive(programs: Mapping[str, Program]) -> bool:
-    for program in programs.values():
-        program.check()
-    return True

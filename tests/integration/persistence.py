@@ -1,0 +1,125 @@
+"""Persist queries with rules of their own, records as any client could write them, and what is answered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from deltalake import DeltaTable
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from ackstream.publishing import query
+from ackstream.publishing.acks import decode_ack
+from ackstream.settings import Kafka, Lake, Persist, Settings
+from ackstream.topics import ensure_topics
+from tests.integration.system import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.publishing.acks import Ack
+
+INTERVAL = "200ms"
+
+Message: TypeAlias = "tuple[Mapping[str, Any], bytes]"
+"""Headers besides the client's name, and the value."""
+
+_numbers = count()
+
+
+class Persistence:
+    """Topics, tables and a running query; safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, path: Path, **rules: Any) -> None:
+        number = next(_numbers)
+        place = path / f"persistence-{number}"
+        self.kafka = Kafka(bootstrap=bootstrap, topic_prefix=f"t{os.getpid()}-persistence-{number}-", partitions=2)
+        self.settings = Settings(
+            kafka=self.kafka,
+            lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
+            persist=Persist.model_validate({"interval": INTERVAL, **rules}),
+        )
+        ensure_topics(self.settings, query.TOPICS)
+        # several queries of one name need sessions of their own
+        self._spark = spark.newSession()
+        self._messages = self.kafka.topic("messages")
+        # only a flush sends: what is sent together arrives in one piece
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=60_000)
+        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        topics = [self._messages, self.kafka.topic("publisher-acks")]
+        self._places = [TopicPartition(topic, number) for topic in topics for number in range(self.kafka.partitions)]
+        self._consumer.assign(self._places)
+        self._records: list[Any] = []
+        self.start()
+
+    def close(self) -> None:
+        self.stop()
+        self._producer.close()
+        self._consumer.close()
+
+    def start(self) -> None:
+        self._query = query.start(self._spark, self.settings)
+
+    def stop(self) -> None:
+        self._query.stop()
+
+    def send(self, client: str, *messages: Message) -> None:
+        """Write records in one piece: one batch of the query has them all."""
+        with self._sending:
+            for headers, value in messages:
+                encoded = [("client", client.encode()), *((name, str(text).encode()) for name, text in headers.items())]
+                self._producer.send(self._messages, value, client.encode(), encoded)
+            self._producer.flush()
+
+    def wait_for(self, client: str, cid: str) -> Ack:
+        """Wait for the answer to a command."""
+        found: list[Ack] = eventually(
+            self._query, lambda: [ack for ack, _ in self.acks(client) if ack.cid == cid], f"the answer to {cid}"
+        )
+        return found[0]
+
+    def acks(self, client: str) -> list[tuple[Ack, int]]:
+        """Return what the client was told, and when: the broker's time."""
+        return [(decode_ack(record.value), record.timestamp) for record in self._read("publisher-acks", client)]
+
+    def messages(self, client: str) -> list[tuple[dict[str, str], int]]:
+        """Return the headers of what was written under the client's name, and when: the broker's time."""
+        return [
+            ({name: value.decode() for name, value in record.headers}, record.timestamp)
+            for record in self._read("messages", client)
+        ]
+
+    def rows(self, client: str) -> list[tuple[int, str | None]]:
+        """Return numbers and reasons in the table."""
+        table = DeltaTable(self.settings.lake.table("messages")).to_pyarrow_table(columns=["client", "seq", "reason"])
+        return [(row["seq"], row["reason"]) for row in table.to_pylist() if row["client"] == client]
+
+    def _read(self, topic: str, client: str) -> list[Any]:
+        """Return what there is now."""
+        with self._reading:
+            ends = self._consumer.end_offsets(self._places)
+            while any(self._consumer.position(place) < end for place, end in ends.items()):
+                for found in self._consumer.poll(timeout_ms=100).values():
+                    self._records += found
+            name, key = self.kafka.topic(topic), client.encode()
+            return [record for record in self._records if (record.topic, record.key) == (name, key)]
+
+
+class Silence:
+    """For the time of the block nobody answers; it begins and ends when all who want it have come so far."""
+
+    def __init__(self, persistence: Persistence, parties: int) -> None:
+        self._begin = threading.Barrier(parties, persistence.stop, PATIENCE_SECONDS)
+        self._end = threading.Barrier(parties, persistence.start, PATIENCE_SECONDS)
+
+    def __enter__(self) -> None:
+        self._begin.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.wait()

@@ -1,0 +1,90 @@
+"""A real publisher, and what its application hears."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client import AcknowledgementTimeout, FlushTimeout, Publisher, WouldBlockError
+from ackstream.conformance.scenarios.observations import AT
+from ackstream.publishing.reasons import RefusedError
+from tests.integration.scenarios.rules import VALUE, Json, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.client import FailedMessage, Receipt
+    from ackstream.publishing.acks import Ack
+    from tests.integration.persistence import Persistence
+
+LINGER = {"linger.ms": "500"}
+"""What is sent within this time arrives in one piece."""
+
+NO_RESENDING_SECONDS = 60.0
+
+
+class Application:
+    """A real publisher, and what the application hears of it."""
+
+    def __init__(self, persistence: Persistence, client: str) -> None:
+        self.acks: list[tuple[Ack, int]] = []
+        self.counts: list[int] = []
+        self.receipts: list[Receipt] = []
+        self.failed: list[FailedMessage] = []
+        self.blocked: list[int] = []
+        self._kafka = persistence.kafka.model_copy(update={"options": LINGER})
+        self._client = client
+        self._publisher: Publisher | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        assert self._publisher is not None
+        return self._publisher
+
+    def connect(self, **options: Any) -> None:
+        self._publisher = Publisher(
+            self._kafka,
+            client=self._client,
+            on_ack=self._on_ack,
+            on_receipt=self.receipts.append,
+            on_failed_write=self.failed.append,
+            **({"ack_timeout": NO_RESENDING_SECONDS} | options),
+        )
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def publish(self) -> None:
+        self.publisher.publish(VALUE, topic="open")
+
+    def take(self, step: Json, subject: str) -> None:
+        options = {"topic": subject, "ack_immediately": step.get("ack_immediately", False)}
+        if step["op"] == "publish_await_ack":
+            self.publisher.publish_await_acknowledgement(VALUE, step["timeout_ms"] / 1000, **options)
+            return
+        try:
+            self.publisher.publish(VALUE, **options)
+        except WouldBlockError:
+            self.blocked.append(step["id"])
+
+    def heard(self, step: Json) -> bool:
+        wanted = (step["seq"], step["status"], step.get("reason"))
+        return any((ack.seq, ack.status, ack.reason) == wanted for ack, _ in self.acks if ack.ack_type == "persisted")
+
+    def _on_ack(self, ack: Ack) -> None:
+        self.acks.append((ack, now()))
+        if self._publisher is not None:
+            self.counts.append(self._publisher.unpersisted_count)
+
+
+def outcome(act: Callable[[], None], began: int) -> Json:
+    """Do something; return how it failed, and when."""
+    try:
+        act()
+    except AcknowledgementTimeout:
+        return {"error": "timeout", "outcome": "unknown", AT: now() - began}
+    except FlushTimeout:
+        return {"error": "timed_out", AT: now() - began}
+    except RefusedError as error:
+        return {"error": "rejected", "outcome": "rejected", "reason": error.reason, AT: now() - began}
+    return {}

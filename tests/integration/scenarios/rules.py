@@ -1,0 +1,57 @@
+"""What scenarios and the running system call alike: ends of messages, and the settings that bring them about."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ackstream.conformance.scenarios import Scenario
+
+Json = dict[str, Any]
+
+VALUE, LARGE = b"message", b"x" * 1_000
+
+OUTCOMES: dict[str, tuple[str, bytes]] = {
+    "ok": ("open", VALUE),
+    "not entitled": ("secret", VALUE),
+    "invalid topic": ("nowhere", VALUE),
+    "no subscription match": ("lonely", VALUE),
+    "message too large": ("open", LARGE),
+    # it is as good as any other, but comes a second time
+    "duplicate": ("open", VALUE),
+}
+"""Subject and value of a message that comes to an end, under these rules."""
+
+RULES: Json = {
+    "topics": ["open", "secret", "lonely"],
+    "entitlements": [{"clients": ["*"], "topics": ["open", "nowhere", "lonely"]}],
+    "subscriptions": ["open", "secret"],
+    "max_message_bytes": len(LARGE) - 1,
+}
+
+
+REFUSING = RULES | {"daily_quota_bytes": 1, "reject_over_quota": True, "reject_no_match": True}
+SWALLOWING = RULES | {"daily_quota_bytes": 1, "reject_over_quota": False, "reject_no_match": False}
+"""Rules under which a message that cannot be stored is refused, or acknowledged and gone."""
+
+
+def is_silent(scenario: Scenario) -> bool:
+    """Tell whether the service answers nothing for a while, or at all."""
+    if any(word in scenario.given for word in ("broker", "lose_broker_acks")):
+        return True
+    answering = {"logon", "reconnect", "server_ack"}
+    return "store_unacked" in scenario.given and not any(step["op"] in answering for step in scenario.when)
+
+
+def client_of(scenario: Scenario) -> str:
+    return f"{scenario.id}-{scenario.given['client']}"
+
+
+def now() -> int:
+    """Return the time as the broker of this machine has it."""
+    return time.time_ns() // 1_000_000
+
+
+def sleep_until(moment: int) -> None:
+    time.sleep(max(0, moment - now()) / 1000)

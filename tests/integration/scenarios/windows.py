@@ -1,0 +1,86 @@
+"""A real publisher with a window; brokers that lose their answers, or have nowhere to put a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from ackstream.conformance.scenarios.observations import AT
+from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
+from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, Json, now, sleep_until
+from tests.integration.system import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.conformance.scenarios import Scenario
+    from ackstream.publishing.acks import Ack
+    from tests.integration.persistence import Persistence, Silence
+
+
+def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Silence) -> Json:
+    """Let a publisher with a window publish; a broker that loses its answers has none while it loses them."""
+    given, when = scenario.given, scenario.when
+    seen = _produce(get(_rules(given)), scenario.id, given, when, silence)
+    if "default_profile" in scenario.expect:
+        changed = given | {"reject_no_match": False}
+        seen["default_profile"] = _produce(get(_rules(changed)), f"{scenario.id}-default", changed, when, silence)
+    return seen
+
+
+def _rules(given: Json) -> Json:
+    queues = given.get("queues", {"q": "ok"})
+    if not queues:
+        return REFUSING if given.get("reject_no_match") else SWALLOWING
+    if "full" in queues.values():
+        return SWALLOWING if given["reject"] == "never" else REFUSING
+    return RULES
+
+
+def _produce(persistence: Persistence, client: str, given: Json, when: list[Json], silence: Silence) -> Json:
+    silent, losses = given.get("broker") == "silent", given.get("lose_broker_acks", 0)
+    ack_time = given.get("pub_ack_time_ms", round(NO_RESENDING_SECONDS * 1000))
+    app = Application(persistence, client)
+    app.connect(
+        window=given.get("pub_window", 50),
+        block=False,
+        windowed=given.get("ack_event_mode") == "WINDOWED",
+        ack_timeout=ack_time / 1000,
+    )
+    subject = "open" if given.get("queues", True) else "lonely"
+    seen: Json = {}
+    with silence if silent or losses else nullcontext():
+        began = now()
+        for step in when:
+            sleep_until(began + step["t_ms"])
+            seen |= outcome(lambda step=step: app.take(step, subject), began)  # type: ignore[misc]
+        eventually(None, lambda: len(_transmissions(persistence, client)) > losses, "the message to be sent again")
+        in_flight = app.publisher.unpersisted_count
+        if silent:
+            app.close()
+    if not silent:
+        app.publisher.publish_flush(PATIENCE_SECONDS)
+        app.close()
+    good = [seq for seq, reason in persistence.rows(client) if reason is None]
+    return seen | {
+        "broker_acks": [{"up_to": ack.seq, AT: at - began} for ack, at in app.acks if _is_good(ack)],
+        "app_notifications": [receipt.seq for receipt in app.receipts],
+        "in_flight": in_flight,
+        "blocked": app.blocked,
+        # never early, and late by less than the timer
+        "transmissions_at_ms": [
+            (at - began) // ack_time * ack_time for at in _transmissions(persistence, client)[: losses + 1]
+        ],
+        "queue_copies": max(Counter(good).values(), default=0),
+        "nack": [{"id": failed.seq, "reason": failed.reason.upper().replace(" ", "_")} for failed in app.failed],
+        "stored": dict.fromkeys(given.get("queues", ()), len(good)),
+    }
+
+
+def _transmissions(persistence: Persistence, client: str) -> list[int]:
+    return [at for headers, at in persistence.messages(client) if "seq" in headers]
+
+
+def _is_good(ack: Ack) -> bool:
+    return ack.ack_type == "persisted" and ack.status == "success"
