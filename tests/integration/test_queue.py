@@ -1,0 +1,478 @@
+"""Publishers, persist, the work queues and their consumers together, on Kafka, Spark and Delta."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import TopicPartition
+
+from ackstream.client import connection
+from ackstream.client.fetching import Fetcher, MessageGoneError
+from ackstream.client.publisher import Publisher
+from ackstream.client.queue_consumer import BindTimeout, QueueConsumer, UnknownQueueError
+from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.delivery.queue_service import TOPICS, running
+from ackstream.lake import tables
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Bind, Settle, Unbound
+from ackstream.publishing import query as persist
+from ackstream.queues import QueueBackoff, QueueSettings
+from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
+from ackstream.topics import admin, ensure_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.client.queue_message import QueueMessage
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 60.0
+SESSION = 5.0
+OUTCOMES: tuple[Any, ...] = ("failed", "rejected")
+
+
+def _queue(name: str, **rules: Any) -> QueueSettings:
+    return QueueSettings(name=name, topics=(f"{name}/*",), **rules)
+
+
+QUEUES = (
+    _queue("restarted", max_backlog=2),
+    _queue("moved"),
+    _queue("shared", max_backlog=4),
+    _queue("unbound"),
+    _queue("lost"),
+    _queue("standby", type="exclusive"),
+    _queue("twice"),
+    _queue("undeclared"),
+    _queue("failing", max_deliveries=2, backoff=QueueBackoff(initial="300ms")),  # type: ignore[arg-type]
+    _queue("cancelled", preset="amps", max_failures=2),
+    _queue("once", max_deliveries=1),
+    _queue("leased", preset="amps", lease="1500ms"),
+    _queue("strict", preset="amps", settler="strict"),
+    _queue("sublet", preset="amps"),
+    _queue("wide", preset="amps", max_backlog=3),
+    _queue("short", max_ttl="1s"),
+    _queue("mortal", respect_ttl=True),
+    _queue("automatic"),
+    _queue("cancelling"),
+)
+
+
+class System:
+    """The running jobs; the queues' can be stopped and started again."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.kafka = settings.kafka
+        self._publisher = Publisher(self.kafka, client="p", ack_timeout=30.0)
+        self._producer = connection.connect_producer(self.kafka, None, delivery_timeout=30)
+        self._queues = ExitStack()
+        self.start()
+
+    def start(self) -> None:
+        self.query = self._queues.enter_context(running(self.spark, self.settings))
+
+    def stop(self) -> None:
+        self._queues.close()
+
+    def close(self) -> None:
+        self.stop()
+        self._publisher.close()
+        connection.close_producer(self._producer, 1)
+
+    def publish(
+        self, queue: str, *values: str, stored: bool = False, headers: tuple[tuple[str, bytes], ...] = ()
+    ) -> None:
+        own = [("colour", b"red"), *headers]
+        for value in values:
+            self._publisher.publish(value.encode(), topic=f"{queue}/x", key=b"k", headers=own)
+        if stored:
+            self._publisher.publish_flush(PATIENCE)
+
+    def consumer(self, queue: str, name: str = "A", **more: Any) -> QueueConsumer:
+        return QueueConsumer(self.kafka, queue=queue, name=name, bind_timeout=PATIENCE, **more)
+
+    def events(self, queue: str) -> list[Any]:
+        rows = tables.read(self.spark, self.settings.lake, "queue_events")
+        return sorted(rows.where(rows.queue == queue).collect(), key=lambda row: (row.at, row.offset, row["count"]))
+
+    def wait_for_exits(self, queue: str, number: int) -> None:
+        wait_until(lambda: sum(event.event == "left" for event in self.events(queue)) >= number)
+
+    def say(self, record: queues.ConsumerRecord) -> None:
+        """Say something as a consumer that is none of the SDK's."""
+        self.say_bytes(queues.write(record), record.consumer.encode())
+
+    def say_bytes(self, value: bytes, key: bytes = b"nobody") -> None:
+        self._producer.send(self.kafka.topic("app-acks"), value, key).get(PATIENCE)
+
+    def dead_letters(self, queue: str, number: int) -> list[tuple[bytes, bytes, dict[str, bytes]]]:
+        """Return (key, value, headers) of the queue's dead letters when so many have come."""
+        found: list[Any] = []
+        with _reading(self.kafka, "dead-letters") as poll:
+            wait_until(
+                lambda: (
+                    found.extend(record for record in poll() if dict(record.headers).get("queue") == queue.encode())
+                    or len(found) >= number
+                )
+            )
+        return [(record.key, record.value, dict(record.headers)) for record in found]
+
+
+@contextmanager
+def _reading(kafka: Kafka, topic: str) -> Iterator[Callable[[], list[Any]]]:
+    consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
+    name = kafka.topic(topic)
+    consumer.assign([TopicPartition(name, number) for number in consumer.partitions_for_topic(name)])
+    consumer.seek_to_beginning()
+    try:
+        yield lambda: [record for records in consumer.poll(timeout_ms=200).values() for record in records]
+    finally:
+        consumer.close(autocommit=False)
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _take(consumer: QueueConsumer, number: int) -> list[QueueMessage]:
+    """Receive so many messages."""
+    taken = []
+    for _ in range(number):
+        message = consumer.receive(PATIENCE)
+        assert message is not None
+        taken.append(message)
+    return taken
+
+
+def _values(messages: list[QueueMessage]) -> list[str]:
+    return [(message.value or b"").decode() for message in messages]
+
+
+@pytest.fixture(scope="module")
+def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    place = tmp_path_factory.mktemp("queues")
+    settings = Settings(
+        kafka=Kafka(bootstrap=broker, topic_prefix=f"queues{os.getpid()}-", partitions=2),
+        lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
+        persist=Persist(interval="100ms"),  # type: ignore[arg-type]
+        queue=QueueJob(interval="100ms", session=f"{SESSION:g}s"),  # type: ignore[arg-type]
+        clock=Clock(interval="300ms"),  # type: ignore[arg-type]
+        queues=QUEUES,
+    )
+    ensure_topics(settings, (*persist.TOPICS, *TOPICS))
+    persisting = persist.start(spark, settings)
+    made = System(spark, settings)
+    # one commit for all tests
+    for queue in QUEUES[2:]:
+        made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
+    made.publish("mortal", "6", headers=(("ttl", b"900"), ("dmq-eligible", b"false")), stored=True)
+    yield made
+    made.close()
+    persisting.stop()
+
+
+@pytest.fixture(scope="module")
+def stories(system: System) -> Iterator[dict[str, Future[None]]]:
+    """Play all stories at once: each has a queue of its own, and most of their time is waiting."""
+    with ThreadPoolExecutor(len(STORIES)) as pool:
+        yield {name: pool.submit(story, system) for name, story in STORIES.items()}
+
+
+STORIES: dict[str, Callable[[System], None]] = {}
+
+
+def story(played: Callable[[System], None]) -> Callable[[System], None]:
+    STORIES[played.__name__] = played
+    return played
+
+
+@story
+def consumers_of_a_shared_queue_share_its_messages_and_each_is_accepted_once(system: System) -> None:
+    got: dict[str, list[str]] = {"A": [], "B": []}
+    done = threading.Event()
+
+    def consume(name: str) -> None:
+        with system.consumer("shared", name, ack_batch=2, ack_timeout=0.2) as consumer:
+            while not done.is_set():
+                message = consumer.receive(0.2)
+                if message is not None:
+                    assert (message.count, message.topic, message.key) == (1, "shared/x", b"k")
+                    assert message.headers == {"colour": b"red"}
+                    got[name] += _values([message])
+                    message.settle()
+                    if sum(map(len, got.values())) == 20:
+                        done.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(consume, got))
+    assert sorted(got["A"] + got["B"], key=int) == [str(number) for number in range(1, 21)]
+    assert all(got.values())
+    system.wait_for_exits("shared", 20)
+    kinds = Counter((event.event, event.outcome, event.reason) for event in system.events("shared"))
+    assert kinds == {("delivered", None, None): 20, ("left", "settled", "accepted"): 20}
+
+
+@story
+def sol_20_who_unbinds_leaves_the_rest_to_others_and_it_is_marked(system: System) -> None:
+    with system.consumer("unbound") as first:
+        messages = _take(first, 5)
+        for index in (3, 1):
+            messages[index].settle()
+    with pytest.raises(NotConnectedError):
+        messages[0].settle()
+    with system.consumer("unbound", "B") as second:
+        again = _take(second, 3)
+        assert _values(again) == ["1", "3", "5"]
+        assert all(message.redelivered and message.count == 2 for message in again)
+        assert second.receive(0.5) is None
+
+
+@story
+def who_is_not_heard_of_is_lost_and_told_so(system: System) -> None:
+    with _reading(system.kafka, "queue-deliveries") as poll:
+        heard: list[Any] = []
+        system.say(Bind("lost", "ghost", 5))
+        wait_until(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 6)
+        with system.consumer("lost") as consumer:
+            again = _take(consumer, 5)
+            assert _values(again) == list("12345")
+            assert {message.count for message in again} == {2}
+        wait_until(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 7)
+    assert queues.read_answer(heard[6].value) == Unbound("lost", "ghost", 5, "lost")
+
+
+@story
+def the_standby_of_an_exclusive_queue_takes_over(system: System) -> None:
+    with system.consumer("standby", "active", backlog=2) as active, system.consumer("standby", "standby") as standby:
+        messages = _take(active, 2)
+        assert standby.receive(1.0) is None
+        messages[0].settle()
+        active.close()
+        assert [(message.count, *_values([message])) for message in _take(standby, 4)] == [
+            (2, "2"),
+            (2, "3"),
+            (1, "4"),
+            (1, "5"),
+        ]
+
+
+@story
+def a_second_consumer_of_one_name_ends_the_first(system: System) -> None:
+    replaced = pytest.raises(NotConnectedError, match="Another consumer named A")
+    with system.consumer("twice") as first, system.consumer("twice"), replaced:
+        # more than there are
+        _take(first, 9)
+
+
+@story
+def sol_25_an_outcome_that_was_not_declared_is_an_error_and_the_message_stays(system: System) -> None:
+    with system.consumer("undeclared") as consumer:
+        message, *_ = _take(consumer, 1)
+        with pytest.raises(OutcomeNotEnabledError):
+            message.settle("failed")
+        message.settle()
+        assert (consumer.statistics.accepted, consumer.statistics.failed) == (1, 0)
+
+
+@story
+def sol_23_24_what_fails_too_often_or_is_rejected_becomes_a_dead_letter_as_it_was_published(system: System) -> None:
+    with system.consumer("failing", outcomes=OUTCOMES, backlog=1) as consumer:
+        (first,) = _take(consumer, 1)
+        failed_at = time.monotonic()
+        first.settle("failed")
+        (other,) = _take(consumer, 1)
+        # the first one waits
+        assert _values([other]) == ["2"]
+        other.settle("rejected")
+        (again,) = _take(consumer, 1)
+        while again.id != first.id:
+            again.settle()
+            (again,) = _take(consumer, 1)
+        assert time.monotonic() - failed_at > 0.3
+        assert again.count == 2
+        again.settle("failed")
+    dead = system.dead_letters("failing", 2)
+    assert [(value, headers["reason"], headers["deliveries"]) for _, value, headers in dead] == [
+        (b"2", b"rejected", b"1"),
+        (b"1", b"max-deliveries", b"2"),
+    ]
+    key, _, headers = dead[0]
+    assert (key, headers["topic"], headers["colour"]) == (b"k", b"failing/x", b"red")
+    assert headers["message"].decode() == other.id
+
+
+@story
+def amps_35_the_second_cancel_makes_a_dead_letter(system: System) -> None:
+    with system.consumer("cancelled", outcomes=OUTCOMES) as consumer:
+        for count in (1, 2):
+            (message,) = _take(consumer, 1)
+            assert (message.count, *_values([message])) == (count, "1")
+            message.settle("failed")
+        assert [value for _, value, _ in system.dead_letters("cancelled", 1)] == [b"1"]
+
+
+@story
+def sol_29_amps_36_after_the_last_delivery_a_message_is_not_given_again(system: System) -> None:
+    with system.consumer("once") as first:
+        _take(first, 5)
+    with system.consumer("once", "B") as second:
+        assert second.receive(1.0) is None
+    assert {headers["reason"] for *_, headers in system.dead_letters("once", 5)} == {b"max-deliveries"}
+
+
+@story
+def amps_31_a_lease_ends_though_the_consumer_lives(system: System) -> None:
+    with system.consumer("leased") as consumer:
+        assert (consumer.backlog, consumer.lease) == (1, 1.5)
+        (first,) = _take(consumer, 1)
+        (again,) = _take(consumer, 1)
+        assert (again.id, again.count) == (first.id, 2)
+
+
+@story
+def amps_32_a_backlog_is_granted_up_to_the_limit_and_the_next_message_waits(system: System) -> None:
+    with system.consumer("wide", backlog=10) as consumer:
+        assert consumer.backlog == 3
+        first, *_ = _take(consumer, 3)
+        assert consumer.receive(1.0) is None
+        # SOL-28
+        first.settle()
+        assert _values(_take(consumer, 1)) == ["4"]
+    with system.consumer("wide", "B", backlog=2) as modest:
+        assert modest.backlog == 2
+
+
+@story
+def amps_37_another_may_settle_where_the_queue_allows_it(system: System) -> None:
+    with system.consumer("strict") as strict, system.consumer("sublet") as sublet:
+        for consumer, queue in ((strict, "strict"), (sublet, "sublet")):
+            (message,) = _take(consumer, 1)
+            system.say(Settle(queue, "B", 0, (message.id,)))
+        assert _values(_take(sublet, 1)) == ["2"]
+        wait_until(lambda: any(event.event == "refused" for event in system.events("strict")))
+        assert strict.receive(0.5) is None
+    last = [event for event in system.events("strict") if event.event == "refused"]
+    assert [(event.consumer, event.outcome, event.reason) for event in last] == [("B", "accepted", "held-by-another")]
+
+
+@story
+def sol_30_what_nobody_takes_in_time_expires(system: System) -> None:
+    dead = system.dead_letters("short", 5)
+    assert {(headers["reason"], headers["deliveries"]) for *_, headers in dead} == {(b"expired", b"0")}
+    assert sorted(value for _, value, _ in dead) == [b"1", b"2", b"3", b"4", b"5"]
+    # this one says itself how long it waits, and wants no dead letter
+    system.wait_for_exits("mortal", 1)
+    (event,) = system.events("mortal")
+    assert (event.event, event.outcome, event.reason) == ("left", "discarded", "expired")
+    assert (event.at - event.received_at).total_seconds() == 0.9
+
+
+@story
+def sol_22_a_message_whose_handler_raised_stays_with_its_consumer(system: System) -> None:
+    with system.consumer("automatic", handler=_fail_first("3"), mode="auto") as consumer:
+        wait_until(lambda: consumer.statistics.accepted == 4)
+    with system.consumer("automatic", "B", mode="auto") as second:
+        (rest,) = _take(second, 1)
+        assert (rest.count, *_values([rest])) == (2, "3")
+        # asking for the next one accepts it
+        assert second.receive(0.1) is None
+        assert second.statistics.accepted == 1
+
+
+@story
+def amps_34_a_message_whose_handler_raised_is_given_back(system: System) -> None:
+    with system.consumer("cancelling", handler=_fail_first("3"), mode="auto-cancel") as consumer:
+        wait_until(lambda: consumer.statistics.accepted == 5)
+        assert (consumer.statistics.received, consumer.statistics.failed) == (6, 1)
+    failed = [event for event in system.events("cancelling") if event.event == "returned"]
+    assert [(event.consumer, event.reason) for event in failed] == [("A", "failed")]
+
+
+def _fail_first(value: str) -> Callable[[QueueMessage], None]:
+    def handle(message: QueueMessage) -> None:
+        # where the library settles, this says nothing
+        message.settle()
+        if (*_values([message]), message.count) == (value, 1):
+            raise ValueError(value)
+
+    return handle
+
+
+@story
+def a_queue_that_there_is_not_is_an_error(system: System) -> None:
+    with pytest.raises(UnknownQueueError, match="nowhere"):
+        system.consumer("nowhere")
+
+
+@story
+def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> None:
+    system.say_bytes(b'{"type": "queue_settle", "queue": "unbound", "consumer": 7}')
+    with _reading(system.kafka, "dead-letters") as poll:
+        found: list[Any] = []
+        wait_until(lambda: found.extend(r for r in poll() if r.key == b"nobody") or found)
+    assert b"no record of a queue's consumer" in dict(found[0].headers)["reason"]
+
+
+@pytest.mark.parametrize("name", sorted(STORIES))
+def test_story(stories: dict[str, Future[None]], name: str) -> None:
+    stories[name].result(PATIENCE)
+
+
+def test_a_job_that_starts_again_loses_nothing_and_delivers_nothing_twice(system: System) -> None:
+    with system.consumer("restarted") as consumer:
+        system.publish("restarted", *"123", stored=True)
+        first, second = _take(consumer, 2)
+        system.stop()
+        first.settle()
+        system.publish("restarted", *"45", stored=True)
+        system.start()
+        (third,) = _take(consumer, 1)
+        for message in (second, third):
+            message.settle()
+        rest = _take(consumer, 2)
+        assert _values([first, second, third, *rest]) == list("12345")
+        for message in rest:
+            message.settle()
+        system.wait_for_exits("restarted", 5)
+        assert (consumer.statistics.received, consumer.statistics.lost) == (5, 0)
+    assert Counter(event.event for event in system.events("restarted")) == {"delivered": 5, "left": 5}
+
+
+def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> None:
+    system.publish("moved", "old", "new", stored=True)
+    with system.consumer("moved") as consumer:
+        old, new = _take(consumer, 2)
+        place = TopicPartition(old.delivery.topic, old.delivery.partition)
+        with admin(system.settings) as client:
+            client.delete_records({place: new.delivery.offset})
+        both = [old.delivery, new.delivery]
+        fetcher = Fetcher(system.kafka, system.settings.lake)
+        found = fetcher.fetch(both)
+        fetcher.close()
+        assert found == {old.id: old.content, new.id: new.content}
+        fetcher = Fetcher(system.kafka, None)
+        with pytest.raises(MessageGoneError, match="give the consumer the lake"):
+            fetcher.fetch(both)
+        fetcher.close()
+
+
+def test_without_the_job_a_bind_is_not_answered(kafka: Kafka) -> None:
+    ensure_topics(Settings(kafka=kafka), (*TOPICS, "messages"))
+    with pytest.raises(BindTimeout, match="ackstream submit queues"):
+        QueueConsumer(kafka, queue="q", name="A", bind_timeout=0.5)
