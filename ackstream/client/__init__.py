@@ -5,9 +5,11 @@ from ackstream.client.commands import Command
 from ackstream.client.delivered import Delivered
 from ackstream.client.enrichment import fields_of
 from ackstream.client.errors import (
+    BindTimeout,
     ClientError,
     ClosedError,
     CorrelationIdInUseError,
+    MessageGoneError,
     NoReplyExpectedError,
     NotSentError,
     ReaderClosedError,
@@ -16,9 +18,12 @@ from ackstream.client.errors import (
     SettleTimeout,
     StoreError,
     TakenOverError,
+    UnknownQueueError,
     UnreachableError,
 )
 from ackstream.client.publisher import Publisher
+from ackstream.client.queue_consumer import QueueConsumer
+from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
     FailedMessage,
@@ -50,6 +55,7 @@ __all__ = [
     "AcknowledgementTimeout",
     "After",
     "Answer",
+    "BindTimeout",
     "ClientError",
     "ClosedError",
     "Command",
@@ -58,11 +64,15 @@ __all__ = [
     "FailedMessage",
     "FlushTimeout",
     "LogonTimeout",
+    "MessageGoneError",
     "NoReplyExpectedError",
     "NotSentError",
     "PublishStatistics",
     "Publisher",
     "PublisherClosedError",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueStatistics",
     "ReaderClosedError",
     "ReaderStatistics",
     "ReaderTimeout",
@@ -84,6 +94,7 @@ __all__ = [
     "Subscriber",
     "SubscriberStatistics",
     "TakenOverError",
+    "UnknownQueueError",
     "UnreachableError",
     "WouldBlockError",
     "fields_of",

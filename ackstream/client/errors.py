@@ -56,3 +56,15 @@ class ClosedError(RequestError):
 
 class CorrelationIdInUseError(RequestError, ValueError):
     """A request with the same correlation-id is open in this requester."""
+
+
+class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """No answer to the bind: the job that serves the queues is not running, or far behind."""
+
+
+class UnknownQueueError(ClientError):
+    """There is no work queue of this name."""
+
+
+class MessageGoneError(ClientError):
+    """A delivered message is no longer in Kafka, and the consumer does not know where the table is."""

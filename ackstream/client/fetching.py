@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from ackstream.client import connection
-from ackstream.client.errors import ClientError
+from ackstream.client.errors import MessageGoneError
 from ackstream.client.samples import SERVICE_HEADERS
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ NEAR = 1_000
 """Records up to which the next wanted one is waited for; a jump costs a request of its own."""
 
 _COLUMNS = ("topic", "partition", "offset", "received_at", "key", "value", "headers")
-
-
-class MessageGoneError(ClientError):
-    """A delivered message is no longer in Kafka, and the consumer does not know where the table is."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from kafka.errors import KafkaError
 
 from ackstream.client import connection
 from ackstream.client.closing import Closing
-from ackstream.client.errors import ClientError
-from ackstream.client.fetching import Fetcher, MessageGoneError
+from ackstream.client.errors import BindTimeout, ClientError, MessageGoneError, UnknownQueueError
+from ackstream.client.fetching import Fetcher
 from ackstream.client.places import Places
 from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.queue_session import QueueSession
@@ -40,14 +40,6 @@ log = logging.getLogger(__name__)
 BIND_TIMEOUT = 60.0
 DELIVERY_SECONDS = 120.0
 _CLOSE_SECONDS = 5.0
-
-
-class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """No answer to the bind: the job that serves the queues is not running, or far behind."""
-
-
-class UnknownQueueError(ClientError):
-    """There is no queue of this name."""
 
 
 class QueueConsumer(Closing):

@@ -14,9 +14,10 @@ import pytest
 from kafka import TopicPartition
 
 from ackstream.client import connection
-from ackstream.client.fetching import Fetcher, MessageGoneError
+from ackstream.client.errors import BindTimeout, MessageGoneError, UnknownQueueError
+from ackstream.client.fetching import Fetcher
 from ackstream.client.publisher import Publisher
-from ackstream.client.queue_consumer import BindTimeout, QueueConsumer, UnknownQueueError
+from ackstream.client.queue_consumer import QueueConsumer
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.delivery.queue_service import TOPICS, running
 from ackstream.lake import tables
