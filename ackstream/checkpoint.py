@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import StartError
 
@@ -23,9 +23,7 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
     :param otherwise: what to do where one has to change, as the end of a sentence
     :raises StartError: if one differs
     """
-    jvm = spark._jvm  # noqa: SLF001 - the way to Hadoop's file systems, which hold the checkpoint
-    path = jvm.org.apache.hadoop.fs.Path(f"{location}/{NAME}")
-    files = path.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+    files, path = _place(spark, f"{location}/{NAME}")
     if files.exists(path):
         stream = files.open(path)
         try:
@@ -35,13 +33,25 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
         compare(ours, theirs, location, otherwise)
         return
     # whole or not at all: a job may be killed at any moment
-    draft = jvm.org.apache.hadoop.fs.Path(f"{location}/.{NAME}.draft")
+    _, draft = _place(spark, f"{location}/.{NAME}.draft")
     out = files.create(draft, True)  # noqa: FBT003 - overwrite, in Java's signature
     try:
         out.write(json.dumps(dict(ours)).encode())
     finally:
         out.close()
     files.rename(draft, path)
+
+
+def is_new(spark: SparkSession, location: str) -> bool:
+    """Tell whether no query was started with a checkpoint yet."""
+    files, path = _place(spark, f"{location}/{NAME}")
+    return not files.exists(path)
+
+
+def _place(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return a path of Hadoop's, and its file system, which holds the checkpoint."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - the only way to it
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
 
 
 def compare(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, otherwise: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.options import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.settings import Kafka
+
+EARLIEST, LATEST = -2, -1
+"""Spark's names for the ends of a partition."""
 
 
 def source(
@@ -36,6 +44,24 @@ def source(
         .option("kafka.fetch.max.wait.ms", "5")
         .load()
     )
+
+
+def starting_offsets(kafka: Kafka, topics: Iterable[str], ticks: str) -> str:
+    """Return where a new checkpoint starts: topics at their beginning, the clock at its end.
+
+    Ticks of an earlier checkpoint say what that one had read, not what this one has.
+
+    :param topics: real names
+    :param ticks: real name of the clock's topic
+    """
+    known = options(kafka, KafkaConsumer.DEFAULT_CONFIG)
+    with closing(KafkaConsumer(bootstrap_servers=kafka.bootstrap, **known)) as consumer:
+        return json.dumps(
+            {
+                topic: {str(number): where for number in sorted(consumer.partitions_for_topic(topic) or ())}
+                for topic, where in {**dict.fromkeys(topics, EARLIEST), ticks: LATEST}.items()
+            }
+        )
 
 
 def header(name: str) -> Column:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.correlation.ledger import DEAD_LETTER_BYTES
 from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
-from ackstream.options import options
 from ackstream.protocol.envelopes import PROTOCOL_CONTENT_TYPE
-from ackstream.source import header, source, spring_correlation
+from ackstream.source import header, source, spring_correlation, starting_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,18 +21,16 @@ if TYPE_CHECKING:
 LATEST_TICK = 4_102_444_800_000
 """The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
 
-EARLIEST, LATEST = -2, -1
-"""Spark's names for the ends of a partition."""
-
 
 def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
     """Start the query; it runs until it is stopped."""
     correlate = settings.correlate
+    topics, ticks = (rules.signals, rules.acks), settings.kafka.topic("clock")
     stream = source(
         spark,
         settings.kafka,
-        (rules.signals, rules.acks, settings.kafka.topic("clock")),
-        starting=json.dumps(starting_offsets(settings, rules)),
+        (*topics, ticks),
+        starting=starting_offsets(settings.kafka, topics, ticks),
         limit=correlate.max_offsets_per_trigger,
         headers=True,
     )
@@ -56,23 +50,6 @@ def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQue
         .trigger(processingTime=correlate.trigger)
         .start()
     )
-
-
-def starting_offsets(settings: Settings, rules: Rules) -> dict[str, dict[str, int]]:
-    """Return where a new checkpoint starts: signals and acks from their beginning, the clock from its end.
-
-    Ticks of an earlier checkpoint say what that one had read, not what this one has.
-    """
-    clock = settings.kafka.topic("clock")
-    known = options(settings.kafka, KafkaConsumer.DEFAULT_CONFIG)
-    with closing(KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, **known)) as consumer:
-        return {
-            topic: {
-                str(number): LATEST if topic == clock else EARLIEST
-                for number in sorted(consumer.partitions_for_topic(topic) or ())
-            }
-            for topic in (rules.signals, rules.acks, clock)
-        }
 
 
 def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:

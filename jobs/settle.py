@@ -1,0 +1,26 @@
+"""spark-submit entry point: store what readers acknowledge, tell the writers. Prefer ``ackstream submit settle``."""
+
+from __future__ import annotations
+
+import sys
+
+from ackstream.delivery.settle_service import TOPICS, running
+from ackstream.errors import AckstreamError
+from ackstream.session import session
+from ackstream.settings import load
+from ackstream.topics import prepare
+
+
+def main() -> None:
+    """Parse the settings, build the session, start, await."""
+    try:
+        settings = load()
+        prepare(settings, TOPICS)
+        with running(session(settings, "ackstream-settle"), settings) as query:
+            query.awaitTermination()
+    except AckstreamError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
