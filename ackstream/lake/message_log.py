@@ -59,7 +59,7 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
     itself = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
     last = F.max_by(F.struct(*_COLUMNS), F.struct(*PLACE)).alias("last")
     records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
-    before = F.struct("batch", "step") < F.struct(F.lit(moment.batch), F.lit(moment.step))
+    before = F.struct("batch", "step") < F.struct(*[F.lit(number).cast("long") for number in moment])
     deleted = tables.read(spark, lake, "sow_deletes").where(before & (F.col("subject") == topic))
     return records.join(deleted.select("partition", "offset"), ["partition", "offset"], "left_anti").select(*_COLUMNS)
 

@@ -104,3 +104,11 @@ def unsupported(command: str, asked: Collection[str]) -> list[str]:
     """Return the types among those asked for that the command can never answer."""
     supported = SUPPORTED[command]
     return [name for name in asked if name not in supported]
+
+
+def expected(command: str, asked: Collection[str], *, bookmark: bool = False, filtered: bool = False) -> set[str]:
+    """Return the types among those asked for that are going to be answered where the command succeeds."""
+    conditions = {Support.WITH_BOOKMARK: bookmark, Support.WITH_FILTER: filtered}
+    return {
+        name for name, support in SUPPORTED.get(command, {}).items() if name in asked and conditions.get(support, True)
+    }

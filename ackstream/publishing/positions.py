@@ -96,6 +96,12 @@ def span(text: str, topic: str, newest: Position) -> Span:
     return Span(after, stop)
 
 
+def ends(text: str) -> bool:
+    """Tell whether what :func:`span` reads has an end."""
+    found = _RANGE.fullmatch(text)
+    return found is not None and bool(found[3])
+
+
 def _before(position: Position) -> Position:
     """Return a place with nothing between it and a message, on the other side of it; ends of batches stay."""
     whole = position in (BEGINNING, end(position.batch))

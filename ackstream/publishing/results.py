@@ -58,7 +58,7 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
             parts.append(_records(found, step.request, number))
         elif isinstance(step, Delivered):
             parts.append(_messages(spark, lake, step, number))
-    whole = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    whole = reduce(lambda one, other: one.unionByName(other), parts)
     # one task: what concerns one client stays in order
     return whole.coalesce(1).sortWithinPartitions(*_ORDER).select("key", "value", "headers")
 
@@ -94,7 +94,8 @@ def _spoken(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
             said.append((number, step.request.client, None, headers))
     columns: Any = zip(*said, strict=True) if said else [[]] * len(_SPOKEN)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SPOKEN, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SPOKEN))
+    nowhere = {name: F.lit(0).cast("long") for name in _ORDER if name != "step"}
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SPOKEN)).withColumns(nowhere)
 
 
 def _headers(**said: str | None) -> list[dict[str, Any]]:

@@ -7,9 +7,8 @@ there how far the log was, so that it comes to the same results, with the same i
 
 from __future__ import annotations
 
-import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -18,11 +17,9 @@ from ackstream import sink
 from ackstream.lake import message_log, tables
 from ackstream.lake.message_log import Moment
 from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
-from ackstream.protocol import stored
-from ackstream.publishing import commands, filters, requests, results
+from ackstream.publishing import commands, intake, results
 from ackstream.publishing.desk import Desk
 from ackstream.publishing.execution import Terms, carry_out
-from ackstream.publishing.requests import UnreadableError
 from ackstream.publishing.steps import Counted, Deleted, State, Told
 from ackstream.source import source
 
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     from ackstream.publishing.requests import Request
     from ackstream.publishing.steps import Step
     from ackstream.settings import Settings
-
-log = logging.getLogger(__name__)
 
 NAME = "query"
 TOPICS = ("queries", "query-results", "stored", "dead-letters")
@@ -52,11 +47,12 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """
     # persist may be making its own at the same time
     tables.retried(lambda: tables.create(spark, settings.lake, [*PUBLISHER_TABLES, *QUERY_TABLES]))
+    topics = [settings.kafka.topic("queries"), settings.kafka.topic("stored")]
     stream = source(
         spark,
         settings.kafka,
-        [settings.kafka.topic("queries"), settings.kafka.topic("stored")],
-        starting="latest",
+        topics,
+        starting=intake.ends(settings.kafka, topics),
         limit=settings.query.max_offsets_per_trigger,
         headers=True,
     )
@@ -85,16 +81,16 @@ class Service:
         :param frame: records as Spark's Kafka source gives them; none is fine
         :param batch_id: the batch's number, growing within the query
         """
-        spark = frame.sparkSession
-        records = _collected(frame)
+        spark, kafka = frame.sparkSession, self._settings.kafka
+        records = intake.collect(frame)
         if not records:
             return
-        now = max(record["time"] for record in records)
+        now = max(record.time for record in records)
         replayed = self._state is None and self._load(spark, query_id, batch_id, now)
         batch = self._first + batch_id
         if not replayed:
-            self._newest = max(self._newest, self._stored(records))
-        asked, dead = self._read(spark, records)
+            self._newest = intake.newest_batch(records, kafka.topic("stored"), self._newest)
+        asked, dead = intake.read(spark, [record for record in records if record.topic == kafka.topic("queries")])
         state = self._state or State()
         desk = Desk(state, known=self._known, newest=self._newest, now=now)
         desk.deliver(asked)
@@ -104,42 +100,12 @@ class Service:
         steps = self._looked_up(spark, desk.steps, batch, query_id)
         if desk.lasting or self._newest - self._remembered >= REMEMBERED:
             self._remember(spark, state, query_id, batch)
-        kafka = self._settings.kafka
         if steps:
             said = results.records(spark, self._settings.lake, steps, self._newest, batch)
             sink.write(said, kafka, kafka.topic("query-results"))
         if dead:
-            sink.write(_dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
+            sink.write(intake.dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
         self._known = self._newest
-
-    # -- what is read ------------------------------------------------------------------------------------------------
-
-    def _stored(self, records: list[dict[str, Any]]) -> int:
-        newest, topic = self._newest, self._settings.kafka.topic("stored")
-        for record in records:
-            if record["topic"] == topic:
-                try:
-                    newest = max(newest, stored.read(record["value"] or b"").batch)
-                except stored.StoredError as error:
-                    log.warning("A record of %s is left out (offset %s): %s", topic, record["offset"], error)
-        return newest
-
-    def _read(
-        self, spark: SparkSession, records: list[dict[str, Any]]
-    ) -> tuple[list[Request], list[tuple[dict[str, Any], str]]]:
-        """Return the commands, and the records that are none, with the reason."""
-        asked, dead = [], []
-        for record in records:
-            if record["topic"] != self._settings.kafka.topic("queries"):
-                continue
-            origin = f"{record['partition']}-{record['offset']}"
-            try:
-                request = requests.read(record["key"], record["headers"], origin, record["time"])
-            except UnreadableError as error:
-                dead.append((record, str(error)))
-            else:
-                asked.append(request if _sound(spark, request) else request.refused(commands.BAD_FILTER))
-        return asked, dead
 
     def _looked_up(self, spark: SparkSession, steps: list[Step], batch: int, query_id: str) -> list[Step]:
         """Delete what is to be deleted, count what is to be counted; return the steps that say something."""
@@ -199,47 +165,6 @@ class Service:
         rows = spark.createDataFrame([row], SUBSCRIPTIONS)
         tables.append(rows.coalesce(1), self._settings.lake, "subscriptions", query_id, batch)
         self._remembered = self._newest
-
-
-def _collected(frame: DataFrame) -> list[dict[str, Any]]:
-    """Bring the records of a batch to the driver, in the order of their times."""
-    columns = ("topic", "partition", "offset", "key", "value", "headers")
-    rows = frame.select(*columns, F.unix_millis("timestamp").alias("time")).toArrow().to_pylist()
-    for row in rows:
-        row["headers"] = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
-    return sorted(rows, key=lambda row: (row["time"], row["partition"], row["offset"]))
-
-
-def _sound(spark: SparkSession, request: Request) -> bool:
-    """Tell whether Spark and Java take a filter that has been read."""
-    text = request.command.filter
-    if text is None or request.reason is not None:
-        return True
-    try:
-        for pattern in filters.patterns(text):
-            spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark asks it no sooner than it runs
-        spark.createDataFrame([], "key BINARY, value STRING").where(results.condition(request))
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is this command's affair
-        log.info("Spark does not take the filter %r: %s", text, error)
-        return False
-    return True
-
-
-def _dead_letters(spark: SparkSession, dead: list[tuple[dict[str, Any], str]]) -> DataFrame:
-    rows = [
-        (
-            record["key"],
-            record["value"],
-            [
-                ("reason", reason.encode()),
-                ("topic", record["topic"].encode()),
-                ("partition", str(record["partition"]).encode()),
-                ("offset", str(record["offset"]).encode()),
-            ],
-        )
-        for record, reason in dead
-    ]
-    return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
 
 
 def _write(service: Service, frame: DataFrame, batch_id: int) -> None:

@@ -1,0 +1,197 @@
+"""What a command brings: messages, and the acknowledgements between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ackstream.client.errors import ClientError
+from ackstream.publishing import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.client.bookmarks import MemoryBookmarks
+    from ackstream.publishing.acks import Ack, AckType
+    from ackstream.publishing.positions import Position
+
+PUBLISH = "publish"
+
+
+class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """No acknowledgement in time. A command that would leave a subscription behind has been taken back."""
+
+
+class StreamClosedError(ClientError):
+    """The stream has ended: its client was closed, or the subscription was given up."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of the log, or the newest of its key.
+
+    :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
+    :ivar client: who published it
+    :ivar timestamp_ms: the broker's time of it
+    :ivar headers: the application's
+    """
+
+    command: str
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    bookmark: str
+    sub_id: str | None
+    client: str
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...]
+    bookmarks: MemoryBookmarks | None = field(default=None, repr=False, compare=False)
+
+    def discard(self) -> None:
+        """Say that the application has done with it: it does not come again where the subscription goes on.
+
+        :raises StoreError: that cannot be kept
+        """
+        if self.bookmarks is not None and self.sub_id is not None:
+            self.bookmarks.discard(self.sub_id, self.bookmark)
+
+
+class MessageStream(Iterator[Message]):
+    """The answer to a command, as it comes; to be iterated over by one thread.
+
+    The iteration of a query ends with its last record, that of a subscription with the subscription.
+    """
+
+    def __init__(
+        self,
+        cid: str,
+        sub_id: str | None,
+        awaited: set[str],
+        *,
+        live: bool,
+        bookmarks: MemoryBookmarks | None,
+        handler: Callable[[Message], None] | None,
+    ) -> None:
+        """Wait for what comes.
+
+        :param cid: the command's id
+        :param awaited: the types of acknowledgement after which it has ended
+        :param live: it does not end with them
+        :param bookmarks: where the application's progress is kept, if it is
+        :param handler: called with each message in the thread that reads; without it they are iterated over
+        """
+        self.cid = cid
+        self.sub_id = sub_id
+        self.acks: list[Ack] = []
+        self._awaited = set(awaited)
+        self._live = live
+        self._bookmarks = bookmarks
+        self._handler = handler
+        self._messages: deque[Message] = deque()
+        self._changed = threading.Condition()
+        self._seen: set[str] = set()
+        self._reached: Position | None = None
+        self._ended = False
+        self._error: ClientError | None = None
+
+    # -- for the application -------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """Return the next message; ``None`` where none comes within the time (seconds) or any more.
+
+        :raises ClientError: the stream has ended with that
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._ended, timeout)
+            if self._messages:
+                return self._messages.popleft()
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def __next__(self) -> Message:
+        message = self.receive()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def wait(self, ack_type: AckType, timeout: float | None = None) -> Ack:
+        """Wait for an acknowledgement; of several the last one is returned.
+
+        :raises CommandTimeout: it has not come
+        :raises ClientError: it does not come: the stream has ended
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                found = next((ack for ack in reversed(self.acks) if ack.ack_type == ack_type), None)
+                if found is not None:
+                    return found
+                if self._ended:
+                    raise self._error or StreamClosedError(f"The command {self.cid} has ended without {ack_type}.")
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise CommandTimeout(f"No acknowledgement {ack_type} of {self.cid} within {timeout:g} s.")
+                self._changed.wait(left)
+
+    @property
+    def stats(self) -> Ack:
+        """The numbers of a query or a delete: ``topic_matches``, ``matches``, ``records_returned``, ``…_deleted``."""
+        return self.wait("stats")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing comes any more; what has come may still be there to be received."""
+        return self._ended
+
+    # -- for the client that reads -----------------------------------------------------------------------------------
+
+    def take(self, id_: str, message: Message) -> None:
+        """Take a message; one that was told again after a crash is dropped."""
+        if message.command == PUBLISH:
+            position = positions.parse(message.bookmark)
+            if self._reached is not None and position <= self._reached:
+                return
+            self._reached = position
+            if self._bookmarks is not None and not self._bookmarks.received(str(self.sub_id), message.bookmark):
+                return
+        elif self._known(id_):
+            return
+        if self._handler is not None:
+            self._handler(message)
+            return
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def told(self, id_: str, ack: Ack) -> None:
+        """Take an acknowledgement."""
+        if self._bookmarks is not None and ack.ack_type == "persisted" and isinstance(ack.bookmark, str):
+            self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
+        with self._changed:
+            # bookmarks come for ever, and their order is what counts
+            if ack.cid is not None and self._known(id_):
+                return
+            if ack.cid is None:
+                self.acks = [one for one in self.acks if one.cid is not None]
+            self.acks.append(ack)
+            self._awaited.discard(ack.ack_type)
+            if not self._awaited and not self._live:
+                self._ended = True
+            self._changed.notify_all()
+
+    def end(self, error: ClientError | None = None) -> None:
+        """End; what has come already is still received."""
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def _known(self, id_: str) -> bool:
+        known = id_ in self._seen
+        self._seen.add(id_)
+        return known

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
+from ackstream.client.errors import StoreError
+from ackstream.publishing.positions import Position, bookmark, end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+TOPIC, SUB = "orders", "mine"
+
+
+def _mark(number: int) -> str:
+    return bookmark(Position(1, 0, number), TOPIC)
+
+
+def _receive(store: MemoryBookmarks, numbers: Iterable[int]) -> list[int]:
+    store.open(SUB, TOPIC)
+    return [number for number in numbers if store.received(SUB, _mark(number))]
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBookmarks:
+    return MemoryBookmarks() if request.param == "memory" else SqliteBookmarks(tmp_path / "store", "p1")
+
+
+def test_a_subscription_goes_on_behind_what_was_discarded_without_a_gap(store: MemoryBookmarks) -> None:
+    assert store.most_recent(SUB) == "EPOCH"
+    assert _receive(store, range(1, 6)) == [1, 2, 3, 4, 5]
+    assert store.most_recent(SUB) == "EPOCH"
+    for number in (1, 2, 4):
+        store.discard(SUB, _mark(number))
+    assert store.most_recent(SUB) == _mark(2)
+    assert _receive(store, range(1, 6)) == [3, 5]
+
+
+def test_with_nothing_open_it_goes_on_where_the_log_was(store: MemoryBookmarks) -> None:
+    _receive(store, [1])
+    far = bookmark(end(9), TOPIC)
+    store.persisted(SUB, far)
+    assert store.most_recent(SUB) == "EPOCH"
+    store.discard(SUB, _mark(1))
+    assert store.most_recent(SUB) == far
+
+
+def test_of_a_subscription_without_bookmarks_nothing_is_kept(store: MemoryBookmarks) -> None:
+    store.discard("live", _mark(1))
+    assert store.most_recent("live") == "EPOCH"
+
+
+@given(received=st.integers(1, 12), data=st.data())
+def test_a_file_remembers_what_memory_remembers(
+    received: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("bookmarks") / "store"
+    memory, file = MemoryBookmarks(), SqliteBookmarks(path, "p1")
+    for store in (memory, file):
+        _receive(store, range(1, received + 1))
+    for number in data.draw(st.lists(st.integers(1, received))):
+        for store in (memory, file):
+            store.discard(SUB, _mark(number))
+    file.close()
+    again = SqliteBookmarks(path, "p1")
+    assert again.most_recent(SUB) == memory.most_recent(SUB)
+    assert _receive(again, range(1, received + 1)) == _receive(memory, range(1, received + 1))
+    again.close()
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    open_one = SqliteBookmarks(path, "p1")
+    with pytest.raises(StoreError, match="another process has it open"):
+        SqliteBookmarks(path, "p1")
+    open_one.close()
+    with pytest.raises(StoreError, match="belongs to the client p1, not to p2"):
+        SqliteBookmarks(path, "p2")
+    (tmp_path / "other").write_bytes(b"x" * 5000)
+    with pytest.raises(StoreError, match="damaged"):
+        SqliteBookmarks(tmp_path / "other", "p1")
