@@ -179,21 +179,6 @@ def test_asking_twice_is_answered_once_a_batch(log: Log) -> None:
     assert [type(state) for state in settled.states] == [ReaderState, WriterState]
 
 
-def test_a_shard_with_very_many_runs_answers_in_several_messages(log: Log) -> None:
-    rules = SettleRules((RequiredRole("L", 1),), max_holes=100_000)
-    odd = [(number, number) for number in range(1, 100_000, 2)]
-    run = Run(rules)
-    run.feed(log.stored(1, 100_000), log.ack("A", 1, *odd, role="L"))
-    states = run.feed(log.start("A", 2, role="L"), log.say(WriterAsks("w1"))).states
-    parts = [state for state in states if isinstance(state, ReaderState)]
-    assert [(part.part, part.parts) for part in parts] == [(0, 2), (1, 2)]
-    known = [known for part in parts for known in part.writers]
-    assert [run for entry in known for run in entry.acknowledged] == odd
-    assert sum(len(entry.undelivered) for entry in known) == 50_000
-    assert [run for state in states if isinstance(state, WriterState) for run in state.done] == odd[1:]
-    assert max(len(message) for _, message in run.settled.messages()) < 5_000_000
-
-
 def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5, (1, 1)), log.start("A"), log.stored(6, 6), log.ack("L1", 1, (2, 6)))
@@ -201,11 +186,6 @@ def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
     assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 2, ((4, 5),), ("Logger",))]
     run.feed(log.ack("L2", 2, (2, 6)))
     assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 5, (), ("A",))]
-
-
-def test_roles_are_required_by_the_writers_names() -> None:
-    rules = SettleRules((RequiredRole("Logger", 2, ("plant-*",)), RequiredRole("Logger", 1)))
-    assert (rules.quorums("plant-1"), rules.quorums("w1")) == ({"Logger": 2}, {"Logger": 1})
 
 
 def test_a_role_that_is_required_no_longer_holds_nothing_back_once_somebody_asks(log: Log) -> None:
@@ -303,42 +283,6 @@ def test_many_holes_are_small(log: Log) -> None:
     run.feed(log.stored(10**15, 10**15 + 100_000), log.ack("L1", 1, *odd))
     assert run.state is not None
     assert len(run.state[1]) < 2 * 2 * len(odd) + 200, "the runs of the reader, and of what is done: two bytes each"
-
-
-def test_a_state_of_an_unknown_version_is_refused() -> None:
-    run = Run()
-    run.state = (3, b"")
-    with pytest.raises(ValueError, match="The state has version 3; this release reads versions 1 and 2"):
-        run.feed()
-
-
-VERSION_1 = (
-    b"\x82\xa2w1\x94\x01\t\x92\x00\x01\x83\xa2L1\x96\x01\x94\x00\x02\x02\x00\xa6Logger\xc3\x01\x04\xa2L2\x96\x01\x92"
-    b"\x00\x01\xa6Logger\xc3\x02\x01\xa2P1\x96\x01\x92\x00\x08\xa9Processor\xc3\x01\x02\xa2w2\x94\x01\x03\x90\x81\xa1A"
-    b"\x96\x01\x92\x01\x00\xc0\xc3\x01\x01"
-)
-"""Of w1 samples 1 to 9: L1 has 1 to 3 and 5, L2 (epoch 2) 1 and 2, P1 all. Of w2 1 to 3: the plain A has 2."""
-
-
-def test_a_state_of_version_1_goes_on_where_it_was(log: Log) -> None:
-    run = Run(RULES)
-    run.state = (1, VERSION_1)
-    run.feed(log.ack("L2", 2, (1, 3), epoch=2), log.stored(10, 10), watermark=900)
-    assert run.settled.done == [SamplesDone("w1", ((3, 3),), 3)]
-    assert [(row.first, row.last) for row in run.settled.deliveries] == [(3, 3)]
-    run.feed(log.ack("L1", 3, (1, 9)))
-    assert reasons(run.settled) == [("stale-count", None, None)]
-    assert run.state is not None
-    assert run.state[0] == 2
-
-
-def test_plain_readers_of_version_1_have_a_whole_lease_from_now() -> None:
-    run = Run()
-    run.state = (1, VERSION_1)
-    run.feed(watermark=100 * SECOND)
-    assert run.next_timeout == 130 * SECOND
-    run.feed(watermark=130 * SECOND + 1)
-    assert run.done("w2") == {1, 2, 3}
 
 
 # -- the law

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from ackstream.delivery.settle_operator import OUTPUT_SCHEMA, settle_function
+from ackstream.delivery.settled import ReportRecord
+from ackstream.protocol.app_acks import AppAckConf, read_answer
+from tests.delivery.logs import PLAIN, Log
+
+
+class _State:
+    """What the operator uses of Spark's GroupState."""
+
+    def __init__(self, watermark: int = 0, state: tuple[int, bytes] | None = None) -> None:
+        self.watermark, self.timeout = watermark, None
+        self.exists, self.get = state is not None, state
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.watermark
+
+    def update(self, state: tuple[int, bytes]) -> None:
+        self.get = state
+
+    def setTimeoutTimestamp(self, timeout: Any) -> None:  # noqa: N802 - Spark's name
+        self.timeout = timeout
+
+
+def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
+    columns = list(ReportRecord.__struct_fields__)
+    frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns)
+    (found,) = settle_function(PLAIN)((0,), iter([frame]), state)
+    assert list(found.columns) == OUTPUT_SCHEMA.names
+    return found
+
+
+def test_a_batch_becomes_one_frame_of_rows_and_messages_and_a_state() -> None:
+    log, state = Log(), _State()
+    found = _call(state, log.stored(1, 5), log.ack("A", 1, (1, 2)), log.garbage(1, b"?"))
+    assert found["kind"].tolist() == ["delivery", "ignored", "message", "message", "message"]
+    delivery, ignored, *messages = found.to_dict("records")
+    assert (delivery["id"], delivery["last"], delivery["reason"], delivery["key"]) == ("w1/A/1", 2, None, None)
+    assert (ignored["reason"], ignored["value"], ignored["epoch"]) == ("unreadable", b"?", None)
+    assert (messages[0]["key"], read_answer(messages[0]["value"])) == ("A", AppAckConf("A", "w1", 1, 1))
+    assert state.timeout == 1_002 + 30_000
+
+
+def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
+    log, state = Log(), _State()
+    _call(state, log.stored(1, 5), log.ack("A", 1, (1, 9)))
+    again = _State(1_002, state.get)
+    assert _call(again)["kind"].tolist() == []
+    assert again.timeout == 1_003, "a timeout must be behind the watermark"
+    late = _State(1_003, again.get)
+    assert _call(late)["reason"].tolist() == ["never-delivered"]
