@@ -80,7 +80,7 @@ def _unanswered(persistence: Persistence, scenario: Scenario, silence: Silence, 
             app.publish()
         began = now()
         for step in scenario.when:
-            seen |= outcome(lambda step=step: app.publisher.publishflush(step["timeout_ms"] / 1000), began)  # type: ignore[misc]
+            seen |= outcome(lambda step=step: app.publisher.publish_flush(step["timeout_ms"] / 1000), began)  # type: ignore[misc]
         app.close()
     left = _left(path, client)
     return seen | {"store_after": left, "unpersisted_count": len(left)}
