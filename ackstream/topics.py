@@ -57,6 +57,8 @@ TOPICS: dict[str, Topic] = {
     "messages": Topic(),
     "publisher-acks": Topic(),
     "stored": Topic(),
+    # one partition: there are few, and each says little
+    "destinations": Topic(partitions=1, compacted=True),
     "queries": Topic(),
     "query-results": Topic(),
     "app-acks": Topic(),

@@ -29,7 +29,8 @@ def test_every_topic_is_stamped_by_the_broker():
     assert {topic.config()[topics.TIMESTAMP_TYPE] for topic in topics.TOPICS.values()} == {"LogAppendTime"}
 
 
-def test_the_clock_and_declarations_have_an_order_and_declarations_are_compacted():
+def test_what_needs_an_order_has_one_partition_and_what_only_the_newest_counts_of_is_compacted():
     ordered = [name for name, topic in topics.TOPICS.items() if topic.partitions == 1]
-    assert ordered == ["clock", "declarations", "queue-clock", "settle-clock"]
-    assert [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()] == ["declarations"]
+    assert ordered == ["clock", "declarations", "destinations", "queue-clock", "settle-clock"]
+    compacted = [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()]
+    assert compacted == ["declarations", "destinations"]

@@ -222,8 +222,21 @@ PUBLISHERS = StructType(
         _required("client", TEXT, "name of the publisher"),
         _required("batch", LONG, "batch after which this holds; the newest row of a client counts"),
         _required("last_seq", LONG, "everything up to it is stored or refused"),
+        _optional("told", LONG, "batch up to which all acks had been sent then; null: none ever waited"),
         _required("query_id", TEXT, "id of the persist query that wrote it"),
         _required("state", TEXT, "JSON: the client's ledger, of which the next batch starts"),
+        _optional("acks", TEXT, "JSON: acks of the batch that wait for sync destinations; null: none do"),
+    ]
+)
+
+DESTINATIONS = StructType(
+    [
+        _required("destination", TEXT, "its name in the settings"),
+        _required("changed_at", TIME, "when"),
+        _required("batch", LONG, "batch of messages up to which it had everything; -1: none"),
+        _required("mode", TEXT, "sync: persisted waits for it since then; async: it does not"),
+        _required("cause", TEXT, "downgrade, upgrade, or start: each start begins as the settings say"),
+        _required("age_ms", LONG, "age of the oldest message that it lacked, in milliseconds"),
     ]
 )
 
@@ -410,6 +423,12 @@ PUBLISHER_TABLES = {
 }
 """The tables of publishers."""
 
+REPLICATION_TABLES = {
+    table.name: table
+    for table in (Table("destinations", "One row a change of what acknowledgements wait for.", DESTINATIONS, None),)
+}
+"""The table of sync destinations; there where there are any."""
+
 SETTLE_TABLES = {
     table.name: table
     for table in (
@@ -440,6 +459,7 @@ ALL_TABLES: dict[str, Table] = {
     **TABLES,
     **TWIN_TABLES,
     **PUBLISHER_TABLES,
+    **REPLICATION_TABLES,
     **SETTLE_TABLES,
     **QUEUE_TABLES,
     **QUERY_TABLES,

@@ -16,6 +16,7 @@ from ackstream.lake.schemas import (
     PUBLISHER_TABLES,
     QUERY_TABLES,
     QUEUE_TABLES,
+    REPLICATION_TABLES,
     SETTLE_TABLES,
     TABLES,
     TWIN_TABLES,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 5
 _WRITERS = {
     "twin": TWIN_TABLES,
-    "persist": PUBLISHER_TABLES,
+    "persist": {**PUBLISHER_TABLES, **REPLICATION_TABLES},
     "settle": SETTLE_TABLES,
     "query": QUERY_TABLES,
     "queues": QUEUE_TABLES,

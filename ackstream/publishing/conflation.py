@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DUPLICATE = "duplicate"
+OUTCOME_UNKNOWN = "outcome unknown"
+"""A number that came again was decided so long ago that nobody knows whether it was refused: no success."""
 
 
 class Run(NamedTuple):
@@ -36,14 +38,17 @@ class _Note(NamedTuple):
 class Conflation:
     """The outcomes of one client's messages, merged; they come in any order, as the parts of the system finish."""
 
-    def __init__(self, expected: int, *, failed: Mapping[int, str] | None = None) -> None:
+    def __init__(self, expected: int, *, failed: Mapping[int, str] | None = None, doubt: int = -1) -> None:
         """Begin.
 
         :param expected: the first number that is to be answered
         :param failed: what earlier ones have failed for, as far as it is known
+        :param doubt: up to this number it is not known of all
         """
+        self.doubt = doubt
         self._decided = Intervals(start=expected)
         self._asked = Intervals(start=expected)
+        self._count = 0
         self._failed = dict(failed or {})
         self._notes: list[_Note] = []
         self._order = 0
@@ -60,6 +65,11 @@ class Conflation:
         return [(first, last) for first, last in self._decided if first > self.watermark]
 
     @property
+    def held_count(self) -> int:
+        """How many numbers those are."""
+        return self._count - (self.watermark + 1 - self._decided.start)
+
+    @property
     def asked_beyond(self) -> list[Interval]:
         """The runs of those about which somebody wants to know."""
         return [(first, last) for first, last in self._asked if first > self.watermark]
@@ -72,34 +82,37 @@ class Conflation:
         """Tell whether none of some consecutive numbers is decided."""
         return first >= self._decided.start and self._decided.missing(first, last) == [(first, last)]
 
+    def again(self, seq: int) -> str:
+        """Return the answer to a number that is decided and has come again: it is a duplicate, or why it failed."""
+        return self._failed.get(seq, OUTCOME_UNKNOWN if seq <= self.doubt else DUPLICATE)
+
     def succeed(self, first: int, last: int, *, asked: bool) -> None:
         """Note that consecutive messages, none of which is decided, are durable."""
-        self._decided.add(first, last)
+        self._add(first, last)
         if asked:
             self._asked.add(first, last)
 
     def decide(self, seq: int, reason: str | None, *, asked: bool = True) -> None:
         """Note that a message is durable, or has failed for a reason.
 
-        A number that is decided already came again: that is a duplicate, or what it failed for the first time.
-
         :param asked: whether the client wants to know; a run in which nobody asked is not told
         """
         again = seq in self._decided
         if again:
-            reason = self._failed.get(seq, DUPLICATE)
+            reason = self.again(seq)
         elif reason is not None:
             self._failed[seq] = reason
         if reason is not None and asked:
             self._order += 1
             insort(self._notes, _Note(seq, self._order, reason, again))
         if not again:
-            self._decided.add(seq)
+            self._add(seq, seq)
             if asked:
                 self._asked.add(seq)
 
     def forget(self, expected: int) -> None:
-        """Forget why numbers before one failed: those that come again are duplicates."""
+        """Forget why numbers before one failed."""
+        self.doubt = max((seq for seq in self._failed if seq < expected), default=self.doubt)
         self._failed = {seq: reason for seq, reason in self._failed.items() if seq >= expected}
 
     def skip(self, expected: int) -> list[Interval]:
@@ -108,7 +121,8 @@ class Conflation:
         :param expected: a number behind the watermark
         """
         missing = self._decided.missing(self._decided.start, expected - 1)
-        self._decided.merge(missing)
+        for first, last in missing:
+            self._add(first, last)
         self._notes = [note for note in self._notes if note.seq >= expected]
         self._position = max(self._position, expected)
         return missing
@@ -125,6 +139,10 @@ class Conflation:
             self._position = max(self._position, note.seq + 1)
         self._succeed(runs, watermark)
         return runs
+
+    def _add(self, first: int, last: int) -> None:
+        self._decided.add(first, last)
+        self._count += last - first + 1
 
     def _succeed(self, runs: list[Run], last: int) -> None:
         first = self._position

@@ -15,7 +15,7 @@ from ackstream.protocol.stored import Stored
 from ackstream.publishing import commands
 from ackstream.publishing.acks import Ack
 from ackstream.publishing.commands import Command
-from ackstream.publishing.conflation import DUPLICATE, Conflation
+from ackstream.publishing.conflation import Conflation
 from ackstream.publishing.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
@@ -27,8 +27,11 @@ DAY_MS = 86_400_000
 MAX_NUMBER = 2**63 - 1
 MAX_DIGITS = len(str(MAX_NUMBER))
 NO_CLIENT, NO_NUMBER, NO_COMMAND = "no client name", "no sequence number", "no such command"
+SEQUENCE_GAP = "sequence gap"
+MAX_HELD = 10_000
+"""Messages of a client behind a hole; further ones are refused, and taken when they come again after it was filled."""
 MAX_REFUSALS = 10_000
-"""Refusals of a client that are remembered with their reasons; older ones, when they come again, are duplicates."""
+"""Refusals of a client that are remembered with their reasons; what came before the oldest is never called stored."""
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
@@ -73,16 +76,18 @@ class Ledger(msgspec.Struct):
     :ivar held: runs of decided numbers behind a hole; what became of them was not told yet
     :ivar absent: runs of them that are not in the table
     :ivar refused: reasons, by number
+    :ivar doubt: of the numbers up to it some were refused for reasons that are forgotten
     :ivar day: the UTC day of ``stored``, counted from 1970
     :ivar stored: bytes stored on that day
     """
 
     watermark: int = 0
-    highest: int = 0
+    highest: int = -1
     begins: int = 0
     held: list[Interval] = []
     absent: list[Interval] = []
     refused: dict[int, str] = {}
+    doubt: int = -1
     asked: list[Interval] = []
     flushes: list[tuple[int, str | None]] = []
     day: int = 0
@@ -104,6 +109,15 @@ class Fold(NamedTuple):
     acks: list[tuple[str, Ack]]
     stored: list[Stored]
     changed: dict[str, Ledger]
+
+    def stores(self, records: int) -> bool:
+        """Tell whether the batch, of so many records, has rows in the table."""
+        return records > sum(refused.reason is None for refused in self.refused)
+
+
+def waits(ack: Ack) -> bool:
+    """Tell whether an ack says what is durable, as a logon's does: it waits for the sync destinations."""
+    return ack.ack_type == "persisted" or ack.bookmark is not None
 
 
 def fold(
@@ -148,21 +162,21 @@ class _Desk:
         self.refused: list[Refused] = []
         self.acks: list[Ack] = []
         self._client = client
-        self._known = ledger is not None and ledger.highest > 0
+        self._known = ledger is not None and ledger.highest >= 0
         self._ledger = msgspec.structs.replace(ledger or Ledger(), refused=dict(ledger.refused) if ledger else {})
         self._rules, self._floor_ms, self._newest = rules, floor_ms, newest
         self._flushes = list(self._ledger.flushes)
         self._begin(self._ledger.watermark + 1)
         self._absent.merge(self._ledger.absent)
+        asked = Intervals(self._ledger.asked, start=self._first)
         for first, last in self._ledger.held:
             for seq in range(first, last + 1):
-                asked = any(low <= seq <= high for low, high in self._ledger.asked)
-                self._conflation.decide(seq, self._ledger.refused.get(seq), asked=asked)
+                self._conflation.decide(seq, self._ledger.refused.get(seq), asked=seq in asked)
 
     def _begin(self, expected: int) -> None:
         self._first = expected
         self._absent = Intervals(start=expected)
-        self._conflation = Conflation(expected, failed=self._ledger.refused)
+        self._conflation = Conflation(expected, failed=self._ledger.refused, doubt=self._ledger.doubt)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +192,7 @@ class _Desk:
         asked = commands.asked((run.fact.ack or "").split(","))
         first, last = run.numbers[0], run.numbers[-1]
         self._meet(first)
-        if not asked <= {"persisted"} or not self._conflation.open(first, last):
+        if not asked <= {"persisted"} or not self._conflation.open(first, last) or self._too_far(first, last):
             return False
         if (
             self._rules.daily_quota
@@ -214,10 +228,15 @@ class _Desk:
             self._refuse(fact, NO_NUMBER)
             return
         self._meet(seq)
+        command = Command("publish", fact.cid, asked, seq)
+        if self._too_far(seq, seq) and not self._conflation.decided(seq):
+            self._refuse(fact, SEQUENCE_GAP)
+            self._open(command, SEQUENCE_GAP)
+            return
         verdict = self._judge(fact)
         reason = verdict.reason
         if self._conflation.decided(seq):
-            reason = self._ledger.refused.get(seq, DUPLICATE)
+            reason = self._conflation.again(seq)
             self._refuse(fact, None)
         elif reason is not None:
             self._refuse(fact, reason)
@@ -229,11 +248,19 @@ class _Desk:
             self._refuse(fact, None)
             self._absent.add(seq)
         self._ledger.highest = max(self._ledger.highest, seq)
-        command = Command("publish", fact.cid, asked, seq)
+        self._open(command, reason)
+        self._conflation.decide(seq, reason, asked="persisted" in asked)
+
+    def _open(self, command: Command, reason: str | None) -> None:
+        """Say at once what was asked for besides ``persisted``."""
         failure = commands.refusal(command) or reason
         told = commands.opening(command, failure) + (commands.completed(command) if failure is None else [])
         self.acks += [msgspec.structs.replace(ack, client=self._client) for ack in told]
-        self._conflation.decide(seq, reason, asked="persisted" in asked)
+
+    def _too_far(self, first: int, last: int) -> bool:
+        """Tell whether with these numbers too much would wait behind a hole."""
+        beyond = first > self._conflation.watermark + 1
+        return beyond and self._conflation.held_count + last - first + 1 > MAX_HELD
 
     def _meet(self, seq: int) -> None:
         """Begin where the client said at its logon, or with what comes first where it never logged on."""
@@ -282,7 +309,11 @@ class _Desk:
         kept = min(first, watermark + 1)
         refused = self._ledger.refused = {seq: why for seq, why in self._ledger.refused.items() if seq >= kept}
         self._conflation.forget(kept)
-        self.acks += [self._answer(seq, refused[seq]) for seq in sorted(refused) if seq <= watermark]
+        if first > self._conflation.doubt:
+            self.acks += [self._answer(seq, refused[seq]) for seq in sorted(refused) if seq <= watermark]
+        else:
+            # not all that was refused is known: what it keeps shall come again, and each is answered by itself
+            watermark = first - 1
         wanted = _milliseconds(fact.conflation)
         self.acks.append(
             Ack(
@@ -308,7 +339,10 @@ class _Desk:
         ready = [flush for flush in self._flushes if flush[0] <= watermark]
         self.acks += [Ack(ack_type="persisted", client=self._client, cid=cid) for _, cid in ready]
         ledger.flushes = [flush for flush in self._flushes if flush[0] > watermark]
-        for seq in sorted(ledger.refused)[:-MAX_REFUSALS]:
+        told = sorted(seq for seq in ledger.refused if seq <= watermark)
+        ledger.doubt = self._conflation.doubt
+        for seq in told[:-MAX_REFUSALS]:
+            ledger.doubt = seq
             del ledger.refused[seq]
         return ledger
 

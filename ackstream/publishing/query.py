@@ -17,35 +17,41 @@ import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream import sink
 from ackstream.lake import tables
-from ackstream.lake.schemas import MESSAGES, PUBLISHER_TABLES, PUBLISHERS
+from ackstream.lake.schemas import PUBLISHER_TABLES, PUBLISHERS
 from ackstream.protocol import stored
+from ackstream.publishing import records
 from ackstream.publishing.acks import encode_ack
 from ackstream.publishing.columns import Columns
-from ackstream.publishing.ledger import Fold, Ledger, fold
+from ackstream.publishing.ledger import Fold, Ledger, fold, waits
+from ackstream.publishing.release import Release
 from ackstream.publishing.verdicts import Entitlement, Rules
 from ackstream.source import source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ackstream.protocol.stored import Stored
+    from ackstream.publishing.acks import Ack
     from ackstream.settings import Settings
 
 NAME = "persist"
-TOPICS = ("messages", "publisher-acks", "stored")
+TOPICS = ("messages", "publisher-acks", "stored", "destinations")
 ROWS_A_FILE = 100_000
 
-_HEADERS = {
-    "client": "client", "seq": "seq", "command": "command", "cid": "cid", "ack": "ack", "subject": "topic",
-    "ttl": "ttl", "first": "first", "conflation": "ack-conflation",
-}  # fmt: skip
-"""Columns, and the record headers they come from."""
-
-_REFUSED = pa.schema(
-    [("refused_partition", pa.int32()), ("refused_offset", pa.int64()), ("refused_reason", pa.string())]
+_LEDGERS = pa.schema(
+    [
+        ("client", pa.string()),
+        ("last_seq", pa.int64()),
+        ("told", pa.int64()),
+        ("state", pa.string()),
+        ("acks", pa.string()),
+    ]
 )
-_LEDGERS = pa.schema([("client", pa.string()), ("last_seq", pa.int64()), ("state", pa.string())])
 _TOLD = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
 
 _encode = msgspec.json.Encoder().encode
@@ -70,13 +76,16 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
         headers=True,
     )
     when = {"availableNow": True} if available_now else {"processingTime": f"{settings.persist.interval} milliseconds"}
-    return (
+    release = Release(spark, settings)
+    query = (
         stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, Persist(settings)))
+        .foreachBatch(partial(_write, Persist(settings, release)))
         .trigger(**when)
         .start()
     )
+    release.follow(query)
+    return query
 
 
 def rules(settings: Settings) -> Rules:
@@ -96,9 +105,13 @@ def rules(settings: Settings) -> Rules:
 class Persist:
     """The clients' ledgers in memory, and what a batch does with them."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Start without ledgers: the first batch tells as of when they are needed."""
+    def __init__(self, settings: Settings, release: Release) -> None:
+        """Start without ledgers: the first batch tells as of when they are needed.
+
+        :param release: tells what waits for the sync destinations
+        """
         self._settings = settings
+        self._release = release
         self._rules = rules(settings)
         self._ledgers: dict[str, Ledger] | None = None
         self._first = 0
@@ -113,67 +126,52 @@ class Persist:
         if self._ledgers is None:
             self._first, self._ledgers = load(spark, self._settings, query_id, batch_id)
         # read twice, which costs less than keeping the values in between
-        records = _with_headers(frame)
-        facts = records.select(
-            "partition",
-            "offset",
-            F.unix_millis("timestamp").alias("timestamp"),
-            F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-            *[F.col(name).alias("topic" if name == "subject" else name) for name in _HEADERS],
-        ).toArrow()
+        found = records.with_headers(frame)
+        facts = records.facts(found)
         if not facts.num_rows:
             return
         batch = self._first + batch_id
         floor_ms = self._settings.persist.interval
         result = fold(Columns.of(facts), self._ledgers, self._rules, floor_ms=floor_ms, batch=batch)
-        work = [partial(self._append_messages, records, result, facts.num_rows, query_id, batch)]
+        work = [partial(self._append_messages, found, result, facts.num_rows, query_id, batch)]
         if result.changed:
             work.append(partial(self._append_ledgers, spark, result, query_id, batch))
-        with ThreadPoolExecutor(len(work), thread_name_prefix=NAME) as pool:
-            # the threads keep the query's job group, so that stopping the query stops them
+        # the threads keep the query's job group, so that stopping the query stops them; one after the other where acks
+        # wait in the ledgers' rows: what is there to be told is stored
+        with ThreadPoolExecutor(1 if self._release.gates else len(work), thread_name_prefix=NAME) as pool:
             for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
                 future.result()
         self._ledgers.update(result.changed)
-        tell(spark, self._settings, result)
+        if self._release.gates:
+            tell(spark, self._settings, [entry for entry in result.acks if not waits(entry[1])], result.stored)
+            self._release.committed(batch, stored=result.stores(facts.num_rows))
+        else:
+            tell(spark, self._settings, result.acks, result.stored)
 
-    def _append_messages(self, records: DataFrame, result: Fold, count: int, query_id: str, batch: int) -> None:
-        rows = _judged(records, result).withColumns(
-            {
-                "received_at": F.col("timestamp"),
-                "query_id": F.lit(query_id),
-                "batch": F.lit(batch).cast("long"),
-                "seq": F.expr("try_cast(seq AS BIGINT)"),
-                "ttl_ms": F.expr("try_cast(ttl AS BIGINT)"),
-                "day": F.to_date("timestamp"),
-            }
-        )
-        self._append(
-            rows.select(*MESSAGES.fieldNames()).coalesce(-(-count // ROWS_A_FILE)), "messages", query_id, batch
-        )
+    def _append_messages(self, found: DataFrame, result: Fold, count: int, query_id: str, batch: int) -> None:
+        rows = records.rows(found, result.refused, query_id, batch).coalesce(-(-count // ROWS_A_FILE))
+        tables.append(rows, self._settings.lake, "messages", query_id, batch)
 
     def _append_ledgers(self, spark: SparkSession, result: Fold, query_id: str, batch: int) -> None:
-        clients = list(result.changed)
-        ledgers = list(result.changed.values())
+        waiting: dict[str, list[Ack]] = {}
+        if self._release.gates:
+            for client, ack in result.acks:
+                if waits(ack):
+                    waiting.setdefault(client, []).append(ack)
+        ledgers = result.changed.values()
         arrow = pa.Table.from_pydict(
             {
-                "client": clients,
+                "client": list(result.changed),
                 "last_seq": [ledger.watermark for ledger in ledgers],
+                "told": [self._release.told] * len(ledgers),
                 "state": [_encode(ledger).decode() for ledger in ledgers],
+                "acks": [_encode(waiting[client]).decode() if client in waiting else None for client in result.changed],
             },
             schema=_LEDGERS,
         )
         own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long")}
         rows = spark.createDataFrame(arrow).withColumns(own).select(*PUBLISHERS.fieldNames())
-        self._append(rows.coalesce(1), "publishers", query_id, batch)
-
-    def _append(self, rows: DataFrame, table: str, query_id: str, batch: int) -> None:
-        (
-            rows.write.format("delta")
-            .mode("append")
-            .option("txnAppId", f"{query_id}/{table}")
-            .option("txnVersion", batch)
-            .save(tables.location(self._settings.lake, table))
-        )
+        tables.append(rows.coalesce(1), self._settings.lake, "publishers", query_id, batch)
 
 
 def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Ledger]]:
@@ -192,61 +190,20 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
     return first, {client: _decode(state) for client, state in newest.collect()}
 
 
-def tell(spark: SparkSession, settings: Settings, result: Fold) -> None:
+def tell(
+    spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, Ack]], stored_now: Sequence[Stored]
+) -> None:
     """Write to their topics what a batch has to say: of each client in order."""
     kafka = settings.kafka
-    records = [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in result.acks]
-    records += [(kafka.topic("stored"), record.client, stored.write(record)) for record in result.stored]
-    if not records:
+    told = [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in acks]
+    told += [(kafka.topic("stored"), record.client, stored.write(record)) for record in stored_now]
+    if not told:
         return
-    columns = zip(*records, strict=True)
+    columns = zip(*told, strict=True)
     arrow = pa.Table.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, _TOLD, strict=True)], schema=_TOLD
     )
-    (
-        spark.createDataFrame(arrow)
-        # one task: what concerns one client stays in order
-        .coalesce(1)
-        .write.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
-        .option("kafka.linger.ms", "5")
-        .save()
-    )
-
-
-def _with_headers(frame: DataFrame) -> DataFrame:
-    """Give each header that means something a column; the application's own remain in ``headers``."""
-    found = {name: F.col("found")[header] for name, header in {**_HEADERS, "key": "key"}.items()}
-    ours = [*_HEADERS.values(), "key", "ack-immediately"]
-    count = sum((F.col("found")[name].isNotNull().cast("int") for name in ours), F.lit(0))
-    own = F.transform(
-        F.filter("headers", lambda header: ~header["key"].isin(ours)),
-        lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
-    )
-    # functions over arrays are slow: they are for those records alone that have headers of their own
-    others = F.when(F.size("headers") > count, own)
-    texts = {name: F.make_valid_utf8(value.cast("string")) for name, value in found.items() if name != "key"}
-    return frame.withColumn("found", F.map_from_entries("headers")).select(
-        *("topic", "partition", "offset", "timestamp", "value"),
-        found["key"].alias("key"),
-        others.alias("headers"),
-        *[value.alias(name) for name, value in texts.items()],
-    )
-
-
-def _judged(records: DataFrame, result: Fold) -> DataFrame:
-    """Leave out what is no message or there already; say of the others why they were refused, if they were."""
-    if not result.refused:
-        return records.withColumn("reason", F.lit(None).cast("string"))
-    columns = zip(*result.refused, strict=True)
-    arrow = pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _REFUSED, strict=True)], schema=_REFUSED
-    )
-    refused = F.broadcast(records.sparkSession.createDataFrame(arrow))
-    same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
-    joined = records.join(refused, same, "left").withColumn("reason", F.col("refused_reason"))
-    return joined.where(F.col("refused_offset").isNull() | F.col("reason").isNotNull())
+    sink.write(spark.createDataFrame(arrow), kafka)
 
 
 def _write(persist: Persist, frame: DataFrame, batch_id: int) -> None:

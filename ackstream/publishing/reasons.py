@@ -72,6 +72,14 @@ class NotSupportedError(RefusedError):
     """The command cannot be asked for that."""
 
 
+class OutcomeUnknownError(RefusedError):
+    """The message came again, and what became of it is forgotten: the table ``messages`` tells."""
+
+
+class SequenceGapError(RefusedError):
+    """Too many messages wait behind a number that never came; this one can come again once it has."""
+
+
 class SpoolOverQuotaError(RefusedError):
     """The destination is full."""
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.stored import Stored
-from ackstream.publishing.ledger import Fact, Fold, Ledger, Refused, fold
+from ackstream.publishing import ledger
+from ackstream.publishing.ledger import Fact, Fold, Ledger, Refused, Run, fold, waits
 from ackstream.publishing.verdicts import Entitlement, Rules
 
 RULES = Rules(entitlements=(Entitlement(("*",), ("open*",)),), max_bytes=100, daily_quota=1000)
@@ -174,6 +175,72 @@ def test_a_number_that_is_none_stops_nothing(text: str) -> None:
     assert result.changed["p1"].watermark == 1
 
 
+def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_HELD", 2)
+    first = _fold(_facts(1, 3, 4, 5, ack="processed,persisted"))
+    assert first.refused == [Refused(0, 3, "sequence gap")]
+    assert _told(first)[-2:] == [("processed", None, None, "sequence gap"), ("persisted", None, 1, None)]
+    # what is held already comes again as it may, and behind the filled hole there is room
+    second = _fold([_fact(7, 4), _fact(8, 2), _fact(9, 5)], first.changed)
+    assert second.refused == [Refused(0, 7, None)]
+    assert second.stored == [Stored("p1", 2, 5, 7)]
+
+
+def test_a_run_that_is_too_long_to_wait_is_taken_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_HELD", 2)
+    members = _facts(3, 4, 5)
+    run = Run(members[0], range(3, 6), 30, 10, 1002, lambda: members)
+    first = _fold([*_facts(1), run])
+    assert first.refused == [Refused(0, 2, "sequence gap")]
+    assert first.changed["p1"].held == [(3, 4)]
+
+
+def test_no_refusal_is_forgotten_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_REFUSALS", 2)
+    first = _fold([_fact(seq, seq, topic="open" if seq in (1, 4) else "secret") for seq in range(1, 7)])
+    assert sorted(first.changed["p1"].refused) == [5, 6]
+    # it keeps what it has of these: nothing is called stored before each was asked for
+    second = _fold([_logon(7, first="2")], first.changed)
+    assert _told(second) == [("processed", "l", 1, None)]
+    third = _fold([_fact(seq, seq) for seq in range(2, 7)], second.changed)
+    assert _told(third) == [
+        ("persisted", None, 2, "outcome unknown"),
+        ("persisted", None, 3, "outcome unknown"),
+        ("persisted", None, 4, "duplicate"),
+        ("persisted", None, 5, "not entitled"),
+        ("persisted", None, 6, "not entitled"),
+    ]
+    assert third.stored == []
+    assert _told(_fold([_logon(8, first="5")], third.changed))[-1] == ("processed", "l", 6, None)
+
+
+def test_what_a_client_did_not_keep_is_no_success_when_it_comes_again() -> None:
+    first = _fold([*_facts(1, 2), _fact(3, 3, topic="secret"), _logon(4, first="4")])
+    assert _told(_fold([_fact(5, 3)], first.changed)) == [("persisted", None, 3, "outcome unknown")]
+
+
+def test_a_message_with_the_number_zero_is_stored_once() -> None:
+    first = _fold(_facts(0))
+    assert first.stored == [Stored("p1", 0, 0, 7)]
+    assert _fold(_facts(0), first.changed).refused == [Refused(0, 0, None)]
+
+
+def test_a_batch_without_messages_is_told_apart() -> None:
+    assert _fold(_facts(1)).stores(1)
+    assert _fold([_fact(0, 1, client=None)]).stores(1)
+    assert not _fold([_logon(0)]).stores(1)
+
+
+@pytest.mark.parametrize("cid", [None, "l"])
+def test_what_is_about_durability_waits_and_what_is_about_arrival_does_not(cid: str | None) -> None:
+    asked = {"ack": "received,processed,persisted,completed"}
+    result = _fold([_fact(0, 1, cid=cid, **asked), _logon(1), _fact(2, None, command="flush", cid="f")])
+    assert [ack.ack_type for _, ack in result.acks if not waits(ack)] == ["received", "processed", "completed"]
+    assert [(ack.ack_type, ack.cid) for _, ack in result.acks if waits(ack)] == [
+        ("persisted", None), ("processed", "l"), ("persisted", "f"),
+    ]  # fmt: skip
+
+
 def test_nothing_asked_nothing_told() -> None:
     assert _fold(_facts(1, ack="none")).acks == []
 
@@ -222,13 +289,13 @@ def test_it_does_not_matter_where_batches_are_cut(numbers: list[int | str], cut:
 
 
 def _learnt(*folds: Fold) -> dict[int, str | None]:
-    """Return what became of each number; duplicates say nothing new."""
+    """Return what became of each number; the answers to what came again say nothing new."""
     learnt: dict[int, str | None] = {}
     for result in folds:
         for _, ack in result.acks:
             if ack.ack_type == "persisted" and ack.seq is not None and ack.first is not None:
                 for seq in range(ack.first, ack.seq + 1):
-                    if ack.reason != "duplicate":
+                    if ack.reason not in ("duplicate", "outcome unknown"):
                         assert learnt.setdefault(seq, ack.reason) == ack.reason
     return learnt
 

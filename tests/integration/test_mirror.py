@@ -1,0 +1,235 @@
+"""Replication: what persist tells while destinations lag, and what their mirrors copy."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import wait
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from delta.tables import DeltaTable
+from kafka import KafkaProducer
+
+from ackstream.client.publisher import Publisher
+from ackstream.destinations import Destination
+from ackstream.errors import StartError
+from ackstream.lake import tables
+from ackstream.lake.schemas import PUBLISHER_TABLES
+from ackstream.protocol import replicated, stored
+from ackstream.publishing import mirror, query
+from ackstream.publishing.acks import Ack, decode_ack
+from ackstream.publishing.mirror import Mirror
+from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
+from ackstream.topics import ensure_topics
+from tests.integration.system import eventually, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def settings(kafka: Kafka, tmp_path: Path) -> Settings:
+    made = Settings(
+        kafka=kafka,
+        lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
+        persist=Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),)),  # type: ignore[arg-type]
+        destinations=tuple(
+            Destination.model_validate({"path": str(tmp_path / name), "name": name, **rules})
+            for name, rules in {
+                "standby": {
+                    "type": "sync", "ack_conflation_interval": "300ms", "check_interval": "100ms",
+                    "downgrade_age": "6s", "upgrade_age": "1s",
+                },
+                "far": {"type": "async"},
+            }.items()
+        ),
+    )  # fmt: skip
+    ensure_topics(made, query.TOPICS)
+    return made
+
+
+@contextmanager
+def _persisting(spark: SparkSession, settings: Settings) -> Iterator[Any]:
+    started = query.start(spark, settings)
+    try:
+        yield started
+        assert started.exception() is None
+    finally:
+        started.stop()
+
+
+@contextmanager
+def _mirroring(spark: SparkSession, settings: Settings) -> Iterator[None]:
+    """Run the mirror of the first destination."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run(spark, settings, settings.destinations[0], stop)
+        except Exception as error:  # noqa: BLE001 - for the test's own thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+
+
+def _decided(settings: Settings) -> int:
+    """Return the number up to which everything is decided and in the table."""
+    return max((stored.read(record.value).last for record in records(settings.kafka, "stored")), default=0)
+
+
+def _told(settings: Settings) -> list[Ack]:
+    return [decode_ack(record.value) for record in records(settings.kafka, "publisher-acks")]
+
+
+def _persisted(settings: Settings) -> list[tuple[int | None, str | None]]:
+    return [(ack.seq, ack.reason) for ack in _told(settings) if ack.ack_type == "persisted"]
+
+
+def _rows(spark: SparkSession, lake: Lake) -> list[tuple[Any, ...]]:
+    rows = tables.read(spark, lake, "messages").orderBy("client", "seq").collect()
+    return [(row.client, row.seq, row.batch, row.reason, bytes(row.value)) for row in rows]
+
+
+def _there(settings: Settings) -> Lake:
+    return settings.lake.model_copy(update={"path": settings.destinations[0].path})
+
+
+def _changes(spark: SparkSession, settings: Settings) -> list[tuple[str, str, str]]:
+    rows = tables.read(spark, settings.lake, "destinations").orderBy("changed_at").collect()
+    return [(row.destination, row.mode, row.cause) for row in rows]
+
+
+def test_persisted_waits_for_sync_destinations_until_they_are_too_far_behind(
+    spark: SparkSession, settings: Settings
+) -> None:
+    tables.create(spark, settings.lake, PUBLISHER_TABLES)
+    # its table takes seconds to be made
+    Mirror(spark, settings, settings.destinations[0])
+    with _persisting(spark, settings) as running, Publisher(settings.kafka, client="p1") as publisher:
+
+        def publish(*numbers: int) -> list[Any]:
+            return [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in numbers]
+
+        # nobody mirrors: AMPS-13 with a destination that takes for ever, and an async one that nobody waits for
+        futures = publish(1, 2, 3, 4, 5)
+        eventually(running, lambda: _decided(settings) == 5, "the messages to be stored")
+        assert _persisted(settings) == []
+        assert publisher.unpersisted_count == 5
+        with _mirroring(spark, settings):
+            wait(futures, PATIENCE)
+            assert [future.exception() is None for future in futures] == [True, True, False, True, True]
+            acks = [entry for entry in _persisted(settings) if entry[0] is not None]
+            assert acks[-1] == (5, None)
+            assert (3, "not entitled") in acks
+            assert [seq for seq, _ in acks] == sorted(seq for seq, _ in acks if seq is not None)
+        # AMPS-14: silent, then too old
+        futures = publish(*range(6, 16))
+        eventually(running, lambda: _decided(settings) == 15, "more messages to be stored")
+        assert _persisted(settings)[-1] == (5, None)
+        assert wait(futures, PATIENCE).done == set(futures)
+        assert _changes(spark, settings) == [("standby", "async", "downgrade")]
+        publish(16)[0].result(PATIENCE)
+        with _mirroring(spark, settings):
+            eventually(
+                running,
+                lambda: _changes(spark, settings)[1:] == [("standby", "sync", "upgrade")],
+                "the destination to be waited for again",
+            )
+            assert publish(17)[0].result(PATIENCE).seq == 17
+        assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
+    # AMPS-15: the interval of the destination is one of its own
+    reports = [record for record in records(settings.kafka, "destinations") if replicated.read(record.value).batch >= 0]
+    times = [record.timestamp for record in reports]
+    assert all(later - earlier >= 300 for earlier, later in pairwise(times))
+
+
+def _send(settings: Settings, *commands: dict[str, Any]) -> None:
+    """Send records of a client as any program could write them."""
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, acks="all")
+    for command in commands:
+        headers = [(name, str(value).encode()) for name, value in {"client": "p1", **command}.items()]
+        producer.send(settings.kafka.topic("messages"), b"x", b"p1", headers)
+    producer.close()
+
+
+def test_what_was_stored_and_not_told_is_told_after_a_restart_with_the_same_ids(
+    spark: SparkSession, settings: Settings
+) -> None:
+    asked = {"ack": "received,processed,persisted", "topic": "open"}
+    late = [("persisted", None), ("persisted", "f"), ("processed", "l")]
+
+    def told() -> list[tuple[str, str | None]]:
+        return [(ack.ack_type, ack.cid) for ack in _told(settings)]
+
+    with _persisting(spark, settings) as running:
+        _send(settings, {"seq": 1, "cid": "c", **asked}, {"command": "flush", "cid": "f"})
+        eventually(running, lambda: _decided(settings) == 1, "the message to be stored")
+        _send(settings, {"command": "logon", "cid": "l"}, {"command": "dance", "cid": "d"})
+        eventually(running, lambda: len(told()) == 3, "what waits for nobody to be told")
+        assert told() == [("received", "c"), ("processed", "c"), ("processed", "d")]
+    with _mirroring(spark, settings):
+        for _ in range(2):
+            # without a new message in between it cannot know that it has told everything
+            with _persisting(spark, settings) as running:
+                eventually(running, lambda: told()[-len(late) :] == late, "the rest to be told")
+    assert {entry: told().count(entry) for entry in told()[3:]} == dict.fromkeys(late, told().count(late[0]))
+    assert len({ack.ack_id for ack in _told(settings)}) == 6
+
+
+def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = settings.destinations[0]
+    with pytest.raises(StartError, match="start the persist job"):
+        Mirror(spark, settings, destination)
+    tables.create(spark, settings.lake, PUBLISHER_TABLES)
+    _put(spark, settings, [(0, 2), (1, 1), (2, 3)])
+    monkeypatch.setattr(mirror, "ROWS_AT_ONCE", 3)
+    one, other = Mirror(spark, settings, destination), Mirror(spark, settings, destination)
+    assert (one.copy(), one.last) == (True, 1)
+    # it was to write the same, under the same name
+    assert (other.copy(), other.last) == (True, 1)
+    assert (one.copy(), one.last) == (False, 2)
+    assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
+    # what is compacted is not new
+    DeltaTable.forPath(spark, tables.location(settings.lake, "messages")).optimize().executeCompaction()
+    again = Mirror(spark, settings, destination)
+    assert (again.last, again.copy()) == (2, False)
+    _put(spark, settings, [(3, 1)])
+    assert (again.copy(), again.last) == (False, 3)
+    assert [(other.copy(), other.last) for _ in range(2)] == [(True, 3), (False, 3)]
+    assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
+    elsewhere = settings.model_copy(
+        update={"lake": settings.lake.model_copy(update={"path": f"{settings.lake.path}-2"})}
+    )
+    tables.create(spark, elsewhere.lake, PUBLISHER_TABLES)
+    with pytest.raises(StartError, match="messages of another lake"):
+        Mirror(spark, elsewhere, destination)
+
+
+def _put(spark: SparkSession, settings: Settings, batches: list[tuple[int, int]]) -> None:
+    """Write so many rows of each batch."""
+    for batch, count in batches:
+        rows = spark.range(count).selectExpr(
+            "'p1' AS client", "timestamp'2026-11-21 12:00:00' AS received_at", f"{batch}L AS batch",
+            f"{batch * 10} + id AS seq", "'q' AS query_id", "encode('x', 'UTF-8') AS value", "'t' AS topic",
+            "0 AS partition", f"{batch * 10} + id AS offset", "date'2026-11-21' AS day",
+        )  # fmt: skip
+        tables.append(rows, settings.lake, "messages", "q", batch)
