@@ -89,7 +89,7 @@ class QueryClient(Closing):
     ) -> MessageStream:
         """Ask for the state of the world: of each key the newest message.
 
-        :param filter: such as ``/order/price > 10 AND /state = 'open'``
+        :param filter: such as ``/order/price > 10 AND /state = 'open'``, or RQL: ``gt(order/price,10)``
         :param order_by: paths, ``/price DESC, /id``; else the order in which the messages came
         :param top_n: how many at most; 0 to have them counted alone (``stats``)
         :param keys: only these

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ackstream.publishing import selections
 from ackstream.publishing.acks import Ack, unsupported
-from ackstream.publishing.filters import BadFilterError, parse_filter
+from ackstream.publishing.filters import BadFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,7 @@ def refusal(command: Command) -> str | None:
     """Return why a command cannot be done, as far as the command alone tells; ``None``: it can."""
     if command.filter is not None:
         try:
-            parse_filter(command.filter)
+            selections.read(command.filter)
         except BadFilterError:
             return BAD_FILTER
     bookmark = command.bookmark

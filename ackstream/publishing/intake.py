@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.options import options
 from ackstream.protocol import stored
-from ackstream.publishing import commands, filters, requests, results
+from ackstream.publishing import commands, filters, requests, results, selections
 from ackstream.publishing.requests import UnreadableError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _sound(spark: SparkSession, request: Request) -> bool:
     if text is None or request.reason is not None:
         return True
     try:
-        for pattern in filters.patterns(text):
+        for pattern in filters.patterns(text) if isinstance(selections.read(text), str) else ():
             spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark asks it no sooner than it runs
         spark.createDataFrame([], "key BINARY, value STRING").where(results.condition(request))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is this command's affair

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import message_log
 from ackstream.lake.message_log import PLACE, Moment
-from ackstream.publishing import positions
+from ackstream.publishing import positions, selections
 from ackstream.publishing.acks import encode_ack
-from ackstream.publishing.filters import field, parse_filter
+from ackstream.publishing.filters import field
 from ackstream.publishing.steps import Delivered, Framed, Selected, Told
 
 if TYPE_CHECKING:
@@ -80,7 +80,15 @@ def condition(request: Request) -> Column:
     if request.keys:
         return F.col("key").isin([key.encode() for key in request.keys])
     text = request.command.filter
-    return F.lit(True) if text is None else F.expr(parse_filter(text)).cast("boolean")  # noqa: FBT003 - Spark's way
+    return F.lit(True) if text is None else _fits(text)  # noqa: FBT003 - Spark's way
+
+
+def _fits(text: str) -> Column:
+    selection = selections.read(text)
+    if isinstance(selection, str):
+        return F.expr(selection).cast("boolean")
+    found: Column = F.udf(lambda value: selections.fits(selection, value), "boolean", useArrow=True)("value")
+    return found
 
 
 def _spoken(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
@@ -147,7 +155,7 @@ def _messages(spark: SparkSession, lake: Lake, step: Delivered, number: int) -> 
 
 def _matching(topic: str, text: str | None) -> Column:
     of_topic = F.col("subject") == topic
-    return of_topic if text is None else of_topic & F.expr(parse_filter(text)).cast("boolean")
+    return of_topic if text is None else of_topic & _fits(text)
 
 
 def _with_text(messages: DataFrame) -> DataFrame:

@@ -102,6 +102,8 @@ def _ids(told: list[dict[str, Any]]) -> list[Any]:
         ("LENGTH(/state) + 1 = 5 AND UPPER(state) = 'OPEN'", [0, 1]),
         ("/id % 2 = 1 OR SUBSTRING(/state, 1, 2) = 'cl'", [1, 2, 3]),
         ("/price / 0 > 1", []),
+        ('and(eq(state,"open"),gt(price,7))', [1]),
+        ('or(like(order/by,"a*"),exists(done))', [2, 3]),
     ],
 )
 def test_filters_take_numbers_as_numbers_and_never_fail(
@@ -150,6 +152,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
         Subscription("b", "same", "c2", "0-2", "orders"),
         Subscription("b", "dear", "c3", "0-3", "orders", "/price > 7"),
         Subscription("b", "other", "c4", "0-4", "trades"),
+        Subscription("b", "rql", "c5", "0-5", "orders", "ge(price,10.5)"),
     )
     last = Told("b", "0-9/1", Ack(ack_type="completed", client="b", cid="c3"))
     told = _told(apart, lake, Delivered(subscribers, Position(0, 0, 0), positions.end(1)), last)
@@ -159,6 +162,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
     assert [row["value"] for row in seen["same"]] == [row["value"] for row in seen["all"]]
     assert _ids(seen["dear"]) == [2, 1]
     assert [row["value"] for row in seen["other"]] == [b"no JSON"]
+    assert _ids(seen["rql"]) == [1]
     row = seen["dear"][0]
     assert row["bookmark"].decode() == positions.bookmark(Position(1, 0, 12), "orders")
     assert (row["id"], row["key"], row["client"]) == (b"0-3/1|0|12", b"c", b"p1")

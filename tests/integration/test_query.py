@@ -1,0 +1,328 @@
+"""Commands over the messages: publishers, Kafka, the persist and the query job, and clients together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from ackstream.client.bookmarks import MemoryBookmarks
+from ackstream.client.message_stream import CommandTimeout
+from ackstream.client.publisher import Publisher
+from ackstream.client.query_client import QueryClient
+from ackstream.client.query_link import QueryLink
+from ackstream.publishing import query, service
+from ackstream.publishing.acks import decode_ack
+from ackstream.publishing.reasons import BadFilterError, InvalidBookmarkError, NotSupportedError, RefusedError
+from ackstream.settings import Kafka, Lake, Persist, Query, Settings
+from ackstream.topics import ensure_topics
+from tests.integration.system import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.client.message_stream import Message, MessageStream
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 30.0
+COLUMNS = "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, key BINARY, value BINARY, "
+COLUMNS += "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+class System:
+    """Both jobs, topics and tables of their own."""
+
+    def __init__(self, spark: SparkSession, broker: str, path: Path) -> None:
+        kafka = Kafka(bootstrap=broker, topic_prefix=f"query{os.getpid()}-", partitions=2)
+        self.settings = Settings(
+            kafka=kafka,
+            persist=Persist(interval="100ms", topics=("orders*", "trades")),
+            query=Query(interval="50ms"),
+            lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
+        )
+        self.kafka = kafka
+        ensure_topics(self.settings, {*query.TOPICS, *service.TOPICS})
+        self.spark = spark
+        self.persist = query.start(spark, self.settings)
+        self.query = service.start(spark, self.settings)
+        self._publisher = Publisher(kafka, client="p1")
+
+    def close(self) -> None:
+        self._publisher.close()
+        self.persist.stop()
+        self.query.stop()
+
+    def restart(self) -> None:
+        self.query.stop()
+        self.query = service.start(self.spark, self.settings)
+
+    def publish(self, topic: str, values: Iterable[Any], *, keyed: bool = False) -> None:
+        for value in values:
+            key = str(value["id"]).encode() if keyed else None
+            self._publisher.publish(json.dumps(value).encode(), topic=topic, key=key)
+        self._publisher.publish_flush(PATIENCE)
+
+    def client(self, name: str, **options: Any) -> QueryClient:
+        return QueryClient(self.kafka, client=name, timeout=PATIENCE, **options)
+
+    def records(self, topic: str, key: str | None = None) -> list[Any]:
+        """Read a topic whole, or what there is for a key."""
+        name = self.kafka.topic(topic)
+        consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, auto_offset_reset="earliest")
+        try:
+            places = [TopicPartition(name, number) for number in range(2)]
+            consumer.assign(places)
+            ends = consumer.end_offsets(places)
+            found: list[Any] = []
+            while any(consumer.position(place) < ends[place] for place in places):
+                for records in consumer.poll(timeout_ms=200).values():
+                    found += records
+            return [record for record in found if key is None or record.key == key.encode()]
+        finally:
+            consumer.close()
+
+    def seen(self, client: str, cid: str) -> list[str]:
+        """Return what a command has brought, in order: types of acks, values of messages."""
+        found = []
+        for record in self.records("query-results", client):
+            said = dict(record.headers)
+            if said.get("cid") == cid.encode():
+                command = said["command"].decode()
+                found.append(
+                    f"ack:{decode_ack(record.value).ack_type}"
+                    if command == "ack"
+                    else command
+                    if record.value is None
+                    else str(json.loads(record.value)["n"])
+                )
+        return found
+
+
+@pytest.fixture(scope="module")
+def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    started = System(spark, broker, tmp_path_factory.mktemp("query"))
+    yield started
+    started.close()
+
+
+def _numbers(messages: Iterable[Message]) -> list[int]:
+    return [json.loads(message.value or b"")["n"] for message in messages]
+
+
+def _next(stream: MessageStream, count: int) -> list[Message]:
+    found = [stream.receive(PATIENCE) for _ in range(count)]
+    return [message for message in found if message is not None]
+
+
+def _nothing_more(system: System, client: QueryClient, stream: MessageStream) -> None:
+    """Let a message pass that another subscription gets: there is no other one for this stream before it."""
+    with_mark = client.subscribe("trades")
+    system.publish("trades", [{"n": 0}])
+    assert with_mark.receive(PATIENCE) is not None
+    client.unsubscribe(with_mark)
+    assert stream.receive(0) is None
+
+
+def test_amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_it_stops(system: System) -> None:
+    topic = "orders-23"
+    system.publish(topic, [{"n": n} for n in range(1, 101)])
+    with system.client("replayer") as client:
+        stream = client.execute("subscribe", ["received", "completed"], topic=topic, bookmark="EPOCH")
+        old = _next(stream, 100)
+        assert stream.wait("completed", PATIENCE).bookmark
+        system.publish(topic, [{"n": n} for n in range(101, 104)])
+        new = _next(stream, 3)
+        assert _numbers([*old, *new]) == list(range(1, 104))
+        order = system.seen("replayer", stream.cid)
+        assert order == [
+            "ack:received",
+            "ack:processed",
+            *map(str, range(1, 101)),
+            "ack:completed",
+            "101",
+            "102",
+            "103",
+        ]
+        # a range takes its ends in, or not
+        closed = client.subscribe(topic, bookmark=f"[{old[9].bookmark}:{old[19].bookmark}]")
+        half = client.subscribe(topic, bookmark=f"({old[9].bookmark}:{old[19].bookmark})")
+        assert _numbers(closed) == list(range(10, 21))
+        assert _numbers(half) == list(range(11, 20))
+        system.publish(topic, [{"n": 104}])
+        assert _numbers(_next(stream, 1)) == [104]
+        assert system.seen("replayer", closed.cid) == ["ack:processed", *map(str, range(10, 21)), "ack:completed"]
+
+
+def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_nothing_matched(
+    system: System, tmp_path: Path
+) -> None:
+    topic, store = "orders-25", tmp_path / "reader.bookmarks"
+    system.publish(topic, [{"n": n} for n in range(1, 6)])
+    with system.client("reader", bookmarks=store) as client:
+        stream = client.subscribe(topic, bookmark="MOST_RECENT", sub_id="mine")
+        messages = _next(stream, 5)
+        for index in (0, 1, 3):
+            messages[index].discard()
+    with system.client("reader", bookmarks=store) as client:
+        stream = client.subscribe(topic, "/n <= 5", bookmark="MOST_RECENT", sub_id="mine")
+        again = _next(stream, 2)
+        assert _numbers(again) == [3, 5]
+        for message in again:
+            message.discard()
+        before = stream.wait("persisted", PATIENCE).bookmark
+        # what comes now matches nothing, and the bookmark goes on
+        system.publish(topic, [{"n": n} for n in range(6, 9)])
+        eventually(system.query, lambda: stream.wait("persisted").bookmark != before, "a later bookmark")
+        newest = stream.wait("persisted").bookmark
+    with system.client("reader", bookmarks=store) as client:
+        stream = client.subscribe(topic, bookmark="MOST_RECENT", sub_id="mine")
+        said = dict(system.records("queries", "reader")[-1].headers)
+        assert said["bookmark"].decode() >= str(newest)
+        stream.wait("completed", PATIENCE)
+        assert stream.receive(0) is None
+
+
+def test_amps_27_28_queries_and_deletes_count(system: System) -> None:
+    topic = "orders-27"
+    system.publish(topic, [{"id": n, "n": n, "price": 0} for n in range(200)], keyed=True)
+    system.publish(topic, [{"id": n, "n": n, "price": n} for n in range(200)], keyed=True)
+    with system.client("analyst") as client:
+        found = client.sow(topic, "/price < 24", top_n=10, order_by="/price DESC")
+        assert _numbers(found) == list(range(23, 13, -1))
+        assert (found.stats.topic_matches, found.stats.matches, found.stats.records_returned) == (200, 24, 10)
+        assert system.seen("analyst", found.cid) == [
+            "ack:processed", "group_begin", *map(str, range(23, 13, -1)), "group_end", "ack:completed", "ack:stats",
+        ]  # fmt: skip
+        counted = client.sow(topic, "/price < 24", top_n=0)
+        assert list(counted) == []
+        assert (counted.stats.topic_matches, counted.stats.matches, counted.stats.records_returned) == (200, 24, 0)
+        merged: list[Any] = []
+        deleted = client.execute(
+            "sow_delete", ["completed", "persisted", "stats"], topic=topic, filter="/price < 6", seq=7
+        )
+        stats = deleted.wait("stats", PATIENCE)
+        assert (stats.topic_matches, stats.matches, stats.records_deleted) == (200, 6, 6)
+        client.flush()
+        merged = [
+            ack
+            for record in system.records("query-results", "analyst")
+            if dict(record.headers)["command"] == b"ack" and (ack := decode_ack(record.value)).seq is not None
+        ]
+        assert [(ack.ack_type, ack.seq, ack.cid) for ack in merged] == [("persisted", 7, None)]
+        assert client.sow_delete(topic, keys=["100", "101"]).records_deleted == 2
+        # a record that was deleted comes back with the next message of its key
+        system.publish(topic, [{"id": 3, "n": 3, "price": 1}], keyed=True)
+        assert _numbers(client.sow(topic, "/price < 8")) == [6, 7, 3]
+        both = client.sow_and_subscribe(topic, "/price < 7")
+        assert _numbers(_next(both, 2)) == [6, 3]
+        system.publish(topic, [{"id": 500, "n": 500, "price": 2}, {"id": 501, "n": 501, "price": 9}], keyed=True)
+        update = both.receive(PATIENCE)
+        assert update is not None
+        assert (update.command, update.key) == ("publish", b"500")
+
+
+def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system: System) -> None:
+    with system.client("careless") as client, system.client("other") as other:
+        healthy = other.subscribe("orders-29")
+        stream = client.subscribe("orders-29", bookmark="NOW")
+        for wrong in ("/x ==", "/x LIKE '('", "ROUND(/x, /y) > 1", "("):
+            with pytest.raises(BadFilterError):
+                client.subscribe("orders-29", wrong)
+        with pytest.raises(InvalidBookmarkError):
+            client.subscribe("orders-30", bookmark=str(stream.wait("completed", PATIENCE).bookmark))
+        with pytest.raises(InvalidBookmarkError):
+            client.subscribe("orders-29", bookmark="yesterday")
+        with pytest.raises(NotSupportedError):
+            client.execute("sow", ["persisted"], topic="orders-29")
+        with pytest.raises(RefusedError, match="invalid topic"):
+            client.sow("unheard-of")
+        with pytest.raises(RefusedError, match="no such command"):
+            client.execute("dance", [])
+        failed = [
+            (ack.ack_type, ack.reason)
+            for record in system.records("query-results", "careless")
+            if dict(record.headers)["command"] == b"ack" and (ack := decode_ack(record.value)).status == "failure"
+        ]
+        assert {ack_type for ack_type, _ in failed} == {"processed"}
+        assert [reason for _, reason in failed].count("bad filter") == 4
+        # nobody who could be told
+        with KafkaProducer(bootstrap_servers=system.kafka.bootstrap) as producer:
+            producer.send(system.kafka.topic("queries"), b"x", headers=[("command", b"sow")]).get(PATIENCE)
+        letters = eventually(system.query, lambda: system.records("dead-letters"), "a dead letter")
+        assert dict(letters[0].headers)["reason"] == b"no client name"
+        system.publish("orders-29", [{"n": 1}])
+        assert _numbers(_next(healthy, 1)) == [1]
+
+
+def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
+    ensure_topics(Settings(kafka=kafka), service.TOPICS)
+    link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE, on_ack=None)
+    try:
+        with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
+            link.execute("subscribe", {"processed"}, {"topic": "orders"})
+    finally:
+        link.close()
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(kafka.topic("queries"), number) for number in range(2)])
+    said: list[dict[str, bytes]] = []
+    while len(said) < 3:
+        said += [dict(record.headers) for records in consumer.poll(timeout_ms=200).values() for record in records]
+    consumer.close()
+    assert [headers["command"] for headers in said] == [b"subscribe", b"unsubscribe", b"unsubscribe"]
+    assert said[1]["sub_id"] == said[0]["cid"]
+
+
+def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothing(system: System) -> None:
+    with system.client("steady") as client:
+        stream = client.subscribe("orders-31", "/n % 2 = 0")
+        system.publish("orders-31", [{"n": n} for n in range(10)])
+        assert _numbers(_next(stream, 5)) == [0, 2, 4, 6, 8]
+        system.query.stop()
+        system.publish("orders-31", [{"n": n} for n in range(10, 20)])
+        system.restart()
+        system.publish("orders-31", [{"n": n} for n in range(20, 30)])
+        assert _numbers(_next(stream, 10)) == [10, 12, 14, 16, 18, 20, 22, 24, 26, 28]
+        client.flush()
+        assert stream.receive(0) is None
+
+
+def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(system: System) -> None:
+    """As after a crash between the commit and the answers: Spark gives the batch again to a job that knows nothing."""
+    topic = "orders-32"
+    system.publish(topic, [{"n": 1}])
+    system.query.stop()
+    headers = [(name, text.encode()) for name, text in {
+        "command": "sow_and_subscribe", "cid": "again", "topic": topic, "ack": "processed,completed,stats",
+    }.items()]  # fmt: skip
+    rows = [(system.kafka.topic("queries"), 0, 10_000, None, b"crashed", b"", headers)]
+    frame = system.spark.createDataFrame(rows, COLUMNS).selectExpr(
+        "topic", "partition", "offset", "timestamp_millis(1) AS timestamp", "key", "value", "headers"
+    )
+    service.Service(system.settings).write(frame, 0, "crashed")
+    system.publish(topic, [{"n": 2}])
+    service.Service(system.settings).write(frame, 0, "crashed")
+    told = [(record.headers, record.value) for record in system.records("query-results", "crashed")]
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    assert system.seen("crashed", "again")[: len(told) // 2] == [
+        "ack:processed", "group_begin", "1", "group_end", "ack:completed", "ack:stats",
+    ]  # fmt: skip
+    system.restart()
+
+
+EXAMPLES = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parent.parent.parent / "docs" / "amps.md").read_text("utf-8"), re.DOTALL
+)
+
+
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if "QueryClient" in example])
+def test_an_example_of_the_page_runs(system: System, tmp_path: Path, example: str) -> None:
+    system.publish("orders", [{"id": n, "n": n, "price": n, "state": "open"} for n in range(20)], keyed=True)
+    exec(compile(example, "docs", "exec"), {"kafka": system.kafka, "folder": tmp_path})
