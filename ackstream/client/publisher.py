@@ -168,14 +168,12 @@ class Publisher(ReaderAcknowledgements, Closing):
         topic: str | None = None,
         key: bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
-        ack_immediately: bool = False,
         context: Any = None,
         seq: int | None = None,
     ) -> Future[Receipt]:
         """Keep a message and send it.
 
         :param topic: the subject the service decides by: who may publish, who subscribes
-        :param ack_immediately: acknowledge this one without waiting for others
         :param context: anything; comes back with the receipt
         :param seq: the number, for who counts too: it has to be the next one
         :return: a future that ends with the receipt; fails with a ``RefusedError`` or ``PublisherClosedError``
@@ -188,8 +186,6 @@ class Publisher(ReaderAcknowledgements, Closing):
         if len(value) > connection.MAX_RECORD_BYTES - _HEADROOM:
             raise MessageTooLargeError("message too large", f"A message of {len(value)} bytes")
         extra = [("topic", topic.encode())] if topic is not None else []
-        if ack_immediately:
-            extra.append(("ack-immediately", b"true"))
         kept = Kept(value, [*headers, *extra], key)
         future: Future[Receipt] = Future()
         readers = self._readers

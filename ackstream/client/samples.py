@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ackstream.client.sample_reader import SampleReader
 
 SERVICE_HEADERS = frozenset(
-    {"client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation", "key", "ack-immediately"}
+    {"client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation", "key"}
 )
 """Record headers that say something to the service; the others are the application's own."""
 

@@ -58,12 +58,11 @@ class Application:
         self.publisher.publish(VALUE, topic="open")
 
     def take(self, step: Json, subject: str) -> None:
-        options = {"topic": subject, "ack_immediately": step.get("ack_immediately", False)}
         if step["op"] == "publish_await_ack":
-            self.publisher.publish_await_acknowledgement(VALUE, step["timeout_ms"] / 1000, **options)
+            self.publisher.publish_await_acknowledgement(VALUE, step["timeout_ms"] / 1000, topic=subject)
             return
         try:
-            self.publisher.publish(VALUE, **options)
+            self.publisher.publish(VALUE, topic=subject)
         except WouldBlockError:
             self.blocked.append(step["id"])
 
