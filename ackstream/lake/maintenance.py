@@ -1,4 +1,4 @@
-"""What keeps the tables fast and small: compaction, removal of old files, properties as in the settings."""
+"""What keeps the tables fast and small: compaction, removal of old rows and files, properties as in the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from ackstream.errors import SettingsError
-from ackstream.lake import tables
+from ackstream.lake import publishers, tables
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
     tables.create(spark, lake, [name])
     table = DeltaTable.forPath(spark, tables.location(lake, name))
     files_before, bytes_before = _size(table)
+    if name == publishers.TABLE:
+        publishers.prune(spark, lake)
     table.optimize().executeCompaction()
     table.vacuum()
     files_after, bytes_after = _size(table)
