@@ -115,6 +115,10 @@ class QueryLink:
             )
         if outcome.reason is not None:
             raise refused(outcome.reason, f"The {command}")
+        for other in self.live() if stream.sub_id is not None else ():
+            if other.sub_id == stream.sub_id and other is not stream:
+                # it has been replaced
+                self.forget(other)
         return stream
 
     def live(self) -> list[MessageStream]:

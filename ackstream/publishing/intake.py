@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import closing
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
@@ -88,7 +89,9 @@ def read(spark: SparkSession, records: Iterable[Record]) -> tuple[list[Request],
         except UnreadableError as error:
             dead.append((record, str(error)))
         else:
-            asked.append(request if _sound(spark, request) else request.refused(commands.BAD_FILTER))
+            text = request.command.filter
+            unsound = text is not None and request.reason is None and not _sound(spark, text)
+            asked.append(request.refused(commands.BAD_FILTER) if unsound else request)
     return asked, dead
 
 
@@ -101,15 +104,13 @@ def dead_letters(spark: SparkSession, dead: Sequence[tuple[Record, str]]) -> Dat
     return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
 
 
-def _sound(spark: SparkSession, request: Request) -> bool:
+@lru_cache(maxsize=1024)
+def _sound(spark: SparkSession, text: str) -> bool:
     """Tell whether Spark and Java take a filter that has been read."""
-    text = request.command.filter
-    if text is None or request.reason is not None:
-        return True
     try:
         for pattern in filters.patterns(text) if isinstance(selections.read(text), str) else ():
             spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark asks it no sooner than it runs
-        spark.createDataFrame([], "key BINARY, value STRING").where(results.condition(request))
+        spark.createDataFrame([], "value STRING").where(results.fits(text))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is this command's affair
         log.info("Spark does not take the filter %r: %s", text, error)
         return False

@@ -16,13 +16,16 @@ from ackstream.publishing.commands import NOT_SUPPORTED, Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-NO_CLIENT, NO_COMMAND = "no client name", "no such command"
+NO_CLIENT, NO_COMMAND, TOO_LONG = "no client name", "no such command", "a name is too long"
 NO_TOPIC, INVALID_TOPIC, INVALID_SUB_ID = "no topic", "invalid topic", "invalid subId"
 INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
 NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
 
 MAX_FILTER: Final = 10_000
 """Characters of a filter at most."""
+
+MAX_NAME: Final = 1_000
+"""Characters of what comes back with every record: the client's name, the command's, subscription's and topic's."""
 
 UNSERVED: Final = frozenset({"publish", "delta_publish", "delta_subscribe", "sow_and_delta_subscribe"})
 """Messages are published on their own topic, and are whole: there are no deltas."""
@@ -84,6 +87,8 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
         raise UnreadableError(NO_CLIENT)
     said = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
     name = said.get("command", "")
+    if any(len(text) > MAX_NAME for text in (client, name, *map(said.get, ("cid", "sub_id", "topic"))) if text):
+        raise UnreadableError(TOO_LONG)
     command = Command(name, said.get("cid"), commands.asked(said.get("ack", "").replace(" ", "").split(",")))
     request = Request(client, origin, time, command, sub_id=said.get("sub_id") or said.get("cid", ""))
     if name not in SUPPORTED:

@@ -80,10 +80,11 @@ def condition(request: Request) -> Column:
     if request.keys:
         return F.col("key").isin([key.encode() for key in request.keys])
     text = request.command.filter
-    return F.lit(True) if text is None else _fits(text)  # noqa: FBT003 - Spark's way
+    return F.lit(True) if text is None else fits(text)  # noqa: FBT003 - Spark's way
 
 
-def _fits(text: str) -> Column:
+def fits(text: str) -> Column:
+    """Return a filter as a condition over the column ``value`` (text)."""
     selection = selections.read(text)
     if isinstance(selection, str):
         return F.expr(selection).cast("boolean")
@@ -155,7 +156,7 @@ def _messages(spark: SparkSession, lake: Lake, step: Delivered, number: int) -> 
 
 def _matching(topic: str, text: str | None) -> Column:
     of_topic = F.col("subject") == topic
-    return of_topic if text is None else of_topic & _fits(text)
+    return of_topic if text is None else of_topic & fits(text)
 
 
 def _with_text(messages: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.publishing.requests import MAX_FILTER, OrderKey, Request, UnreadableError, read
+from ackstream.publishing.requests import MAX_FILTER, MAX_NAME, OrderKey, Request, UnreadableError, read
 
 
 def _read(command: str = "sow", **headers: str) -> Request:
@@ -95,6 +95,12 @@ def test_whoever_sends_no_command_at_all_is_told() -> None:
 def test_without_a_client_nobody_can_be_told(key: bytes | None) -> None:
     with pytest.raises(UnreadableError, match="no client name"):
         read(key, [("command", b"sow")], "0-0", 0)
+
+
+@pytest.mark.parametrize("name", ["cid", "sub_id", "topic", "command"])
+def test_names_that_would_come_back_with_every_record_are_not_endless(name: str) -> None:
+    with pytest.raises(UnreadableError, match="too long"):
+        read(b"p1", [("command", b"sow"), (name, b"x" * (MAX_NAME + 1))], "0-0", 0)
 
 
 NAMES = st.sampled_from(["command", "cid", "topic", "filter", "bookmark", "options", "top_n", "order_by", "seq", "ack"])
