@@ -1,4 +1,4 @@
-"""What settle costs in Python alone: application acknowledgements a second, and its state with many holes."""
+"""What settle costs: acknowledgements a second in Python alone and through the query, its state with many holes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,41 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+from ackstream.delivery import settle_query
 from ackstream.delivery.settle_rules import RequiredRole, SettleRules
 from ackstream.delivery.settled import REPORTS, STORED, ReportRecord
 from ackstream.delivery.settling import Shard
+from ackstream.lake import tables
 from ackstream.protocol import stored
 from ackstream.protocol.app_acks import AckInterval, AppAck, write
 from ackstream.protocol.stored import Stored
-from benchmarks import common
+from benchmarks import broker, common
+from benchmarks.common import ROUNDS
+from benchmarks.progress import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from ackstream.settings import Settings
 
 REQUIRED = (RequiredRole("Logger", 2), RequiredRole("Processor", 1))
 READERS = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 BATCH = 10
 """Samples an AppAck adds, beside the interval that was reported before."""
+WARM_UP = 1
+METHOD = (
+    f"The reports of {len(READERS)} readers wait in Kafka, each adds {BATCH} samples, and every quorum is filled in "
+    "the end. Each round reads them to the end, with a new checkpoint and new tables, and stores, confirms and tells "
+    "all of it. Warm rate = reports / triggerExecution of all batches but the first."
+)
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
+    """Measure the shard alone, then the query."""
+    return {"pure": _measure_shard(bench), "query": _measure_query(bench)}
+
+
+def _measure_shard(bench: common.Bench) -> dict[str, Any]:
     """Measure readers that keep up, many writers, and one reader with a hole behind every other sample."""
     reports = 300 if bench.small else 30_000
     holes = 500 if bench.small else 50_000
@@ -54,13 +71,59 @@ def measure(bench: common.Bench) -> dict[str, Any]:
         ("what", "figure"),
         figures.items(),
     )
-    return {
-        "method": f"median of {repeats} passes in one process; each report adds {BATCH} samples",
-        "reports": reports,
-        "open_samples": 2 * holes,
-        "holes": holes,
-        "figures": figures,
+    return {"reports": reports, "open_samples": 2 * holes, "holes": holes, "figures": figures}
+
+
+def _measure_query(bench: common.Bench) -> dict[str, Any]:
+    """Measure from Kafka through the tables to the topic that readers and publishers read."""
+    count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (300_000, 100, 50_000, ROUNDS)
+    data = bench.settings("settle")
+    broker.produce(data.kafka.bootstrap, _wire(data, count, writers))
+    settle = {
+        "max_offsets_per_trigger": limit,
+        "required": [{"role": rule.role, "quorum": rule.quorum} for rule in REQUIRED],
     }
+    rates = []
+    for number in range(rounds):
+        settings = bench.settings("settle", prefix=data.kafka.topic_prefix, settle=settle)
+        rates.append(_settle(bench, settings, count))
+        bench.say(f"Round {number + 1}: {rates[-1]:,.0f} reports/s")
+    rate = statistics.median(rates)
+    bench.table(
+        f"Settle: {count:,} reports about {writers} writers through Kafka, Delta and Kafka, median of {rounds}",
+        ("", "a second"),
+        [("reports (AppAcks)", rate), ("samples acknowledged", rate * BATCH)],
+    )
+    return {"method": METHOD, "reports": count, "writers": writers, "rate": rate, "rounds": rates}
+
+
+def _wire(settings: Settings, count: int, writers: int) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
+    """Yield what is stored, then reports of all readers in turn, writer by writer."""
+    names = [f"w{number}" for number in range(writers)]
+    samples = -(-count // (len(READERS) * writers)) * BATCH
+    for name in names:
+        yield settings.kafka.topic("stored"), name.encode(), stored.write(Stored(name, 1, samples, 0)), []
+    topic = settings.kafka.topic("app-acks")
+    turns = ((turn, name, reader) for turn in range(count) for name in names for reader in READERS)
+    for _, (turn, name, reader) in zip(range(count), turns, strict=False):
+        yield topic, reader.encode(), _app_ack(reader, name, turn), []
+
+
+def _settle(bench: common.Bench, settings: Settings, count: int) -> float:
+    began = settle_query.start(bench.spark, settings, available_now=True)
+    began.awaitTermination()
+    rows = tables.read(bench.spark, settings.lake, "deliveries").selectExpr("sum(last - first + 1)").collect()[0][0]
+    if rows != count * BATCH:
+        raise RuntimeError(f"{count} reports of {BATCH} samples gave {rows} acknowledgements")
+    warm = batches(began)[WARM_UP:]
+    return sum(batch.rows for batch in warm) / sum(batch.seconds for batch in warm)
+
+
+def _app_ack(reader: str, writer: str, turn: int) -> bytes:
+    """Return the AppAck of a reader's turn: what it had reported, and the next samples."""
+    told = (AckInterval(1, turn * BATCH, reported=True),) if turn else ()
+    new = AckInterval(turn * BATCH + 1, (turn + 1) * BATCH)
+    return write(AppAck(reader, writer, 1, turn + 1, (*told, new), READERS[reader]))
 
 
 def _record(offset: int, reader: str, writer: str, count: int, *runs: tuple[int, int]) -> ReportRecord:
@@ -76,12 +139,11 @@ def _stored(writer: str, last: int) -> ReportRecord:
 def _in_order(reports: int) -> list[ReportRecord]:
     """Three readers that acknowledge all samples of a writer, ten at a time."""
     names = list(READERS)
-    found = [_stored("w1", reports * BATCH)]
-    for offset in range(reports):
-        batch, reader = offset // len(names), names[offset % len(names)]
-        before = [(1, batch * BATCH)] if batch else []
-        found.append(_record(offset, reader, "w1", batch + 1, *before, (batch * BATCH + 1, (batch + 1) * BATCH)))
-    return found
+    told = (
+        ReportRecord(offset, REPORTS, 0, offset, _app_ack(names[offset % len(names)], "w1", offset // len(names)))
+        for offset in range(reports)
+    )
+    return [_stored("w1", reports * BATCH), *told]
 
 
 def _many_writers(reports: int) -> list[ReportRecord]:
@@ -109,4 +171,4 @@ def _time(step: Callable[[], object], repeats: int) -> float:
 
 
 if __name__ == "__main__":
-    common.main("settling", measure, kafka=False)
+    common.main("settling", measure)

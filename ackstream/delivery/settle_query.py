@@ -26,7 +26,7 @@ from ackstream.delivery.settle_operator import (
     settle_function,
 )
 from ackstream.delivery.settle_rules import settle_rules
-from ackstream.delivery.settled import REPORTS, STORED
+from ackstream.delivery.settled import OF_READERS, REPORTS, STORED
 from ackstream.lake import tables
 from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
@@ -43,13 +43,12 @@ if TYPE_CHECKING:
 
 NAME = "settle"
 TICKS = "settle-clock"
-TO_ALL = ("reader_start", "reader_alive", "reader_stop")
-"""Types of records that every shard gets: a reader concerns all writers."""
 
 
-def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
+def start(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
     """Make the tables and start the query; it runs until it is stopped.
 
+    :param available_now: stop by itself at the topics' present end
     :raises StartError: where a table is not as this version writes it
     """
     tables.create(spark, settings.lake, SETTLE_TABLES)
@@ -70,11 +69,12 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
             settle_function(settle_rules(settings)), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
         )
     )
+    when = {"availableNow": True} if available_now else {"processingTime": f"{settings.settle.interval} milliseconds"}
     return (
         settled.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .foreachBatch(partial(_write, settings))
-        .trigger(processingTime=f"{settings.settle.interval} milliseconds")
+        .trigger(**when)
         .start()
     )
 
@@ -93,7 +93,7 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
     shard = F.pmod(F.xxhash64(writer), F.lit(shards)).cast("int")
     to = (
         F.when(F.col("source") == STORED, F.array(shard))
-        .when(F.col("said.type").isin(*TO_ALL), F.sequence(F.lit(0), F.lit(shards - 1)))
+        .when(F.col("said.type").isin(*OF_READERS), F.sequence(F.lit(0), F.lit(shards - 1)))
         .when(F.col("said.type").isin(*OF_QUEUES), F.array().cast("array<int>"))
         .otherwise(F.array(shard))
     )

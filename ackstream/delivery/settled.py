@@ -34,6 +34,17 @@ RUNS = 5_000
 """Runs of numbers in one message at most: what has more is said in several."""
 
 
+OF_READERS = ("reader_start", "reader_alive", "reader_stop")
+"""Types of records that all shards get: a reader concerns all writers."""
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
 class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
     """One record of the topic of its ``source``; ``timestamp`` is the broker's, in epoch milliseconds."""
 
@@ -119,6 +130,14 @@ def unreadable(record: ReportRecord, detail: str) -> IgnoredRow:
     """Return the row of a record that says nothing."""
     value = None if record.value is None else record.value[:VALUE_BYTES]
     return _ignored(record, 0, "unreadable", detail=detail, value=value)
+
+
+def is_for_all_shards(record: ReportRecord) -> bool:
+    """Tell whether a record, which may be unreadable otherwise, is about a reader alone."""
+    try:
+        return _typed.decode(record.value or b"").type in OF_READERS
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def unused(record: ReportRecord, report: Reported, ignored: Sequence[Ignored]) -> Iterator[IgnoredRow]:

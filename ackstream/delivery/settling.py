@@ -20,7 +20,16 @@ from ackstream.delivery.presence import Presence, Presences
 from ackstream.delivery.receipts import Ignored
 from ackstream.delivery.settle_answers import reader_states, writer_states
 from ackstream.delivery.settle_state import STATE_VERSION, Held, Writers, decode, encode
-from ackstream.delivery.settled import STORED, ReportRecord, Settled, delivery, pieces, unreadable, unused
+from ackstream.delivery.settled import (
+    STORED,
+    ReportRecord,
+    Settled,
+    delivery,
+    is_for_all_shards,
+    pieces,
+    unreadable,
+    unused,
+)
 from ackstream.protocol import stored
 from ackstream.protocol.app_acks import (
     AppAck,
@@ -127,7 +136,8 @@ class Shard:
                 return
             said = read(record.value or b"")
         except (ConsumerRecordError, stored.StoredError) as error:
-            self._settled.ignored.append(unreadable(record, str(error)))
+            if self._index == 0 or not is_for_all_shards(record):
+                self._settled.ignored.append(unreadable(record, str(error)))
             return
         if isinstance(said, (AppAck, ProtocolAck)):
             self._report(record, said)
@@ -263,6 +273,6 @@ class Shard:
         return stale
 
     def _refuse(self, record: ReportRecord, said: Reported, reason: Reason) -> None:
-        # what is said to all shards has its row in one
+        # what all shards get has its row in one
         if self._index == 0 or isinstance(said, (AppAck, ProtocolAck)):
             self._settled.ignored += unused(record, said, [Ignored(reason)])

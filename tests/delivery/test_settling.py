@@ -84,6 +84,11 @@ def test_a_record_that_cannot_be_read_is_a_row_with_what_it_was(log: Log, source
     assert row.detail.startswith("This is no record of ")
 
 
+def test_what_all_shards_get_has_its_row_in_one(log: Log) -> None:
+    broken = log.say(b'{"type": "reader_start", "reader": "A"}')
+    assert [len(Run(index=index).feed(broken).ignored) for index in (0, 1)] == [1, 0]
+
+
 @pytest.mark.parametrize("run", [(5, 4), (-1, 4), (1, 2**63)])
 def test_a_run_of_messages_that_cannot_be_is_a_row(log: Log, run: tuple[int, int]) -> None:
     settled = Run().feed(log.stored(*run))

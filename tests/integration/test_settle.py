@@ -197,6 +197,7 @@ def test_what_is_not_used_is_a_row_with_its_reason_and_moves_nothing(system: Sys
     )
     system.raw("D", b"no JSON")
     system.raw("D", None)
+    system.raw("D", b'{"type": "reader_start", "reader": "D"}')
     system.raw("D", b'{"type": "queue_bind", "queue": "q", "consumer": "D", "session": 1}')
     wanted = [
         ("stale-count", None, None), ("stale-epoch", None, None), ("reversed", 9, 8), ("response-too-long", 4, 4),
@@ -206,7 +207,9 @@ def test_what_is_not_used_is_a_row_with_its_reason_and_moves_nothing(system: Sys
     system.wait(lambda: len(system.rows("ignored_reports", reader="D")) == len(wanted))
     found = [(row["reason"], row["first"], row["last"]) for row in system.rows("ignored_reports", reader="D")]
     assert found == wanted
-    assert [row["value"] for row in system.rows("ignored_reports", reason="unreadable")] == [b"no JSON", None]
+    assert [row["value"] for row in system.rows("ignored_reports", reason="unreadable")] == [
+        b"no JSON", None, b'{"type": "reader_start", "reader": "D"}'
+    ]  # fmt: skip
     assert system.confs("D") == [(writer, 5)]
     assert [(row["first"], row["last"]) for row in system.rows("deliveries", writer=writer)] == [
         (1, 2), (3, 3), (4, 4), (6, 6), (8, 8), (10, 10),
