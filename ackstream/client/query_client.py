@@ -65,12 +65,12 @@ class QueryClient(Closing):
             self._bookmarks.close()
             raise
         try:
-            options = {} if conflation_ms is None else {"options": f"ack_conflation={conflation_ms}ms"}
-            answer = self._link.execute("logon", {"processed"}, options)
+            options = [f"heartbeat={max(1, round(heartbeat * 1000))}ms"]
+            if conflation_ms is not None:
+                options.append(f"ack_conflation={conflation_ms}ms")
+            answer = self._link.execute("logon", {"processed"}, {"options": ",".join(options)})
             self.effective_conflation_ms = answer.wait("processed").effective_conflation_ms
             """How often the log's end is told where the service cannot do it as often as asked."""
-            interval = f"start,{max(1, round(heartbeat * 1000))}ms"
-            self._link.execute("heartbeat", {"processed"}, {"options": interval})
         except BaseException:
             self.close()
             raise

@@ -48,7 +48,7 @@ class _Execution:
 
     def run(self, terms: Terms) -> None:
         reason = self._request.reason or self._conflict(terms.topics)
-        wanted = self._request.interval_ms
+        wanted = self._request.conflation_ms
         logon = self._command.name == "logon"
         floor = terms.floor_ms if logon and wanted is not None and wanted < terms.floor_ms else None
         for ack in commands.opening(self._command, reason):
@@ -69,7 +69,7 @@ class _Execution:
                 self._span()
             except InvalidBookmarkError:
                 return INVALID_BOOKMARK
-        if self._command.name == "heartbeat" and request.interval_ms is None and not self._desk.knows(request.client):
+        if self._command.name == "heartbeat" and request.heartbeat_ms is None and not self._desk.knows(request.client):
             # its subscriptions have ended with its session
             return LOGON_REQUIRED
         return None
@@ -77,11 +77,12 @@ class _Execution:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def _logon(self) -> None:
-        self._desk.log_on(self._request.client, self._request.interval_ms or 0)
+        self._desk.log_on(self._request.client, self._request.conflation_ms or 0)
+        self._heartbeat()
 
     def _heartbeat(self) -> None:
-        if self._request.interval_ms is not None:
-            self._desk.lease(self._request.client, self._request.interval_ms)
+        if self._request.heartbeat_ms is not None:
+            self._desk.lease(self._request.client, self._request.heartbeat_ms)
 
     def _flush(self) -> None:
         # commands are done one after the other, and told after what they change is durable

@@ -31,7 +31,8 @@ UNSERVED: Final = frozenset({"publish", "delta_publish", "delta_subscribe", "sow
 """Messages are published on their own topic, and are whole: there are no deltas."""
 
 WITH_TOPIC: Final = frozenset({"subscribe", "sow", "sow_and_subscribe", "sow_delete"})
-_OPTIONS: Final = {"subscribe": {"replace"}, "sow_and_subscribe": {"replace"}, "logon": {"ack_conflation"}}
+_INTERVALS: Final = frozenset({"ack_conflation", "heartbeat"})
+_OPTIONS: Final = {"subscribe": {"replace"}, "sow_and_subscribe": {"replace"}, "logon": _INTERVALS}
 _ORDER = re.compile(r"((?:/@?[A-Za-z_][\w.-]*)+)(?:\s+(ASC|DESC))?", re.IGNORECASE)
 _INTERVAL = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -55,7 +56,8 @@ class Request:
     :param origin: where the command stands in its topic, ``partition-offset``: what it brings is named after it
     :param time: the broker's time of it, epoch milliseconds
     :param bookmark: as the client has written it
-    :param interval_ms: of a logon, how often bookmarks shall come; of a heartbeat, how often it comes (0: no more)
+    :param conflation_ms: how often bookmarks shall come
+    :param heartbeat_ms: how often a heartbeat comes (0: no more)
     :param reason: why it cannot be done, as far as it tells by itself
     """
 
@@ -69,7 +71,8 @@ class Request:
     keys: tuple[str, ...] = ()
     order_by: tuple[OrderKey, ...] = ()
     options: frozenset[str] = frozenset()
-    interval_ms: int | None = None
+    conflation_ms: int | None = None
+    heartbeat_ms: int | None = None
     reason: str | None = None
 
     def refused(self, reason: str) -> Request:
@@ -109,7 +112,8 @@ class _WrongError(ValueError):
 
 def _filled(request: Request, said: Mapping[str, str]) -> Request:
     name = request.command.name
-    options, interval = _options(name, said.get("options", ""))
+    words = [word.strip() for word in said.get("options", "").split(",") if word.strip()]
+    options, intervals = (frozenset(), _heartbeat(words)) if name == "heartbeat" else _options(name, words)
     top_n, seq = said.get("top_n"), said.get("seq")
     if not all(number is None or re.fullmatch(r"\d{1,18}", number) for number in (top_n, seq)):
         raise _WrongError(INVALID_OPTIONS)
@@ -130,7 +134,8 @@ def _filled(request: Request, said: Mapping[str, str]) -> Request:
         keys=keys,
         order_by=_order_by(said.get("order_by", "")),
         options=options,
-        interval_ms=interval,
+        conflation_ms=intervals.get("ack_conflation"),
+        heartbeat_ms=intervals.get("heartbeat"),
     )
 
 
@@ -151,30 +156,29 @@ def _checked(request: Request) -> Request:
     return request if reason is None else request.refused(reason)
 
 
-def _options(name: str, text: str) -> tuple[frozenset[str], int | None]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if name == "heartbeat":
-        return frozenset(), _heartbeat(words)
-    interval = None
-    known = _OPTIONS.get(name, set())
+def _options(name: str, words: list[str]) -> tuple[frozenset[str], dict[str, int]]:
+    """Return the options that are words, and those that are intervals."""
+    plain, intervals = set(), {}
     for word in words:
-        key, _, value = word.partition("=")
-        if key not in known or bool(value) != (key == "ack_conflation"):
+        key, sign, value = word.partition("=")
+        if key not in _OPTIONS.get(name, ()) or bool(sign) != (key in _INTERVALS):
             raise _WrongError(INVALID_OPTIONS)
-        if value:
-            interval = _milliseconds(value)
-    return frozenset(words), interval
+        if sign:
+            intervals[key] = _milliseconds(value)
+        else:
+            plain.add(key)
+    return frozenset(plain), intervals
 
 
-def _heartbeat(words: list[str]) -> int | None:
+def _heartbeat(words: list[str]) -> dict[str, int]:
     """Read ``start,10`` (seconds, or with a unit), ``stop``, ``beat`` or nothing."""
     match words:
         case ["start", interval]:
-            return _milliseconds(interval if not interval.isdecimal() else f"{interval}s")
+            return {"heartbeat": _milliseconds(interval if not interval.isdecimal() else f"{interval}s")}
         case ["stop"]:
-            return 0
+            return {"heartbeat": 0}
         case ["beat"] | []:
-            return None
+            return {}
         case _:
             raise _WrongError(INVALID_OPTIONS)
 

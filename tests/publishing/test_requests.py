@@ -34,20 +34,21 @@ def test_of_a_repeated_header_the_last_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "interval"),
+    ("command", "options", "intervals"),
     [
-        ("logon", "", None),
-        ("logon", "ack_conflation=250ms", 250),
-        ("logon", "ack_conflation=2s", 2000),
-        ("heartbeat", "start,5", 5000),
-        ("heartbeat", "start, 100ms", 100),
-        ("heartbeat", "stop", 0),
-        ("heartbeat", "beat", None),
+        ("logon", "", (None, None)),
+        ("logon", "ack_conflation=250ms", (250, None)),
+        ("logon", "heartbeat=30s, ack_conflation=2s", (2000, 30_000)),
+        ("heartbeat", "start,5", (None, 5000)),
+        ("heartbeat", "start, 100ms", (None, 100)),
+        ("heartbeat", "stop", (None, 0)),
+        ("heartbeat", "beat", (None, None)),
     ],
 )
-def test_intervals(command: str, options: str, interval: int | None) -> None:
+def test_intervals(command: str, options: str, intervals: tuple[int | None, int | None]) -> None:
     request = _read(command, options=options)
-    assert (request.reason, request.interval_ms) == (None, interval)
+    assert request.reason is None
+    assert (request.conflation_ms, request.heartbeat_ms) == intervals
 
 
 @pytest.mark.parametrize(
