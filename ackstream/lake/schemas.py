@@ -233,7 +233,9 @@ DESTINATIONS = StructType(
     [
         _required("destination", TEXT, "its name in the settings"),
         _required("changed_at", TIME, "when"),
-        _required("batch", LONG, "batch of messages up to which it had everything; -1: none"),
+        _optional(
+            "batch", LONG, "batch of messages up to which it had everything; -1: none; null: not known at a start"
+        ),
         _required("mode", TEXT, "sync: persisted waits for it since then; async: it does not"),
         _required("cause", TEXT, "downgrade, upgrade, or start: each start begins as the settings say"),
         _required("age_ms", LONG, "age of the oldest message that it lacked, in milliseconds"),

@@ -57,18 +57,17 @@ class Release:
         publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
         told, newest = publishers.agg(F.max("told"), F.max("batch")).collect()[0]
         self._ever = self.gates or told is not None
-        batches: list[int] = []
-        if told is not None:
-            waiting = publishers.where(f"batch > {told} AND acks IS NOT NULL")
-            batches = sorted(row.batch for row in waiting.select("batch").distinct().collect())
+        stored = messages.agg(F.max("batch")).collect()[0][0] if self._ever else None
         self._lock = threading.Lock()
         self._backlog = Backlog(
             Replication(sync),
-            told=_first(told, newest, -1),
-            stored=_first(messages.agg(F.max("batch")).collect()[0][0] if self._ever else None, -1),
+            told=_or_none_yet(newest if told is None else told),
+            stored=_or_none_yet(stored),
         )
-        for batch in batches:
-            self._backlog.add(batch, _now(), stored=False)
+        if told is not None:
+            waiting = publishers.where(f"batch > {told} AND acks IS NOT NULL").select("batch").distinct()
+            for (batch,) in waiting.orderBy("batch").collect():
+                self._backlog.add(batch, _now(), stored=False)
         self._source = source_id(spark, settings) if self._ever else ""
         self._changes: list[tuple[Change, str]] = []
         if self.gates:
@@ -146,7 +145,8 @@ class Release:
     def _record(self) -> None:
         """Write changes where analysts see them, and to the log."""
         rows = [
-            (change.destination, change.position, change.mode, cause, change.age_ms) for change, cause in self._changes
+            (change.destination, None if cause == "start" else change.position, change.mode, cause, change.age_ms)
+            for change, cause in self._changes
         ]
         columns = "destination string, batch long, mode string, cause string, age_ms long"
         changes = self._spark.createDataFrame(rows, columns).withColumn("changed_at", F.current_timestamp())
@@ -195,8 +195,8 @@ def _rules(destination: Destination) -> AgeRules:
     return AgeRules(**{name: AgeRule(every, age) for name, age in ages.items() if age is not None})
 
 
-def _first(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)
+def _or_none_yet(batch: int | None) -> int:
+    return -1 if batch is None else batch
 
 
 def _now() -> int:

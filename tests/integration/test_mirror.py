@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ackstream.protocol.stored import Stored
+
 pytestmark = pytest.mark.integration
 
 PATIENCE = 60.0
+INTERVAL_MS, AGE_MS = 300, 1500
 
 
 @pytest.fixture
@@ -42,19 +46,23 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
         kafka=kafka,
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
         persist=Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),)),  # type: ignore[arg-type]
-        destinations=tuple(
-            Destination.model_validate({"path": str(tmp_path / name), "name": name, **rules})
-            for name, rules in {
-                "standby": {
-                    "type": "sync", "ack_conflation_interval": "300ms", "check_interval": "100ms",
-                    "downgrade_age": "6s", "upgrade_age": "1s",
-                },
-                "far": {"type": "async"},
-            }.items()
+        destinations=(
+            _destination(tmp_path, "standby", type="sync", ack_conflation_interval=f"{INTERVAL_MS}ms"),
+            _destination(tmp_path, "far", type="async"),
         ),
-    )  # fmt: skip
+    )
     ensure_topics(made, query.TOPICS)
     return made
+
+
+def _destination(place: Path, name: str, **rules: str) -> Destination:
+    return Destination.model_validate({"path": str(place / name), "name": name, **rules})
+
+
+def _ruled(settings: Settings, **rules: Any) -> Settings:
+    """Give the sync destination rules; durations are in milliseconds here."""
+    standby, far = settings.destinations
+    return settings.model_copy(update={"destinations": (standby.model_copy(update=rules), far)})
 
 
 @contextmanager
@@ -91,15 +99,15 @@ def _mirroring(spark: SparkSession, settings: Settings) -> Iterator[None]:
 
 def _decided(settings: Settings) -> int:
     """Return the number up to which everything is decided and in the table."""
-    return max((stored.read(record.value).last for record in records(settings.kafka, "stored")), default=0)
+    return max((_read(record).last for record in records(settings.kafka, "stored")), default=0)
 
 
 def _told(settings: Settings) -> list[Ack]:
     return [decode_ack(record.value) for record in records(settings.kafka, "publisher-acks")]
 
 
-def _persisted(settings: Settings) -> list[tuple[int | None, str | None]]:
-    return [(ack.seq, ack.reason) for ack in _told(settings) if ack.ack_type == "persisted"]
+def _persisted(settings: Settings) -> list[tuple[int, str | None]]:
+    return [(ack.seq, ack.reason) for ack in _told(settings) if ack.ack_type == "persisted" and ack.seq is not None]
 
 
 def _rows(spark: SparkSession, lake: Lake) -> list[tuple[Any, ...]]:
@@ -116,48 +124,61 @@ def _changes(spark: SparkSession, settings: Settings) -> list[tuple[str, str, st
     return [(row.destination, row.mode, row.cause) for row in rows]
 
 
-def test_persisted_waits_for_sync_destinations_until_they_are_too_far_behind(
+def test_amps_13_14_15_persisted_waits_for_sync_destinations_until_they_are_too_far_behind(
     spark: SparkSession, settings: Settings
 ) -> None:
-    tables.create(spark, settings.lake, PUBLISHER_TABLES)
-    # its table takes seconds to be made
-    Mirror(spark, settings, settings.destinations[0])
-    with _persisting(spark, settings) as running, Publisher(settings.kafka, client="p1") as publisher:
+    with ExitStack() as stack:
+        running = stack.enter_context(_persisting(spark, settings))
+        publisher = stack.enter_context(Publisher(settings.kafka, client="p1"))
 
         def publish(*numbers: int) -> list[Any]:
             return [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in numbers]
 
-        # nobody mirrors: AMPS-13 with a destination that takes for ever, and an async one that nobody waits for
+        # AMPS-13: nobody mirrors, so that the destination takes for ever; nobody waits for the async one
         futures = publish(1, 2, 3, 4, 5)
         eventually(running, lambda: _decided(settings) == 5, "the messages to be stored")
         assert _persisted(settings) == []
         assert publisher.unpersisted_count == 5
         with _mirroring(spark, settings):
             wait(futures, PATIENCE)
-            assert [future.exception() is None for future in futures] == [True, True, False, True, True]
-            acks = [entry for entry in _persisted(settings) if entry[0] is not None]
-            assert acks[-1] == (5, None)
-            assert (3, "not entitled") in acks
-            assert [seq for seq, _ in acks] == sorted(seq for seq, _ in acks if seq is not None)
+        assert [future.exception() is None for future in futures] == [True, True, False, True, True]
+        acks = _persisted(settings)
+        assert acks[-1] == (5, None)
+        assert (3, "not entitled") in acks
+        assert acks == sorted(acks, key=itemgetter(0))
+        running.stop()
         # AMPS-14: silent, then too old
-        futures = publish(*range(6, 16))
-        eventually(running, lambda: _decided(settings) == 15, "more messages to be stored")
-        assert _persisted(settings)[-1] == (5, None)
-        assert wait(futures, PATIENCE).done == set(futures)
+        ruled = _ruled(settings, check_interval=100, downgrade_age=AGE_MS, upgrade_age=AGE_MS // 2)
+        running = stack.enter_context(_persisting(spark, ruled))
+        wait(publish(*range(6, 16)), PATIENCE)
+        stored_at = [record.timestamp for record in records(settings.kafka, "stored") if _read(record).last > 5]
+        told_at = [
+            record.timestamp
+            for record in records(settings.kafka, "publisher-acks")
+            if (decode_ack(record.value).seq or 0) > 5
+        ]
+        assert told_at[0] - stored_at[0] >= AGE_MS
+        assert _persisted(settings)[-1] == (15, None)
         assert _changes(spark, settings) == [("standby", "async", "downgrade")]
         publish(16)[0].result(PATIENCE)
         with _mirroring(spark, settings):
-            eventually(
-                running,
-                lambda: _changes(spark, settings)[1:] == [("standby", "sync", "upgrade")],
-                "the destination to be waited for again",
-            )
+            both = [("standby", "async", "downgrade"), ("standby", "sync", "upgrade")]
+            eventually(running, lambda: _changes(spark, settings) == both, "it to be waited for again")
             assert publish(17)[0].result(PATIENCE).seq == 17
         assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
+        publish(18)[0].result(PATIENCE)
+        assert _changes(spark, settings)[2:] == [("standby", "async", "downgrade")]
+        running.stop()
+        running = stack.enter_context(_persisting(spark, settings))
+        eventually(running, lambda: _changes(spark, settings)[3:] == [("standby", "sync", "start")], "a new beginning")
     # AMPS-15: the interval of the destination is one of its own
     reports = [record for record in records(settings.kafka, "destinations") if replicated.read(record.value).batch >= 0]
     times = [record.timestamp for record in reports]
-    assert all(later - earlier >= 300 for earlier, later in pairwise(times))
+    assert all(later - earlier >= INTERVAL_MS for earlier, later in pairwise(times))
+
+
+def _read(record: Any) -> Stored:
+    return stored.read(record.value)
 
 
 def _send(settings: Settings, *commands: dict[str, Any]) -> None:
@@ -169,7 +190,7 @@ def _send(settings: Settings, *commands: dict[str, Any]) -> None:
     producer.close()
 
 
-def test_what_was_stored_and_not_told_is_told_after_a_restart_with_the_same_ids(
+def test_amps_12_what_was_stored_and_not_told_is_told_after_a_restart_with_the_same_ids(
     spark: SparkSession, settings: Settings
 ) -> None:
     asked = {"ack": "received,processed,persisted", "topic": "open"}
@@ -181,6 +202,7 @@ def test_what_was_stored_and_not_told_is_told_after_a_restart_with_the_same_ids(
     with _persisting(spark, settings) as running:
         _send(settings, {"seq": 1, "cid": "c", **asked}, {"command": "flush", "cid": "f"})
         eventually(running, lambda: _decided(settings) == 1, "the message to be stored")
+        # AMPS-12: what waits for a destination is overtaken by what does not
         _send(settings, {"command": "logon", "cid": "l"}, {"command": "dance", "cid": "d"})
         eventually(running, lambda: len(told()) == 3, "what waits for nobody to be told")
         assert told() == [("received", "c"), ("processed", "c"), ("processed", "d")]
