@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +17,7 @@ from ackstream.client.publisher import Publisher
 from ackstream.destinations import Destination
 from ackstream.errors import StartError
 from ackstream.lake import tables
-from ackstream.lake.schemas import PUBLISHER_TABLES
+from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol import replicated, stored
 from ackstream.publishing import mirror, query
 from ackstream.publishing.acks import Ack, decode_ack
@@ -124,53 +124,33 @@ def _changes(spark: SparkSession, settings: Settings) -> list[tuple[str, str, st
     return [(row.destination, row.mode, row.cause) for row in rows]
 
 
-def test_amps_13_14_15_persisted_waits_for_sync_destinations_until_they_are_too_far_behind(
+def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_it_has_caught_up(
     spark: SparkSession, settings: Settings
 ) -> None:
-    with ExitStack() as stack:
-        running = stack.enter_context(_persisting(spark, settings))
-        publisher = stack.enter_context(Publisher(settings.kafka, client="p1"))
+    ruled = _ruled(settings, check_interval=100, downgrade_age=AGE_MS, upgrade_age=AGE_MS // 2)
+    with _persisting(spark, ruled) as running, Publisher(settings.kafka, client="p1") as publisher:
 
         def publish(*numbers: int) -> list[Any]:
-            return [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in numbers]
+            return [publisher.publish(b"%d" % seq, topic="open") for seq in numbers]
 
-        # AMPS-13: nobody mirrors, so that the destination takes for ever; nobody waits for the async one
-        futures = publish(1, 2, 3, 4, 5)
-        eventually(running, lambda: _decided(settings) == 5, "the messages to be stored")
-        assert _persisted(settings) == []
-        assert publisher.unpersisted_count == 5
-        with _mirroring(spark, settings):
-            wait(futures, PATIENCE)
-        assert [future.exception() is None for future in futures] == [True, True, False, True, True]
-        acks = _persisted(settings)
-        assert acks[-1] == (5, None)
-        assert (3, "not entitled") in acks
-        assert acks == sorted(acks, key=itemgetter(0))
-        running.stop()
-        # AMPS-14: silent, then too old
-        ruled = _ruled(settings, check_interval=100, downgrade_age=AGE_MS, upgrade_age=AGE_MS // 2)
-        running = stack.enter_context(_persisting(spark, ruled))
-        wait(publish(*range(6, 16)), PATIENCE)
-        stored_at = [record.timestamp for record in records(settings.kafka, "stored") if _read(record).last > 5]
-        told_at = [
+        # AMPS-14
+        assert not wait(publish(*range(1, 11)), PATIENCE).not_done
+        (stored_at, *_) = [record.timestamp for record in records(settings.kafka, "stored")]
+        (told_at, *_) = [
             record.timestamp
             for record in records(settings.kafka, "publisher-acks")
-            if (decode_ack(record.value).seq or 0) > 5
+            if decode_ack(record.value).ack_type == "persisted"
         ]
-        assert told_at[0] - stored_at[0] >= AGE_MS
-        assert _persisted(settings)[-1] == (15, None)
+        assert told_at - stored_at >= AGE_MS
+        assert _persisted(settings)[-1] == (10, None)
         assert _changes(spark, settings) == [("standby", "async", "downgrade")]
-        publish(16)[0].result(PATIENCE)
+        publish(11)[0].result(PATIENCE)
         with _mirroring(spark, settings):
             both = [("standby", "async", "downgrade"), ("standby", "sync", "upgrade")]
-            eventually(running, lambda: _changes(spark, settings) == both, "it to be waited for again")
-            assert publish(17)[0].result(PATIENCE).seq == 17
-        assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
-        publish(18)[0].result(PATIENCE)
-        assert _changes(spark, settings)[2:] == [("standby", "async", "downgrade")]
-        running.stop()
-        running = stack.enter_context(_persisting(spark, settings))
-        eventually(running, lambda: _changes(spark, settings)[3:] == [("standby", "sync", "start")], "a new beginning")
+            eventually(running, lambda: _changes(spark, settings)[:2] == both, "it to be waited for again")
+            assert publish(12)[0].result(PATIENCE).seq == 12
+            same = lambda: _rows(spark, _there(settings)) == _rows(spark, settings.lake)  # noqa: E731
+            eventually(running, same, "everything to be there")
     # AMPS-15: the interval of the destination is one of its own
     reports = [record for record in records(settings.kafka, "destinations") if replicated.read(record.value).batch >= 0]
     times = [record.timestamp for record in reports]
@@ -190,29 +170,52 @@ def _send(settings: Settings, *commands: dict[str, Any]) -> None:
     producer.close()
 
 
-def test_amps_12_what_was_stored_and_not_told_is_told_after_a_restart_with_the_same_ids(
+def test_amps_12_13_what_waits_for_a_destination_is_told_in_its_order_also_after_restarts_with_the_same_ids(
     spark: SparkSession, settings: Settings
 ) -> None:
     asked = {"ack": "received,processed,persisted", "topic": "open"}
-    late = [("persisted", None), ("persisted", "f"), ("processed", "l")]
+    waiting = [
+        ("persisted", None, 1, None), ("persisted", None, 2, "not entitled"), ("persisted", None, 3, None),
+        ("persisted", "f", None, None), ("processed", "l", 3, None),
+    ]  # fmt: skip
 
-    def told() -> list[tuple[str, str | None]]:
-        return [(ack.ack_type, ack.cid) for ack in _told(settings)]
+    def told() -> list[tuple[str, str | None, int | None, str | None]]:
+        return [(ack.ack_type, ack.cid, ack.seq, ack.reason) for ack in _told(settings)]
 
     with _persisting(spark, settings) as running:
-        _send(settings, {"seq": 1, "cid": "c", **asked}, {"command": "flush", "cid": "f"})
-        eventually(running, lambda: _decided(settings) == 1, "the message to be stored")
+        _send(
+            settings,
+            {"seq": 1, "cid": "c", **asked},
+            {"seq": 2, "ack": "persisted", "topic": "secret"},
+            {"seq": 3, "ack": "persisted", "topic": "open"},
+            {"command": "flush", "cid": "f"},
+        )
+        eventually(running, lambda: _decided(settings) == 3, "the messages to be stored")
         # AMPS-12: what waits for a destination is overtaken by what does not
         _send(settings, {"command": "logon", "cid": "l"}, {"command": "dance", "cid": "d"})
         eventually(running, lambda: len(told()) == 3, "what waits for nobody to be told")
-        assert told() == [("received", "c"), ("processed", "c"), ("processed", "d")]
+        assert [entry[:2] for entry in told()] == [("received", "c"), ("processed", "c"), ("processed", "d")]
+    _downgrade(spark, settings)
+    # AMPS-13: nobody waits for the async one, which nobody mirrors
     with _mirroring(spark, settings):
-        for _ in range(2):
+        for count in (1, 2):
             # without a new message in between it cannot know that it has told everything
             with _persisting(spark, settings) as running:
-                eventually(running, lambda: told()[-len(late) :] == late, "the rest to be told")
-    assert {entry: told().count(entry) for entry in told()[3:]} == dict.fromkeys(late, told().count(late[0]))
-    assert len({ack.ack_id for ack in _told(settings)}) == 6
+                again = waiting * count
+                eventually(running, lambda: _only(waiting, told()) == again, "the rest to be told")  # noqa: B023
+    assert len({ack.ack_id for ack in _told(settings)}) == 3 + len(waiting)
+    assert _changes(spark, settings)[1] == ("standby", "sync", "start")
+
+
+def _only(wanted: list[Any], found: list[Any]) -> list[Any]:
+    return [entry for entry in found if entry in wanted]
+
+
+def _downgrade(spark: SparkSession, settings: Settings) -> None:
+    """Note that the destination was not waited for in the end."""
+    row = ("standby", datetime(2000, 1, 1, tzinfo=timezone.utc), -1, "async", "downgrade", 60_000)
+    place = tables.location(settings.lake, "destinations")
+    spark.createDataFrame([row], DESTINATIONS).write.format("delta").mode("append").save(place)
 
 
 def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
@@ -221,8 +224,8 @@ def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
     destination = settings.destinations[0]
     with pytest.raises(StartError, match="start the persist job"):
         Mirror(spark, settings, destination)
-    tables.create(spark, settings.lake, PUBLISHER_TABLES)
-    _put(spark, settings, [(0, 2), (1, 1), (2, 3)])
+    tables.create(spark, settings.lake, ["messages"])
+    _put(spark, settings, (0, 2), (1, 1), (2, 3))
     monkeypatch.setattr(mirror, "ROWS_AT_ONCE", 3)
     one, other = Mirror(spark, settings, destination), Mirror(spark, settings, destination)
     assert (one.copy(), one.last) == (True, 1)
@@ -234,24 +237,23 @@ def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
     DeltaTable.forPath(spark, tables.location(settings.lake, "messages")).optimize().executeCompaction()
     again = Mirror(spark, settings, destination)
     assert (again.last, again.copy()) == (2, False)
-    _put(spark, settings, [(3, 1)])
+    _put(spark, settings, (3, 1))
     assert (again.copy(), again.last) == (False, 3)
     assert [(other.copy(), other.last) for _ in range(2)] == [(True, 3), (False, 3)]
     assert _rows(spark, _there(settings)) == _rows(spark, settings.lake)
     elsewhere = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"path": f"{settings.lake.path}-2"})}
     )
-    tables.create(spark, elsewhere.lake, PUBLISHER_TABLES)
+    tables.create(spark, elsewhere.lake, ["messages"])
     with pytest.raises(StartError, match="messages of another lake"):
         Mirror(spark, elsewhere, destination)
 
 
-def _put(spark: SparkSession, settings: Settings, batches: list[tuple[int, int]]) -> None:
+def _put(spark: SparkSession, settings: Settings, *batches: tuple[int, int]) -> None:
     """Write so many rows of each batch."""
-    for batch, count in batches:
-        rows = spark.range(count).selectExpr(
-            "'p1' AS client", "timestamp'2026-11-21 12:00:00' AS received_at", f"{batch}L AS batch",
-            f"{batch * 10} + id AS seq", "'q' AS query_id", "encode('x', 'UTF-8') AS value", "'t' AS topic",
-            "0 AS partition", f"{batch * 10} + id AS offset", "date'2026-11-21' AS day",
-        )  # fmt: skip
-        tables.append(rows, settings.lake, "messages", "q", batch)
+    numbers = [(batch, 10 * batch + number) for batch, count in batches for number in range(count)]
+    rows = spark.createDataFrame(numbers, "batch long, seq long").selectExpr(
+        "'p1' AS client", "timestamp'2026-11-21 12:00:00' AS received_at", "batch", "seq", "'q' AS query_id",
+        "encode('x', 'UTF-8') AS value", "'t' AS topic", "0 AS partition", "seq AS offset", "date'2026-11-21' AS day",
+    )  # fmt: skip
+    rows.coalesce(1).write.format("delta").mode("append").save(tables.location(settings.lake, "messages"))
