@@ -1,4 +1,4 @@
-"""How things are at the end of a batch, for who asks: a reader that begins, a writer that waits."""
+"""What there is to say at the end of a batch: what is done by it, and how things are for who asks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ackstream.delivery.settled import pieces
-from ackstream.protocol.app_acks import KnownWriter, ReaderState, WriterState
+from ackstream.protocol.app_acks import KnownWriter, ReaderState, SamplesDone, WriterState
+from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackstream.delivery.retention import Retention
+    from ackstream.protocol.intervals import Interval
 
 PART_BYTES = 4_000_000
 """About how large a part of a ReaderState gets."""
 _WRITER_BYTES, _RUN_BYTES = 2_000, 50
+
+
+def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
+    """Return what has become done, in any order, ascending and as of now."""
+    found = list(Intervals(runs, start=retention.done.start))
+    return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
 
 
 def reader_states(

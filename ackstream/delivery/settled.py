@@ -19,7 +19,7 @@ from ackstream.protocol.app_acks import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackstream.delivery.receipts import Ignored
+    from ackstream.delivery.receipts import Ignored, Receipt
     from ackstream.protocol.app_acks import AppAck, ProtocolAck, ReaderAlive, ReaderStart, ReaderStop
     from ackstream.protocol.intervals import Interval
 
@@ -98,6 +98,13 @@ class Settled(msgspec.Struct):
     events: list[ApplicationAcknowledged] = []
     done: list[SamplesDone] = []
     states: list[ReaderState | WriterState] = []
+
+    def take(self, record: ReportRecord, report: AppAck | ProtocolAck, receipt: Receipt) -> None:
+        """Add what a report came to, but for what is done by it."""
+        self.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
+        self.events += receipt.events
+        self.confs += [receipt.conf] if receipt.conf else []
+        self.ignored += unused(record, report, receipt.ignored)
 
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield key and value of what goes to ``publisher-acks``; what is for one receiver is in order."""

@@ -18,18 +18,9 @@ from typing import TYPE_CHECKING
 from ackstream.delivery.early import Early
 from ackstream.delivery.presence import Presence, Presences
 from ackstream.delivery.receipts import Ignored
-from ackstream.delivery.settle_answers import reader_states, writer_states
+from ackstream.delivery.settle_answers import reader_states, samples_done, writer_states
 from ackstream.delivery.settle_state import STATE_VERSION, Held, Writers, decode, encode
-from ackstream.delivery.settled import (
-    STORED,
-    ReportRecord,
-    Settled,
-    delivery,
-    is_for_all_shards,
-    pieces,
-    unreadable,
-    unused,
-)
+from ackstream.delivery.settled import STORED, ReportRecord, Settled, is_for_all_shards, unreadable, unused
 from ackstream.protocol import stored
 from ackstream.protocol.app_acks import (
     AppAck,
@@ -38,11 +29,9 @@ from ackstream.protocol.app_acks import (
     ReaderAlive,
     ReaderStart,
     ReaderStop,
-    SamplesDone,
     WriterAsks,
     read,
 )
-from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,12 +105,8 @@ class Shard:
             self._forget(reader)
         for record in sorted(records, key=lambda found: (found.timestamp, found.source, found.partition, found.offset)):
             self._take(record)
-        self._settled.done = [
-            SamplesDone(writer, piece, self._writers[writer].released)
-            for writer, runs in self._done.items()
-            if runs
-            for piece in pieces(list(Intervals(runs, start=self._writers[writer].done.start)))
-        ]
+        for writer, runs in self._done.items():
+            self._settled.done += samples_done(writer, self._writers[writer], runs)
         place = (self._index, self._rules.shards)
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, place, watermark, self._writers.all())
@@ -201,10 +186,7 @@ class Shard:
             if report.reader not in retention.readers:
                 retention.admit(report)
             receipt = retention.take(report)
-            self._settled.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
-            self._settled.events += receipt.events
-            self._settled.confs += [receipt.conf] if receipt.conf else []
-            self._settled.ignored += unused(record, report, receipt.ignored)
+            self._settled.take(record, report, receipt)
             self._note(writer, receipt.done)
 
     # -- readers -------------------------------------------------------------------------------------------------------
@@ -246,8 +228,10 @@ class Shard:
         known.seen = record.timestamp
         if not known.there:
             known.there = True
-            for _, retention in self._writers.all():
-                retention.come_back(reader)
+            for writer, retention in self._writers.all():
+                # who never said that it begins reads what it has acknowledged before
+                if not known.writers or known.reads(writer):
+                    retention.come_back(reader)
 
     def _lapse(self, reader: str, now: int) -> None:
         for name in self._readers.lapsed(now, reader):

@@ -222,6 +222,14 @@ def test_it_has_left_also_where_the_next_thing_that_is_noticed_is_its_own_word()
     assert run.done() == {1, 2, 3, 4, 5}, "it was away in between, and is waited for again"
 
 
+def test_it_comes_back_to_the_writers_it_reads_alone() -> None:
+    log, run = Log(), Run()
+    run.feed(log.stored(0, 0, at=0), log.stored(0, 0, writer="w2", at=0), log.start("A", at=1))
+    run.feed(log.start("A", 2, writers=("w2",), at=2), log.say(ReaderAlive("A", 2), at=90 * SECOND))
+    run.feed(log.stored(1, 1, at=90 * SECOND), log.stored(1, 1, writer="w2", at=90 * SECOND))
+    assert (run.done(), run.done("w2")) == ({0, 1}, {0})
+
+
 @pytest.mark.parametrize("others", [{"durable": True}, {"role": "Logger"}])
 def test_durable_readers_and_those_of_required_roles_are_waited_for_without_a_word(others: dict[str, Any]) -> None:
     log, run = Log(), Run(SettleRules((RequiredRole("Logger", 1, ("w1",)),)) if "role" in others else PLAIN)

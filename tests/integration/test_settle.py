@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,7 @@ def _ack(reader: str, writer: str, count: int, *runs: Any, epoch: int = 1, role:
 
 
 def _settings(broker: str, prefix: str, path: Path, **settle: Any) -> Settings:
-    kafka = Kafka(bootstrap=broker, topic_prefix=prefix, partitions=2)
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"t{os.getpid()}-{prefix}-", partitions=2)
     lake = Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints"))
     made = Settings(
         kafka=kafka, lake=lake, clock=Clock(interval=TINY), settle=Settle(interval=TINY, shards=2, **settle)
@@ -137,7 +138,7 @@ def system(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
         RequiredRole(role="Processor", quorum=1, writers=("q-*",)),
         RequiredRole(role="Nobody", quorum=1, writers=("nobody-*",)),
     )
-    settings = _settings(broker, f"{path.name}-", path, required=required, max_holes=3, reader_lease="3s")
+    settings = _settings(broker, "settle", path, required=required, max_holes=3, reader_lease="3s")
     with _system(spark, settings) as started:
         yield started
 
@@ -239,7 +240,9 @@ def test_a_plain_reader_is_waited_for_while_it_is_there(system: System) -> None:
 def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_comes_twice(
     broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = _settings(broker, f"{tmp_path.name}-crash-", tmp_path)
+    settings = _settings(broker, "settle-crash", tmp_path)
+    # a second query of this name needs a session of its own
+    spark = spark.newSession()
     with _system(spark, settings) as system:
         system.stored("w1", 1, 5)
         system.say(_ack("A", "w1", 1, (1, 2)))
