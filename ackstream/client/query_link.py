@@ -72,6 +72,7 @@ class QueryLink:
         self._outcomes: dict[str | None, Outcome] = {}
         self._streams: dict[str, MessageStream] = {}
         self._closing = threading.Event()
+        self._ended: StreamClosedError | TakenOverError | None = None
         self._beat_at = time.monotonic() + heartbeat
         self._connect()
         self._thread = threading.Thread(target=self._run, name="ackstream-query-client", daemon=True)
@@ -90,10 +91,11 @@ class QueryLink:
         :param said: the record headers
         :raises RefusedError: with the reason
         :raises CommandTimeout: it was not processed in time; what it may leave behind is taken back
-        :raises StreamClosedError: the client is closed
+        :raises StreamClosedError: the client is closed, or has lost its session
+        :raises TakenOverError: another client has logged on with the name
         """
-        if self._closing.is_set():
-            raise StreamClosedError("The client is closed.")
+        if self._ended is not None:
+            raise self._ended
         cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
         stream = self._open(command, cid, asked, said, handler)
         limit = self.timeout if timeout is None else timeout
@@ -105,7 +107,7 @@ class QueryLink:
             self._changed.wait_for(lambda: cid in self._outcomes or cid not in self._streams)
             outcome = self._outcomes.pop(cid, None)
         if outcome is None:
-            raise StreamClosedError(f"The client was closed before the {command} was answered.")
+            raise self._ended or StreamClosedError(f"The {command} was given up.")
         if outcome.timed_out or outcome.reason is not None:
             self.forget(stream)
         if outcome.timed_out:
@@ -136,7 +138,9 @@ class QueryLink:
         """Give up the subscriptions and disconnect; may be called twice."""
         if self._closing.is_set():
             return
-        self._send("unsubscribe", (), {"sub_id": "all"})
+        if self._ended is None:
+            # with the session, what it has subscribed to is gone, or another's
+            self._send("unsubscribe", (), {"sub_id": "all"})
         self._closing.set()
         connection.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
@@ -214,7 +218,7 @@ class QueryLink:
         with self._changed:
             outcomes, sends = self._session.expire(_now())
             self._decide(outcomes, sends)
-        if time.monotonic() >= self._beat_at:
+        if self._ended is None and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._heartbeat
             self._send("heartbeat", {"processed"}, {"cid": f"beat-{self._token}", "options": "beat"})
         try:
@@ -272,6 +276,7 @@ class QueryLink:
 
     def _end(self, error: StreamClosedError | TakenOverError) -> None:
         with self._changed:
+            self._ended = self._ended or error
             streams, self._streams = list(self._streams.values()), {}
             for stream in streams:
                 stream.end(error)

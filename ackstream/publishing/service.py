@@ -97,9 +97,10 @@ class Service:
         for request in asked:
             carry_out(desk, request, self._terms)
         desk.close()
-        steps = self._looked_up(spark, desk.steps, batch, query_id)
         if desk.lasting or self._newest - self._remembered >= REMEMBERED:
+            # before anything is deleted or counted: a batch that runs again does it as of the same end of the log
             self._remember(spark, state, query_id, batch)
+        steps = self._looked_up(spark, desk.steps, batch, query_id)
         if steps:
             said = results.records(spark, self._settings.lake, steps, self._newest, batch)
             sink.write(said, kafka, kafka.topic("query-results"))

@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from ackstream.client.bookmarks import MemoryBookmarks
+from ackstream.client.errors import TakenOverError
 from ackstream.client.message_stream import CommandTimeout
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
@@ -278,6 +279,21 @@ def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> 
     consumer.close()
     assert [headers["command"] for headers in said] == [b"subscribe", b"unsubscribe", b"unsubscribe"]
     assert said[1]["sub_id"] == said[0]["cid"]
+
+
+def test_a_second_client_of_a_name_ends_the_first(system: System) -> None:
+    with system.client("twice") as first:
+        stream = first.subscribe("orders-33")
+        with system.client("twice") as second:
+            with pytest.raises(TakenOverError, match="as twice"):
+                stream.receive(PATIENCE)
+            other = second.subscribe("orders-33")
+            with pytest.raises(TakenOverError):
+                first.flush()
+            # what it does at its end concerns nobody else
+            first.close()
+            system.publish("orders-33", [{"n": 1}])
+            assert _numbers(_next(other, 1)) == [1]
 
 
 def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothing(system: System) -> None:
