@@ -21,8 +21,8 @@ TABLE = "publishers"
 def prune(spark: SparkSession, lake: Lake) -> None:
     """Remove the rows that persist never starts from again; beside the running job, too.
 
-    The newest batch may run again: it starts from the newest row of each client before it. The newest row of each query
-    tells where its batches end, and acks that wait for destinations are still to be sent.
+    The newest batch may run again: it starts from the newest row of each client before it. The first and the last row
+    of each query tell where its batches begin and end, and acks that wait for destinations are still to be sent.
     """
     rows = tables.read(spark, lake, TABLE)
     newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
@@ -32,8 +32,9 @@ def prune(spark: SparkSession, lake: Lake) -> None:
     old = (
         rows.where(F.col("batch") < newest)
         .withColumn("later", F.max("batch").over(by_client))
+        .withColumn("begin", F.min("batch").over(by_query))
         .withColumn("end", F.max("batch").over(by_query))
-        .where((F.col("batch") < F.col("later")) & (F.col("batch") < F.col("end")))
+        .where((F.col("batch") < F.col("later")) & (F.col("batch") > F.col("begin")) & (F.col("batch") < F.col("end")))
         .where(F.col("acks").isNull() | (F.col("batch") <= F.lit(told)))
         .select("client", "batch")
     )

@@ -24,7 +24,7 @@ from ackstream.protocol import stored
 from ackstream.publishing import records
 from ackstream.publishing.acks import encode_ack
 from ackstream.publishing.columns import Columns
-from ackstream.publishing.ledger import Fold, Ledger, fold, waits
+from ackstream.publishing.ledger import MAX_NUMBER, Fold, Ledger, fold, waits
 from ackstream.publishing.release import Release
 from ackstream.publishing.verdicts import Entitlement, Rules
 from ackstream.source import source
@@ -177,11 +177,18 @@ class Persist:
 def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Ledger]]:
     """Return the number of the query's first batch, and the ledgers as they were before the given one.
 
-    The batches of earlier checkpoints come before those of this one.
+    The batches of earlier checkpoints come before those of this one. The last of them may have left no ledger: its
+    records were nobody's, or it did not come to its end.
     """
-    publishers = tables.read(spark, settings.lake, "publishers")
-    last = publishers.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
-    first = 0 if last is None else last + 1
+    publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
+    own = F.col("query_id") == query_id
+    last, begin = publishers.agg(F.max(F.when(~own, F.col("batch"))), F.min(F.when(own, F.col("batch")))).collect()[0]
+    last = -1 if last is None else last
+    # no more than the files in between are read
+    behind = messages.where(
+        ~own & (F.col("batch") > last) & (F.col("batch") < F.lit(MAX_NUMBER if begin is None else begin))
+    )
+    first = max(last, behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]) + 1
     newest = (
         publishers.where(F.col("batch") < first + batch_id)
         .groupBy("client")
