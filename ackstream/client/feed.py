@@ -236,7 +236,7 @@ class Feed:
             earliest = consumer.beginning_offsets(places)
             starts = {place: committed[place] or earliest[place] for place in places}
         else:
-            recent = offsets_since(consumer, places, beginning.as_of - LOOKBACK_MS)
+            recent = offsets_since(consumer, places, max(0, beginning.as_of - LOOKBACK_MS))
             starts = {place: max(committed[place] or 0, recent[place]) for place in places}
         starts |= offsets_since(consumer, self._places.of(self._stored), beginning.as_of)
         for place, offset in starts.items():
