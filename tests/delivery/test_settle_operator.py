@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import pytest
 
-from ackstream.delivery.settle_operator import OUTPUT_SCHEMA, settle_function
-from ackstream.delivery.settled import ReportRecord
+from ackstream.delivery.settle_operator import DELIVERY_FIELDS, IGNORED_FIELDS, OUTPUT_SCHEMA, settle_function
+from ackstream.delivery.settled import DeliveryRow, IgnoredRow, ReportRecord
+from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.app_acks import AppAckConf, read_answer
 from tests.delivery.logs import PLAIN, Log
 
@@ -54,3 +56,19 @@ def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
     assert again.timeout == 1_003, "a timeout must be behind the watermark"
     late = _State(1_003, again.get)
     assert _call(late)["reason"].tolist() == ["never-delivered"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "table"),
+    [(DELIVERY_FIELDS, DeliveryRow, "deliveries"), (IGNORED_FIELDS, IgnoredRow, "ignored_reports")],
+)
+def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch(
+    fields: dict[str, Any], row: Any, table: str
+) -> None:
+    columns = {field.name: field.dataType for field in SETTLE_TABLES[table].schema.fields}
+    assert set(columns) == {*fields, "query_id", "batch_id", "day"}
+    assert tuple(fields) == row.__struct_fields__
+    times = {"acknowledged_at", "received_at"}
+    assert {name: kind for name, kind in fields.items() if name not in times} == {
+        name: columns[name] for name in fields if name not in times
+    }
