@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ackstream.publishing.ledger import DAY_MS, Fact, Run
+from ackstream.publishing.facts import DAY_MS, Fact, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,11 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHER_TABLES, PUBLISHERS
 from ackstream.protocol import stored
 from ackstream.publishing import records
+from ackstream.publishing.account import Ledger
 from ackstream.publishing.acks import encode_ack
 from ackstream.publishing.columns import Columns
-from ackstream.publishing.ledger import MAX_NUMBER, Fold, Ledger, fold, waits
+from ackstream.publishing.facts import MAX_NUMBER
+from ackstream.publishing.ledger import Fold, fold, waits
 from ackstream.publishing.release import Release
 from ackstream.publishing.verdicts import Entitlement, Rules
 from ackstream.source import source

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from ackstream.publishing.ledger import Refused
+    from ackstream.publishing.account import Refused
 
 _HEADERS = {
     "client": "client", "seq": "seq", "command": "command", "cid": "cid", "ack": "ack", "subject": "topic",
@@ -48,7 +48,7 @@ def with_headers(frame: DataFrame) -> DataFrame:
 
 
 def facts(records: DataFrame) -> pa.Table:
-    """Bring to the driver what records say besides their values, in the columns of ``ledger.Fact``."""
+    """Bring to the driver what records say besides their values, in the columns of ``facts.Fact``."""
     return records.select(
         "partition",
         "offset",

@@ -6,7 +6,7 @@ import deltalake
 
 from ackstream.lake import maintenance, tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.publishing.ledger import Ledger
+from ackstream.publishing.account import Ledger
 from ackstream.publishing.query import load
 from ackstream.settings import Lake, Settings
 

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.publishing.columns import Columns
-from ackstream.publishing.ledger import Fact, Refused, Run, fold
+from ackstream.publishing.facts import Fact, Run
+from ackstream.publishing.ledger import fold
 from ackstream.publishing.verdicts import Entitlement, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ackstream.publishing.account import Refused
 
 RULES = Rules(entitlements=(Entitlement(("*",), ("open",)),), max_bytes=100)
 

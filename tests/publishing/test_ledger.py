@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.stored import Stored
-from ackstream.publishing import ledger
-from ackstream.publishing.ledger import Fact, Fold, Ledger, Refused, Run, fold, waits
+from ackstream.publishing import account
+from ackstream.publishing.account import Ledger, Refused
+from ackstream.publishing.facts import Fact, Run
+from ackstream.publishing.ledger import Fold, fold, waits
 from ackstream.publishing.verdicts import Entitlement, Rules
 
 RULES = Rules(entitlements=(Entitlement(("*",), ("open*",)),), max_bytes=100, daily_quota=1000)
@@ -176,7 +178,7 @@ def test_a_number_that_is_none_stops_nothing(text: str) -> None:
 
 
 def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_HELD", 2)
+    monkeypatch.setattr(account, "MAX_HELD", 2)
     first = _fold(_facts(1, 3, 4, 5, ack="processed,persisted"))
     assert first.refused == [Refused(0, 3, "sequence gap")]
     assert _told(first)[-2:] == [("processed", None, None, "sequence gap"), ("persisted", None, 1, None)]
@@ -187,7 +189,7 @@ def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_run_that_is_too_long_to_wait_is_taken_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_HELD", 2)
+    monkeypatch.setattr(account, "MAX_HELD", 2)
     members = _facts(3, 4, 5)
     run = Run(members[0], range(3, 6), 30, 10, 1002, lambda: members)
     first = _fold([*_facts(1), run])
@@ -196,7 +198,7 @@ def test_a_run_that_is_too_long_to_wait_is_taken_in_part(monkeypatch: pytest.Mon
 
 
 def test_no_refusal_is_forgotten_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_REFUSALS", 2)
+    monkeypatch.setattr(account, "MAX_REFUSALS", 2)
     first = _fold([_fact(seq, seq, topic="open" if seq in (1, 4) else "secret") for seq in range(1, 7)])
     assert sorted(first.changed["p1"].refused) == [5, 6]
     # it keeps what it has of these: nothing is called stored before each was asked for
