@@ -64,6 +64,16 @@ def starting_offsets(kafka: Kafka, topics: Iterable[str], ticks: str) -> str:
         )
 
 
+LATEST_TICK = 4_102_444_800_000
+"""The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
+
+
+def tick_time() -> Column:
+    """Return the time that a tick's ``value`` says; one that cannot be read says nothing, and so moves nothing."""
+    time = F.col("value").cast("string").try_cast("long")
+    return F.timestamp_millis(F.when(time.between(0, LATEST_TICK), time).otherwise(0))
+
+
 def header(name: str) -> Column:
     """Return the value of a record header; of a repeated one the last counts."""
     return F.try_element_at(F.filter("headers", lambda entry: entry["key"] == name), F.lit(-1))["value"]

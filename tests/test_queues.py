@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
+
+PAGE = Path(__file__).parent.parent / "docs" / "solace.md"
 
 ORDERS = {"name": "orders", "topics": ["orders/*"]}
 
@@ -50,3 +54,11 @@ def test_what_is_wrong_is_said_with_key_value_and_remedy(queues: list[dict[str, 
         _load(*queues)
     for word in words:
         assert word in str(refusal.value)
+
+
+def test_the_settings_that_the_page_shows_are_right(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    file = tmp_path / "ackstream.toml"
+    file.write_text(shown, "utf-8")
+    (queue,) = load(file, {}).queues
+    assert (queue.name, queue.lease, queue.backoff.max) == ("orders", 60_000, 60_000)

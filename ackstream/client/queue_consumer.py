@@ -21,7 +21,7 @@ from ackstream.client.places import Places
 from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.queue_session import QueueSession
 from ackstream.client.reader import POLL_MS, Reader
-from ackstream.delivery.errors import NotConnectedError
+from ackstream.delivery.errors import InconsistentQosError, NotConnectedError
 from ackstream.delivery.handlers import after_handler, takes_call
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, Delivered, QueueRecordError
@@ -88,8 +88,10 @@ class QueueConsumer(Closing):
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: nobody answers
         :raises UnknownQueueError: the settings of the service have no such queue
-        :raises InconsistentQosError: batches of acceptances that might never be full
+        :raises InconsistentQosError: a backlog below 1, or batches of acceptances that might never be full
         """
+        if backlog is not None and backlog < 1:
+            raise InconsistentQosError(f"A backlog of {backlog}: at least 1 is needed, or none is named.")
         self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         self._queue, self._name, self._mode = queue, name, mode
         self._on_refused = on_refused

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.correlation.ledger import DEAD_LETTER_BYTES
 from ackstream.correlation.operator import OUTPUT_SCHEMA, STATE_SCHEMA, shard_function
 from ackstream.protocol.envelopes import PROTOCOL_CONTENT_TYPE
-from ackstream.source import header, source, spring_correlation, starting_offsets
+from ackstream.source import header, source, spring_correlation, starting_offsets, tick_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from ackstream.correlation.rules import Rules
     from ackstream.settings import Settings
-
-LATEST_TICK = 4_102_444_800_000
-"""The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
 
 
 def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
@@ -60,12 +57,8 @@ def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
     """
     is_tick = F.col("topic") == settings.kafka.topic("clock")
     text = F.col("value").cast("string")
-    value = text.try_cast("long")
-    tick = (
-        F.when(F.length("value") > 0, F.timestamp_millis(F.when(value.between(0, LATEST_TICK), value).otherwise(0)))
-        # an empty tick counts by its own timestamp; one that cannot be read does not count
-        .otherwise(F.col("timestamp"))
-    )
+    # an empty tick counts by its own timestamp
+    tick = F.when(F.length("value") > 0, tick_time()).otherwise(F.col("timestamp"))
     # few expressions: a batch plans them anew, at about 2 ms each
     # bytes that are no UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ackstream.protocol.app_acks import Outcome
 
 STATE_VERSION = 1
+MAX_TTL_MS = 100 * 365 * 86_400_000
+"""Longer ones would leave the range of times."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -139,8 +141,9 @@ class Endpoint:
 
     def _arrive(self, record: Arrival) -> None:
         message = record.id
+        ttl_ms = min(record.ttl_ms, MAX_TTL_MS)
         new = self._queue.enqueue(
-            message, record.timestamp, ttl_ms=record.ttl_ms, eligible=record.eligible, barrier=record.barrier
+            message, record.timestamp, ttl_ms=ttl_ms, eligible=record.eligible, barrier=record.barrier
         )
         if new:
             self._places[message] = _Place(

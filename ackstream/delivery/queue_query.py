@@ -24,7 +24,7 @@ from ackstream.errors import StartError
 from ackstream.lake import tables
 from ackstream.lake.schemas import QUEUE_EVENTS, QUEUE_TABLES
 from ackstream.protocol.queues import TYPES
-from ackstream.source import source
+from ackstream.source import source, tick_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -158,7 +158,7 @@ def _said(spark: SparkSession, settings: Settings) -> DataFrame:
         F.lit(0).cast("long").alias("ttl_ms"),
         F.lit(True).alias("eligible"),  # noqa: FBT003 - a literal
         F.lit(False).alias("barrier"),  # noqa: FBT003 - a literal
-        F.when(is_tick, F.timestamp_millis(text.try_cast("long"))).alias("clock"),
+        F.when(is_tick, tick_time()).alias("clock"),
     )
 
 

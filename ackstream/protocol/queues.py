@@ -7,9 +7,10 @@ are numbered from 1 without a gap, so that a copy that the service sends after a
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from ackstream.protocol.app_acks import Outcome
 
@@ -21,6 +22,9 @@ Refusal: TypeAlias = Literal["outcome-not-enabled", "not-held", "held-by-another
 
 UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"]
 """Why a session is over: by its own word; not heard of in time, or before; another of the same name came; no queue."""
+
+Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
+"""What every JSON reader takes for a whole number."""
 
 # -- what a consumer says
 
@@ -34,8 +38,8 @@ class Bind(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", ta
 
     queue: str
     consumer: str
-    session: int
-    backlog: int | None = None
+    session: Session
+    backlog: Annotated[int, Meta(ge=1)] | None = None
     outcomes: tuple[Outcome, ...] = ()
 
 
@@ -44,7 +48,7 @@ class Alive(msgspec.Struct, frozen=True, tag_field="type", tag="queue_alive"):
 
     queue: str
     consumer: str
-    session: int
+    session: Session
 
 
 class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
@@ -52,7 +56,7 @@ class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
 
     queue: str
     consumer: str
-    session: int
+    session: Session
 
 
 class Settle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
@@ -60,7 +64,7 @@ class Settle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", 
 
     queue: str
     consumer: str
-    session: int
+    session: Session
     messages: tuple[str, ...]
     outcome: Outcome = "accepted"
 

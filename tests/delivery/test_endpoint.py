@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.delivery.endpoint import Endpoint, answer_unknown
+from ackstream.delivery.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
 from ackstream.delivery.queue_records import Arrival, Said
 from ackstream.delivery.queue_rules import Backoff, QueueRules, amps, solace
 from ackstream.protocol import queues
@@ -203,6 +203,12 @@ def test_a_message_expires_by_its_own_time_which_began_when_it_was_received() ->
     assert service.happened("event", "at", "consumer", "reason") == [("left", 6_000, None, "expired")]
 
 
+def test_a_time_to_live_beyond_all_measure_is_cut() -> None:
+    service = Service(solace(respect_ttl=True))
+    service.batch((1_000, Arrival(1_000, "m", 1, 0, 5, ttl_ms=2**63 - 1)))
+    assert service.timeout == 1_000 + MAX_TTL_MS
+
+
 def test_a_message_that_leaves_when_it_is_sent_makes_room_when_it_is_settled() -> None:
     service = Service(amps(at_most_once=True))
     assert service.told((0, 1), (0, 2), (1, _bind())) == [("A", "1", 1)]
@@ -264,8 +270,14 @@ histories = st.lists(st.tuples(st.integers(1, 12_000), records, st.booleans()), 
 def _played(rules: QueueRules, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
     """Play a history with ticks (``None``), which end a batch; ``cut``: also where the history says so."""
     service, now, batch = Service(rules), 0, []
+    stored: set[int] = set()
     for step, record, here in history:
         now += step
+        if isinstance(record, int):
+            if record in stored:
+                # the table has each message once
+                continue
+            stored.add(record)
         if record is None:
             service.batch(*batch)
             service.batch(watermark=now)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,6 +52,7 @@ def _queue(name: str, **rules: Any) -> QueueSettings:
 QUEUES = (
     _queue("restarted", max_backlog=2),
     _queue("moved"),
+    _queue("orders"),
     _queue("shared", max_backlog=4),
     _queue("unbound"),
     _queue("lost"),
@@ -67,6 +70,7 @@ QUEUES = (
     _queue("mortal", respect_ttl=True),
     _queue("automatic"),
     _queue("cancelling"),
+    _queue("gathered", preset="amps", max_backlog=5),
 )
 
 
@@ -180,8 +184,9 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     persisting = persist.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
-    for queue in QUEUES[2:]:
+    for queue in QUEUES[3:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
+    made.publish("gathered", "6", headers=(("barrier", b"true"),))
     made.publish("mortal", "6", headers=(("ttl", b"900"), ("dmq-eligible", b"false")), stored=True)
     yield made
     made.close()
@@ -416,6 +421,17 @@ def _fail_first(value: str) -> Callable[[QueueMessage], None]:
 
 
 @story
+def a_barrier_waits_for_all_before_it_and_goes_to_everybody(system: System) -> None:
+    with system.consumer("gathered", backlog=5) as first:
+        messages = _take(first, 5)
+        with system.consumer("gathered", "B") as second:
+            assert second.receive(0.5) is None
+            for message in messages:
+                message.settle()
+            assert [_values(_take(consumer, 1)) for consumer in (first, second)] == [["6"], ["6"]]
+
+
+@story
 def a_queue_that_there_is_not_is_an_error(system: System) -> None:
     with pytest.raises(UnknownQueueError, match="nowhere"):
         system.consumer("nowhere")
@@ -453,6 +469,16 @@ def test_a_job_that_starts_again_loses_nothing_and_delivers_nothing_twice(system
         system.wait_for_exits("restarted", 5)
         assert (consumer.statistics.received, consumer.statistics.lost) == (5, 0)
     assert Counter(event.event for event in system.events("restarted")) == {"delivered": 5, "left": 5}
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "solace.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_page_runs(system: System, number: int) -> None:
+    names = {"kafka": system.kafka, "lake": system.settings.lake}
+    exec(compile(EXAMPLES[number], "docs", "exec"), names)
 
 
 def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> None:

@@ -44,6 +44,11 @@ def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.ServiceR
         b'{"type": "queue_bind"}',
         b'{"type": "queue_alive", "queue": "q", "consumer": "A", "session": "1"}',
         b'{"type": "queue_settle", "queue": "q", "consumer": "A", "session": 1, "messages": ["m"], "outcome": "lost"}',
+        b'{"type": "queue_bind", "queue": "q", "consumer": "A", "session": 1, "backlog": 0}',
+        b'{"type": "queue_alive", "queue": "q", "consumer": "A", "session": -1}',
+        b'{"type": "queue_alive", "queue": "q", "consumer": "A", "session": 9007199254740992}',
+        b'{"type": "queue_alive", "queue": "q", "consumer": "A", "session": 99999999999999999999999}',
+        b'{"type": "queue_alive", "queue": "q", "consumer": "\\ud800", "session": 1}',
         b'{"type": "app_ack"}',
     ],
 )
