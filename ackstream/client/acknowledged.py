@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ackstream.delivery.publications import Callback
     from ackstream.delivery.qos import WriterQos
     from ackstream.protocol.app_acks import Answer
+    from ackstream.protocol.intervals import Interval
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class Acknowledged:
         self._changed = threading.Condition()
         self._publications: Publications | None = None
         self._state: WriterState | None = None
+        # what is done before it is known where the samples begin
+        self._early: list[Interval] = []
         self._ended: Exception | None = None
 
     def begin(self, first: int, next_seq: int, timeout: float) -> None:
@@ -107,7 +110,7 @@ class Acknowledged:
         with self._changed:
             start = state.released + 1 if state.written else first
             self._publications = Publications(self.qos, start=start, written=next_seq - 1)
-            self._publications.acknowledge(state.done)
+            self._release(state.released)
 
     def take(self, answer: Answer) -> None:
         """Take what settle says."""
@@ -117,10 +120,9 @@ class Acknowledged:
         with self._changed:
             if isinstance(answer, WriterState):
                 self._state = answer
-            if self._publications is not None and isinstance(answer, (SamplesDone, WriterState)):
-                done = answer.intervals if isinstance(answer, SamplesDone) else answer.done
-                self._publications.acknowledge(done)
-                self._publications.release(answer.released)
+            if isinstance(answer, (SamplesDone, WriterState)):
+                self._early += answer.intervals if isinstance(answer, SamplesDone) else answer.done
+                self._release(answer.released)
             self._changed.notify_all()
 
     def end(self, error: Exception) -> None:
@@ -217,6 +219,12 @@ class Acknowledged:
                     lambda: self._state is not before or self._ended is not None, min(left, ASK_SECONDS)
                 )
             return state
+
+    def _release(self, released: int) -> None:
+        if self._publications is not None:
+            self._publications.acknowledge(self._early)
+            self._publications.release(released)
+            self._early.clear()
 
     @property
     def _known(self) -> Publications:

@@ -34,6 +34,7 @@ class Reader:
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that came within the time, none after an error; never raises for what Kafka does."""
         self._go_on_joining()
+        self._go_on_after_pause()
         try:
             batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
@@ -53,6 +54,16 @@ class Reader:
         coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
         if coordinator.rebalance_in_progress():
             coordinator.request_rejoin()
+
+    def _go_on_after_pause(self) -> None:
+        """Have what was fetched of a partition before it was paused be read once it is resumed.
+
+        The library puts it into the place of the records at hand, but takes that for occupied as long as records stand
+        there that are all read: with several partitions a resumed one might then never be read again.
+        """
+        fetcher = self.consumer._fetcher  # noqa: SLF001 - there is no public way
+        if not fetcher._next_partition_records:  # noqa: SLF001
+            fetcher._next_partition_records = None  # noqa: SLF001
 
     def _step_over(self, error: Exception) -> bool:
         """Go to the next offset where it was a record that failed."""

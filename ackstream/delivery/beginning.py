@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,9 +42,21 @@ class Beginning:
 
     @property
     def writers(self) -> list[KnownWriter]:
-        """What there is to know of the writers."""
-        return [writer for state in self._states() for writer in state.writers]
+        """What there is to know of the writers, of each one record: those with many runs come in several."""
+        found: dict[str, KnownWriter] = {}
+        for known in (writer for state in self._states() for writer in state.writers):
+            before = found.get(known.writer)
+            found[known.writer] = known if before is None else _joined(before, known)
+        return list(found.values())
 
     def _states(self) -> Iterator[ReaderState]:
         for parts in self._answers.values():
             yield from parts.values()
+
+
+def _joined(one: KnownWriter, other: KnownWriter) -> KnownWriter:
+    return msgspec.structs.replace(
+        one,
+        acknowledged=tuple(sorted(one.acknowledged + other.acknowledged)),
+        undelivered=tuple(sorted(one.undelivered + other.undelivered)),
+    )

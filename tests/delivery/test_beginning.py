@@ -27,5 +27,12 @@ def test_a_later_answer_of_a_shard_replaces_the_earlier_one_whole() -> None:
     assert sorted(known.writer for known in beginning.writers) == ["b", "c"]
 
 
+def test_the_runs_of_a_writer_may_come_in_several_records() -> None:
+    beginning = Beginning()
+    several = (KnownWriter("a", 1, 9, ((1, 2),), ((3, 3),)), KnownWriter("a", 1, 9, (), ((5, 9),)))
+    beginning.add(ReaderState("R1", 1, 0, 1, 100, several))
+    assert beginning.writers == [KnownWriter("a", 1, 9, ((1, 2),), ((3, 3), (5, 9)))]
+
+
 def test_nothing_is_not_complete() -> None:
     assert not Beginning().complete

@@ -1,0 +1,129 @@
+"""The other side of readers and publishers: a thread on the real broker that plays persist and settle.
+
+It decides by their own pure parts, and answers within a poll; it has no tables.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client import connection
+from ackstream.client.reader import Reader
+from ackstream.delivery.settle_rules import RequiredRole, SettleRules
+from ackstream.delivery.settled import REPORTS, STORED, DeliveryRow, ReportRecord
+from ackstream.delivery.settling import Shard
+from ackstream.protocol import stored
+from ackstream.publishing.acks import encode_ack
+from ackstream.publishing.facts import Fact
+from ackstream.publishing.ledger import fold
+from ackstream.publishing.verdicts import Entitlement, Rules
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ackstream.publishing.account import Ledger
+    from ackstream.settings import Kafka
+
+TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")
+SHARDS = 2
+SLACK_MS = 200
+
+
+class Acknowledging:
+    """Stores every message (but what is published to ``secret``), and settles for the given roles.
+
+    ``holding``: while it is set, nothing is stored; ``silent``: while it is set, nothing is settled.
+    """
+
+    def __init__(self, kafka: Kafka, **required: int) -> None:
+        self.holding = threading.Event()
+        self.silent = threading.Event()
+        self.deliveries: list[DeliveryRow] = []
+        self._kafka = kafka
+        self._rules = Rules(entitlements=(Entitlement(("*",), ("[!s]*", "")),))
+        rules = SettleRules(tuple(RequiredRole(role, quorum) for role, quorum in required.items()), shards=SHARDS)
+        self._shards = [Shard(rules, index) for index in range(SHARDS)]
+        self._ledgers: dict[str, Ledger] = {}
+        self._facts: list[Fact] = []
+        self._reports: list[ReportRecord] = []
+        self._batch = 0
+        self._watermark = 0
+        self._stop = threading.Event()
+        self._sources = {kafka.topic("stored"): STORED, kafka.topic("app-acks"): REPORTS}
+        consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        connection.subscribe_at_end(consumer, kafka, kafka.topic("messages"), *self._sources)
+        self._reader = Reader(consumer, self._stop)
+        self._answers = kafka.topic("publisher-acks")
+        self._producer = connection.connect_producer(kafka, self._answers, delivery_timeout=30)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._reader.consumer.close(autocommit=False)
+        self._producer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # the broker is on this machine: what it stored a moment ago comes with the next poll
+            watermark = time.time_ns() // 1_000_000 - SLACK_MS
+            for record in self._reader.read(20):
+                if record.topic in self._sources:
+                    self._reports.append(
+                        ReportRecord(
+                            record.timestamp, self._sources[record.topic], record.partition, record.offset, record.value
+                        )
+                    )
+                else:
+                    self._facts.append(_fact(record))
+            if not self.holding.is_set():
+                self._persist()
+            if not self.silent.is_set():
+                self._settle()
+                self._watermark = watermark
+
+    def _persist(self) -> None:
+        if not self._facts:
+            return
+        result = fold(self._facts, self._ledgers, self._rules, floor_ms=20, batch=self._batch)
+        self._facts = []
+        self._batch += 1
+        self._ledgers.update(result.changed)
+        for client, ack in result.acks:
+            self._producer.send(self._answers, encode_ack(ack), client.encode())
+        for record in result.stored:
+            self._producer.send(self._kafka.topic("stored"), stored.write(record), record.client.encode())
+
+    def _settle(self) -> None:
+        taken, self._reports = self._reports, []
+        for index, shard in enumerate(self._shards):
+            settled = shard.process([record for record in taken if _concerns(record, index)], self._watermark)
+            self.deliveries += settled.deliveries
+            for key, value in settled.messages():
+                self._producer.send(self._answers, value, key.encode())
+
+
+def _fact(record: Any) -> Fact:
+    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+    return Fact(
+        record.partition,
+        record.offset,
+        record.timestamp,
+        len(record.value or b""),
+        headers.get("client"),
+        **{name: headers.get(name) for name in ("seq", "command", "cid", "ack", "topic", "ttl", "first")},
+    )
+
+
+def _concerns(record: ReportRecord, shard: int) -> bool:
+    """Tell whether a record is for a shard: by the name of its writer, or for all."""
+    said = json.loads(record.value or b"{}")
+    writer = said.get("writer") or said.get("client")
+    return writer is None or sum(writer.encode()) % SHARDS == shard
