@@ -30,7 +30,7 @@ from ackstream.delivery.settled import OF_READERS, REPORTS, STORED
 from ackstream.lake import tables
 from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
-from ackstream.source import source, starting_offsets
+from ackstream.source import source, starting_offsets, tick_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
         .otherwise(F.array(shard))
     )
     return (
-        stream.withColumn("clock", F.when(is_tick, F.timestamp_millis(text.try_cast("long"))))
+        stream.withColumn("clock", F.when(is_tick, tick_time()))
         .withWatermark("clock", "0 seconds")
         # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
         .where(F.col("clock").isNull())

@@ -70,8 +70,8 @@ class System:
             by = record.writer if isinstance(record, WriterAsks) else record.reader
             self._send("app-acks", by, app_acks.write(record))
 
-    def raw(self, key: str, value: bytes | None) -> None:
-        self._send("app-acks", key, value)
+    def raw(self, key: str, value: bytes | None, topic: str = "app-acks") -> None:
+        self._send(topic, key, value)
 
     def _send(self, topic: str, key: str, value: bytes | None) -> None:
         self._producer.send(self.settings.kafka.topic(topic), value, key.encode()).get(10)
@@ -200,6 +200,8 @@ def test_what_is_not_used_is_a_row_with_its_reason_and_moves_nothing(system: Sys
     system.raw("D", None)
     system.raw("D", b'{"type": "reader_start", "reader": "D"}')
     system.raw("D", b'{"type": "queue_bind", "queue": "q", "consumer": "D", "session": 1}')
+    for tick in (None, b"no time", b"9223372036854775807"):
+        system.raw("clock", tick, "settle-clock")
     wanted = [
         ("stale-count", None, None), ("stale-epoch", None, None), ("reversed", 9, 8), ("response-too-long", 4, 4),
         ("too-many-holes", 12, 12), ("never-delivered", 20, 21),
