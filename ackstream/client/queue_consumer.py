@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client import connection
 from ackstream.client.closing import Closing
-from ackstream.client.errors import BindTimeout, ClientError, MessageGoneError, UnknownQueueError
-from ackstream.client.fetching import Fetcher
-from ackstream.client.places import Places
+from ackstream.client.errors import BindTimeout, UnknownQueueError
+from ackstream.client.queue_link import QueueLink
 from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.queue_session import QueueSession
-from ackstream.client.reader import POLL_MS, Reader
+from ackstream.client.reader import POLL_MS
 from ackstream.delivery.errors import InconsistentQosError, NotConnectedError
 from ackstream.delivery.handlers import after_handler, takes_call
-from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, Delivered, QueueRecordError
+from ackstream.protocol.queues import Bind, Delivered
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -32,14 +29,14 @@ if TYPE_CHECKING:
 
     from ackstream.delivery.handlers import AckMode
     from ackstream.protocol.app_acks import Outcome
-    from ackstream.protocol.queues import ConsumerRecord, NotSettled
+    from ackstream.protocol.queues import NotSettled, ServiceRecord
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 
 BIND_TIMEOUT = 60.0
-DELIVERY_SECONDS = 120.0
-_CLOSE_SECONDS = 5.0
+MAX_READY = 1_000
+"""So many messages are fetched before the application asks for them."""
 
 
 class QueueConsumer(Closing):
@@ -104,11 +101,10 @@ class QueueConsumer(Closing):
         self._closing = threading.Event()
         self._ready: deque[QueueMessage] = deque()
         self._named: list[Delivered] = []
-        self._unsaid: deque[ConsumerRecord] = deque()
         self._previous: QueueMessage | None = None
         self.ended: Exception | None = None
         """What ended the consumer before it was closed."""
-        self._connect(lake)
+        self._link = QueueLink(self._kafka, name, lake, self._closing)
         self._threads = [threading.Thread(target=self._run, name="ackstream-queue", daemon=True)]
         if handler is not None:
             work = partial(self._work, handler)
@@ -173,10 +169,8 @@ class QueueConsumer(Closing):
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
         with self._changed:
-            self._say(*self._session.end())
-        connection.close_producer(self._producer, _CLOSE_SECONDS)
-        self._reader.consumer.close(autocommit=False, timeout_ms=1_000)
-        self._fetcher.close()
+            self._link.say(*self._session.end())
+        self._link.close()
 
     # -- handing out and settling -------------------------------------------------------------------------------------
 
@@ -195,8 +189,7 @@ class QueueConsumer(Closing):
         while True:
             try:
                 message = self._next(None)
-            except (ClientError, NotConnectedError):
-                # it is in ``ended``, and in the log
+            except Exception:  # noqa: BLE001 - it is in ``ended``, and in the log
                 return
             if message is None:
                 return
@@ -216,7 +209,7 @@ class QueueConsumer(Closing):
 
     def _decide(self, message: QueueMessage, outcome: Outcome) -> None:
         with self._changed:
-            self._say(*self._session.settle(message.delivery, outcome, _now()))
+            self._link.say(*self._session.settle(message.delivery, outcome, _now()))
 
     def _settle_quietly(self, message: QueueMessage, outcome: Outcome) -> None:
         try:
@@ -225,21 +218,6 @@ class QueueConsumer(Closing):
             log.warning("%s", error)
 
     # -- the connection -----------------------------------------------------------------------------------------------
-
-    def _connect(self, lake: Lake | None) -> None:
-        self._said, heard = self._kafka.topic("app-acks"), self._kafka.topic("queue-deliveries")
-        consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
-        try:
-            connection.check_topics(consumer, self._kafka, self._said, heard, self._kafka.topic("messages"))
-            self._places = Places(consumer, self._name.encode(), addressed=(heard,))
-            self._producer = connection.connect_producer(
-                self._kafka, self._said, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
-            )
-            self._fetcher = Fetcher(self._kafka, lake)
-        except BaseException:
-            consumer.close(autocommit=False)
-            raise
-        self._reader = Reader(consumer, self._closing)
 
     def _wait_until_bound(self, timeout: float) -> None:
         with self._changed:
@@ -253,30 +231,25 @@ class QueueConsumer(Closing):
             )
 
     def _run(self) -> None:
-        looked = time.monotonic()
-        while not self._closing.is_set() and self.ended is None:
-            with self._changed:
-                self._say(*self._session.due(_now()))
-            if time.monotonic() - looked > connection.METADATA_MS / 1000:
-                looked = time.monotonic()
-                self._follow_partitions()
-            for record in self._reader.read(POLL_MS):
-                if record.key == self._name.encode():
-                    self._hear(record.value)
-            self._hand_over()
-
-    def _follow_partitions(self) -> None:
         try:
-            self._places.update()
-        except KafkaError as error:
-            log.warning("Looking for new partitions failed and is tried again: %s", error)
+            while not self._closing.is_set() and self.ended is None:
+                self._turn()
+        except Exception as error:  # noqa: BLE001 - such as what a lake may raise; nobody else would tell
+            self._end(error)
 
-    def _hear(self, value: bytes) -> None:
-        try:
-            record = queues.read_answer(value)
-        except QueueRecordError as error:
-            log.warning("%s", error)
-            return
+    def _turn(self) -> None:
+        with self._changed:
+            self._link.say(*self._session.due(_now()))
+        for record in self._link.heard(0 if self._wanted else POLL_MS):
+            self._hear(record)
+        self._hand_over()
+
+    @property
+    def _wanted(self) -> int:
+        """How many of the messages that were named to fetch now."""
+        return min(len(self._named), MAX_READY - len(self._ready))
+
+    def _hear(self, record: ServiceRecord) -> None:
         with self._changed:
             news = self._session.hear(record)
             over = self._session.over
@@ -317,34 +290,18 @@ class QueueConsumer(Closing):
 
     def _hand_over(self) -> None:
         """Fetch what was named, and have it ready in the order of the deliveries."""
-        named = list(self._named)
+        named = self._named[: self._wanted]
         if not named:
             return
         try:
-            contents = self._fetcher.fetch(named)
+            contents = self._link.fetch(named)
         except KafkaError as error:
             log.warning("Fetching messages failed and is tried again: %s", error)
             return
-        except MessageGoneError as error:
-            self._end(error)
-            return
-        self._named.clear()
+        del self._named[: len(named)]
         with self._changed:
             self._ready.extend(QueueMessage(one, contents[one.message], self._settle) for one in named)
             self._changed.notify_all()
-
-    # -- what is said -------------------------------------------------------------------------------------------------
-
-    def _say(self, *records: ConsumerRecord) -> None:
-        """Send records, behind those that could not be sent before."""
-        self._unsaid.extend(records)
-        while self._unsaid:
-            try:
-                self._producer.send(self._said, queues.write(self._unsaid[0]), self._name.encode())
-            except (KafkaError, ValueError) as error:
-                log.warning("A word to the queue %s waits for the broker: %s", self._queue, error)
-                return
-            self._unsaid.popleft()
 
 
 def _now() -> int:

@@ -24,7 +24,7 @@ from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.delivery.queue_service import TOPICS, running
 from ackstream.lake import tables
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, Settle, Unbound
+from ackstream.protocol.queues import Bind, Settle, Unbind, Unbound
 from ackstream.publishing import query as persist
 from ackstream.queues import QueueBackoff, QueueSettings
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
@@ -71,6 +71,7 @@ QUEUES = (
     _queue("automatic"),
     _queue("cancelling"),
     _queue("gathered", preset="amps", max_backlog=5),
+    _queue("again", max_backlog=1),
 )
 
 
@@ -261,6 +262,20 @@ def who_is_not_heard_of_is_lost_and_told_so(system: System) -> None:
             assert {message.count for message in again} == {2}
         wait_until(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 7)
     assert queues.read_answer(heard[6].value) == Unbound("lost", "ghost", 5, "lost")
+
+
+@story
+def who_learns_that_its_session_is_over_binds_again(system: System) -> None:
+    with system.consumer("again") as consumer:
+        (first,) = _take(consumer, 1)
+        system.say(Unbind("again", "A", first.delivery.session))
+        (again,) = _take(consumer, 1)
+        assert (again.id, again.count) == (first.id, 2)
+        with pytest.raises(NotConnectedError, match="comes again"):
+            first.settle()
+        again.settle()
+        assert _values(_take(consumer, 1)) == ["2"]
+        assert consumer.statistics.lost == 1
 
 
 @story
