@@ -147,7 +147,7 @@ class QueueJob(Part):
     interval: Milliseconds = Field("250ms")  # type: ignore[assignment]
     session: Milliseconds = Field("30s")  # type: ignore[assignment]
     shuffle_partitions: int = Field(2, ge=1)
-    max_files_per_trigger: int = Field(10, ge=1)
+    max_bytes_per_trigger: int = Field(16_000_000, ge=1)
     group: str = "ackstream-queues"
 
 

@@ -94,7 +94,7 @@ def records(spark: SparkSession, settings: Settings) -> DataFrame:
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     stored = (
         spark.readStream.format("delta")
-        .option("maxFilesPerTrigger", settings.queue.max_files_per_trigger)
+        .option("maxBytesPerTrigger", settings.queue.max_bytes_per_trigger)
         # rows that somebody deletes or changes are no news
         .option("skipChangeCommits", "true")
         .load(tables.location(settings.lake, "messages"))
