@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.delivery.receipts import Ignored, Reason, Receipt
+from ackstream.delivery.receipts import Ignored, Receipt
+from ackstream.delivery.subscription import Subscription
 from ackstream.protocol.app_acks import (
     MAX_RESPONSE_BYTES,
     AckInterval,
@@ -25,18 +26,10 @@ from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ackstream.delivery.receipts import Reason
+
 MAX_HOLES = 1_000
 """Of one reader in one writer's samples; what would open more waits until some are filled."""
-
-
-class Subscription(msgspec.Struct):
-    """What is known of one reader; ``present`` matters for readers without a required role."""
-
-    acknowledged: Intervals
-    role: str | None = None
-    present: bool = True
-    epoch: int = 0
-    count: int = 0
 
 
 class Retention:
@@ -160,11 +153,10 @@ class Retention:
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
             known.epoch = report.epoch - 1
-        count = report.count if isinstance(report, AppAck) else known.count
-        refusal = _refusal(known, report, count)
+        refusal = known.refusal(report)
         if refusal is not None:
             return refusal, []
-        known.epoch, known.count, known.present = report.epoch, count, True
+        known.hear(report)
         return None, self._assume(known, report.role)
 
     def lacks(self, report: AppAck | ProtocolAck) -> bool:
@@ -176,13 +168,7 @@ class Retention:
     def take(self, report: AppAck | ProtocolAck) -> Receipt:
         """Take the samples of a report that was admitted."""
         known = self.readers[report.reader]
-        if isinstance(report, ProtocolAck):
-            intervals: tuple[AckInterval, ...] = ()
-            if report.up_to >= known.acknowledged.start:
-                intervals = (AckInterval(known.acknowledged.start, report.up_to),)
-        else:
-            intervals = report.intervals
-        events, ignored = self._take(report.reader, known, intervals)
+        events, ignored = self._take(report.reader, known, known.intervals(report))
         done = tuple(run for event in events for run in self._settle(event.first, event.last))
         if isinstance(report, ProtocolAck):
             return Receipt((), done, None, tuple(ignored))
@@ -262,14 +248,3 @@ class Retention:
             if known.present and known.role not in self._required and seq not in known.acknowledged
         ]
         return plain + [role for role, (there, needed) in self.quorum(seq).items() if there < needed]
-
-
-def _refusal(known: Subscription, report: AppAck | ProtocolAck, count: int) -> Reason | None:
-    if report.epoch < known.epoch:
-        return "stale-epoch"
-    if report.epoch == known.epoch:
-        if count < known.count:
-            return "stale-count"
-        if report.role != known.role:
-            return "role-changed"
-    return None

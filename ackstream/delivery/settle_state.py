@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.delivery.presence import Presence
-from ackstream.delivery.retention import Retention, Subscription
+from ackstream.delivery.retention import Retention
 from ackstream.delivery.settled import ReportRecord
+from ackstream.delivery.subscription import Subscription
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
