@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ackstream.publishing.facts import number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,8 +16,6 @@ SERVICE_HEADERS = frozenset(
     {"client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation", "key"}
 )
 """Record headers that say something to the service; the others are the application's own."""
-
-_MAX_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
     headers = dict(record.headers)
     command = headers.get("command")
     client = (headers.get("client") or b"").decode("utf-8", "replace")
-    seq = _number(headers.get("seq"))
+    seq = number((headers.get("seq") or b"").decode("utf-8", "replace"))
     if command not in (None, b"publish") or not client or seq is None:
         return None
     topic = headers.get("topic")
@@ -93,10 +93,3 @@ def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
 
 COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "partition", "offset")
 """Those that :func:`of_row` needs."""
-
-
-def _number(text: bytes | None) -> int | None:
-    if text is None or not text.isdigit():
-        return None
-    number = int(text)
-    return number if number <= _MAX_NUMBER else None
