@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import deltalake
 
-from ackstream.lake import maintenance, tables
+from ackstream.lake import maintenance, publishers, tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.publishing.account import Ledger
 from ackstream.publishing.query import load
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 OLD, NEW = "old query", "new query"
 
 
-def _put(spark: SparkSession, lake: Lake, query: str, batch: int, told: int | None, **acks: str | None) -> None:
-    rows = [
-        (client, batch, batch, told, query, f'{{"watermark":{batch}}}', waiting) for client, waiting in acks.items()
+Row: TypeAlias = "tuple[str, int, str, int | None, str | None]"
+"""Client, batch, query, told, acks."""
+
+
+def _put(spark: SparkSession, lake: Lake, *rows: Row) -> None:
+    full = [
+        (client, batch, batch, told, query, f'{{"watermark":{batch}}}', acks)
+        for client, batch, query, told, acks in rows
     ]
-    tables.append(spark.createDataFrame(rows, PUBLISHERS), lake, "publishers", query, batch)
+    written = spark.createDataFrame(full, PUBLISHERS).coalesce(1).write.format("delta").mode("append")
+    written.save(lake.table("publishers"))
 
 
 def _rows(lake: Lake) -> list[tuple[int, str]]:
@@ -31,15 +37,14 @@ def _rows(lake: Lake) -> list[tuple[int, str]]:
 def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])
-    assert maintenance.maintain(spark, settings, ["publishers"])[0].files_after == 0
-    _put(spark, lake, OLD, 0, None, a=None)
-    _put(spark, lake, OLD, 1, None, a=None, b=None)
-    _put(spark, lake, OLD, 2, None, a=None)
-    _put(spark, lake, NEW, 3, 2, b=None)
-    _put(spark, lake, NEW, 4, 3, a="[]", b="[]")
-    _put(spark, lake, NEW, 5, 4, a="[]", b=None)
-    _put(spark, lake, NEW, 6, 4, a=None)
-    _put(spark, lake, NEW, 7, 4, a=None, c=None)
+    publishers.prune(spark, lake)
+    _put(
+        spark,
+        lake,
+        *[("a", 0, OLD, None, None), ("a", 1, OLD, None, None), ("b", 1, OLD, None, None), ("a", 2, OLD, None, None)],
+        *[("b", 3, NEW, 2, None), ("a", 4, NEW, 3, "[]"), ("b", 4, NEW, 3, "[]"), ("a", 5, NEW, 4, "[]")],
+        *[("b", 5, NEW, 4, None), ("a", 6, NEW, 4, None), ("a", 7, NEW, 4, None), ("c", 7, NEW, 4, None)],
+    )
     before = [load(spark, settings, NEW, batch) for batch in (4, 5)]
     maintenance.maintain(spark, settings, ["publishers"])
     # batch 4 is told, 5 is not; 7 may run again and starts from 5 and 6; the others are where the queries begin and end
@@ -54,13 +59,13 @@ def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spar
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])
     assert load(spark, settings, NEW, 0) == (0, {})
-    _put(spark, lake, OLD, 0, None, a=None)
+    _put(spark, lake, ("a", 0, OLD, None, None))
     _put_message(spark, lake, OLD, 1)
     assert load(spark, settings, NEW, 0) == (2, {"a": Ledger(watermark=0)})
     # and stay where they were
     _put_message(spark, lake, NEW, 2)
     assert load(spark, settings, NEW, 0)[0] == 2
-    _put(spark, lake, NEW, 3, None, a=None)
+    _put(spark, lake, ("a", 3, NEW, None, None))
     assert load(spark, settings, NEW, 2)[0] == 2
 
 
