@@ -106,6 +106,13 @@ def test_after_a_restart_what_was_not_told_waits_for_what_is_there() -> None:
     assert backlog.ready(100) == 6
 
 
+def test_what_waited_for_a_destination_that_is_there_no_more_is_told_at_once() -> None:
+    backlog = Backlog(Replication({}), told=3, stored=5)
+    backlog.add(4, 0, stored=False)
+    backlog.add(5, 0, stored=False)
+    assert backlog.ready(100) == 5
+
+
 def test_a_batch_that_runs_again_is_known() -> None:
     backlog = _backlog()
     backlog.add(0, 0)
