@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.client import connection, retained, samples
+from ackstream.client import connection, samples
 from ackstream.client.errors import TakenOverError
 from ackstream.client.places import Places, offsets_since
 from ackstream.client.reader import BACKOFF_SECONDS, Reader
+from ackstream.client.recovery import Recovery
 from ackstream.delivery.beginning import Beginning
 from ackstream.protocol import app_acks, stored
 from ackstream.protocol.app_acks import AppAckConf, ReaderAlive, ReaderState, ReaderStop
-from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ackstream.client.inbox import Inbox
     from ackstream.client.sample_reader import SampleReader
     from ackstream.protocol.app_acks import ConsumerRecord, ReaderStart
-    from ackstream.protocol.intervals import Interval
     from ackstream.settings import Kafka, Lake
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,6 @@ LOOK_SECONDS = 1.0
 RELIEVE_SECONDS = 10.0
 COMMIT_SECONDS = 5.0
 DELIVERY_SECONDS = 120.0
-FETCH_ROWS = 2_000
 LOOKBACK_MS = 10 * 60_000
 """How long messages may be in Kafka before they are stored, for a reader that is owed none of before."""
 
@@ -53,8 +51,8 @@ _CLOSE_SECONDS = 5.0
 class Feed:
     """Reads ``messages``, ``stored`` and what settle answers; writes ``app-acks``; all of it in one thread.
 
-    A sample that ``stored`` names and Kafka has no more comes from the table. From where a restart has to read is kept
-    as the offsets of a consumer group of the reader's name: a hint, since what was acknowledged settle knows.
+    From where a restart has to read is kept as the offsets of a consumer group of the reader's name: a hint, since what
+    was acknowledged settle knows, and what is missed then is recovered.
     """
 
     def __init__(
@@ -81,16 +79,14 @@ class Feed:
         self._start = start
         self._name = start.reader.encode()
         self._max_samples = max_samples
-        self._lake = lake
         self._turn_also = turn
         self._beginning = Beginning()
         self._closing = threading.Event()
         self._paused = False
         self._full_since: float | None = None
-        self._suspects: dict[str, list[Interval]] = {}
-        self._ends: dict[Any, int] = {}
         self._due = dict.fromkeys(("start", "alive", "look", "commit"), 0.0)
         self._connect(kafka)
+        self._recovery = Recovery(self._kafka_reader.consumer, inbox, reader, lake, max_samples)
         self._thread = threading.Thread(target=self._run, name="ackstream-reader", daemon=True)
 
     def run(self) -> None:
@@ -208,8 +204,10 @@ class Feed:
         if self._is_due("alive", now, ALIVE_SECONDS):
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
         self._control(now)
-        if self._is_due("look", now, LOOK_SECONDS):
-            self._look_for_missing()
+        if self._is_due("look", now, LOOK_SECONDS) and self._recovery.look(
+            self._places.of(self._messages), stuck=self._paused
+        ):
+            self._due["look"] = now
         if self._is_due("commit", now, COMMIT_SECONDS):
             self._kafka_reader.consumer.commit_async(self._positions())
 
@@ -268,46 +266,3 @@ class Feed:
         read = {number: consumer.position(place, timeout_ms=5_000) for number, place in places.items()}
         found = self._inbox.positions({number: offset for number, offset in read.items() if offset is not None})
         return {places[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}
-
-    # -- what Kafka does not bring -------------------------------------------------------------------------------------
-
-    def _look_for_missing(self) -> None:
-        """Fetch what is stored but does not come, though everything was read that Kafka had when it was missed."""
-        missing = self._inbox.missing()
-        if self._suspects and (self._paused or self._has_read(self._ends)):
-            for writer, runs in missing.items():
-                behind = [found for run in runs for found in _common(run, self._suspects.get(writer, ()))]
-                if behind:
-                    self._fetch(writer, behind)
-            missing, self._suspects = self._inbox.missing(), {}
-        if missing and not self._suspects:
-            self._ends = self._kafka_reader.consumer.end_offsets(self._places.of(self._messages))
-            self._suspects = missing
-
-    def _has_read(self, ends: Mapping[Any, int]) -> bool:
-        consumer = self._kafka_reader.consumer
-        return all((consumer.position(place, timeout_ms=5_000) or 0) >= end for place, end in ends.items())
-
-    def _fetch(self, writer: str, runs: list[Interval]) -> None:
-        absent = runs
-        if self._lake is not None:
-            if self._inbox.unacknowledged >= self._max_samples:
-                return
-            found, absent = retained.read(self._lake, writer, runs, FETCH_ROWS, self._reader)
-            for sample in found:
-                self._inbox.counts["fetched"] += 1
-                self._inbox.arrive(sample, readable=False)
-            # there may be more of them
-            self._due["look"] = 0.0
-        if absent:
-            self._inbox.counts["lost"] += sum(last - first + 1 for first, last in absent)
-            where = "the table" if self._lake is not None else "what is read from Kafka; give `lake`, the table"
-            log.error("Messages of %s are not in %s, and are left out: %s", writer, where, absent[:10])
-            self._inbox.pass_over(writer, absent)
-
-
-def _common(run: Interval, runs: Any) -> list[Interval]:
-    """Return what of a run is in others."""
-    first, last = run
-    outside = Intervals(runs, start=first).missing(first, last)
-    return Intervals(outside, start=first).missing(first, last)

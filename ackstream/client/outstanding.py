@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage, WouldBlockError
+from ackstream.client.receipts import FailedMessage, FlushTimeout, PublishStatistics, Receipt, Stage, WouldBlockError
 from ackstream.protocol.intervals import Intervals
 from ackstream.publishing.acks import Ack
 from ackstream.publishing.conflation import DUPLICATE
@@ -198,11 +198,22 @@ class Outstanding:
             self._not_taken.clear()
             return sorted(late)
 
-    def flushed(self, last: int, stage: Stage) -> bool:
-        """Tell whether everything up to a number has reached a stage (or was refused); under ``changed``.
+    def flush(self, stage: Stage, timeout: float | None) -> None:
+        """Wait until everything so far has reached a stage, or was refused.
 
         :param stage: the publisher's own, or ``accepted``
+        :raises FlushTimeout: it did not
         """
+        with self.changed:
+            last = self.next_seq - 1
+            done = self.changed.wait_for(lambda: self._flushed(last, stage) or self.ended is not None, timeout)
+            if self.ended is not None:
+                raise self.ended
+            if not done:
+                kept = self.unpersisted_count
+                raise FlushTimeout(f"{kept} messages were not acknowledged within {timeout:g} s; they are kept.")
+
+    def _flushed(self, last: int, stage: Stage) -> bool:
         if stage != self._stage:
             return not any(seq <= last for seq in self._sending | self._not_taken)
         return self.discarded >= last or self.unpersisted_count == 0

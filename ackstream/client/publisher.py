@@ -25,7 +25,6 @@ from ackstream.client.reader import POLL_MS, Reader
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
     FailedMessage,
-    FlushTimeout,
     LogonTimeout,
     PublisherClosedError,
     PublishStatistics,
@@ -224,17 +223,7 @@ class Publisher(ReaderAcknowledgements, Closing):
         :param stage: ``accepted`` to wait for Kafka alone
         :raises FlushTimeout: not everything was; it is kept
         """
-        outstanding = self._outstanding
-        with outstanding.changed:
-            last = outstanding.next_seq - 1
-            done = outstanding.changed.wait_for(
-                lambda: outstanding.flushed(last, stage or self._stage) or outstanding.ended is not None, timeout
-            )
-            if outstanding.ended is not None:
-                raise outstanding.ended
-            if not done:
-                kept = outstanding.unpersisted_count
-                raise FlushTimeout(f"{kept} messages were not acknowledged within {timeout:g} s; they are kept.")
+        self._outstanding.flush(stage or self._stage, timeout)
 
     @property
     def unpersisted_count(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -407,3 +409,12 @@ def test_roles_are_no_setting_of_a_publisher_and_without_a_qos_it_knows_no_reade
         pytest.raises(InconsistentQosError, match="does not ask about its readers"),
     ):
         publisher.wait_for_acknowledgments(1)
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "connext.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_page_runs(topics: Kafka, example: str) -> None:
+    exec(compile(example, "docs", "exec"), {"kafka": topics})
