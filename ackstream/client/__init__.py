@@ -49,6 +49,7 @@ from ackstream.client.statistics import (
     SubscriberStatistics,
 )
 from ackstream.client.subscriber import Subscriber
+from ackstream.delivery.qos import ReaderQos, WriterQos
 
 __all__ = [
     "Ack",
@@ -74,6 +75,7 @@ __all__ = [
     "QueueMessage",
     "QueueStatistics",
     "ReaderClosedError",
+    "ReaderQos",
     "ReaderStatistics",
     "ReaderTimeout",
     "Receipt",
@@ -97,5 +99,6 @@ __all__ = [
     "UnknownQueueError",
     "UnreachableError",
     "WouldBlockError",
+    "WriterQos",
     "fields_of",
 ]

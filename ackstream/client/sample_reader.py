@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SAMPLES = 10_000
+MAX_NAME_CHARACTERS = 255
 ANY = 2**31
 """Of the samples that are there."""
 
@@ -92,8 +93,8 @@ class SampleReader(Closing):
         self._filter = filter
         self._stays = durable or role is not None
         issued = frozenset(labels)
-        _check(self._qos, issued, max_samples)
         start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
+        _check(self._qos, start, issued, max_samples)
         self._inbox = Inbox(self._qos, name, epoch=start.epoch, role=role, wanted=self._wants, told=self._tell)
         self._closed = threading.Event()
         self._handling = threading.Thread(
@@ -220,7 +221,10 @@ class SampleReader(Closing):
         self._label_acks.acknowledged(sample, response, auto)
 
 
-def _check(qos: ReaderQos, labels: frozenset[str], max_samples: int) -> None:
+def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], max_samples: int) -> None:
+    for what, name in (("name", start.reader), ("role", start.role)):
+        if name is not None and not 0 < len(name) <= MAX_NAME_CHARACTERS:
+            raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
     if not qos.reliable:
         raise InconsistentQosError("This reader acknowledges: make it reliable, or read the topic with any consumer.")
     if labels and qos.kind == "protocol":

@@ -394,11 +394,13 @@ def test_a_closed_reader_says_so(topics: Kafka) -> None:
         ({"qos": ReaderQos(reliable=False)}, "reliable"),
         ({"qos": ReaderQos(), "labels": ["a-a"]}, "application kind"),
         ({"max_samples": 0}, "at least 1"),
+        ({"name": ""}, "name has 1 to 255 characters, not 0"),
+        ({"role": "x" * 256}, "role has 1 to 255 characters, not 256"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(kafka: Kafka, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):
-        SampleReader(kafka, "r1", **options)
+        SampleReader(kafka, **({"name": "r1"} | options))
 
 
 def test_roles_are_no_setting_of_a_publisher_and_without_a_qos_it_knows_no_readers(topics: Kafka) -> None:
