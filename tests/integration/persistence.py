@@ -50,18 +50,14 @@ class Persistence:
         self._messages = self.kafka.topic("messages")
         # only a flush sends: what is sent together arrives in one piece
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=60_000)
-        self._sending, self._reading = threading.Lock(), threading.Lock()
-        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-        topics = [self._messages, self.kafka.topic("publisher-acks")]
-        self._places = [TopicPartition(topic, number) for topic in topics for number in range(self.kafka.partitions)]
-        self._consumer.assign(self._places)
-        self._records: list[Any] = []
+        self._sending = threading.Lock()
+        self._recorder = Recorder(self.kafka, "messages", "publisher-acks")
         self.start()
 
     def close(self) -> None:
         self.stop()
         self._producer.close()
-        self._consumer.close()
+        self._recorder.close()
 
     def start(self) -> None:
         self._query = query.start(self._spark, self.settings)
@@ -101,14 +97,31 @@ class Persistence:
         return [(row["seq"], row["reason"]) for row in table.to_pylist() if row["client"] == client]
 
     def _read(self, topic: str, client: str) -> list[Any]:
-        """Return what there is now."""
-        with self._reading:
+        return [record for record in self._recorder.read(topic) if record.key == client.encode()]
+
+
+class Recorder:
+    """Remembers all records of some topics; safe to use from several threads."""
+
+    def __init__(self, kafka: Kafka, *topics: str) -> None:
+        self._records: dict[str, list[Any]] = {kafka.topic(topic): [] for topic in topics}
+        self._name = kafka.topic
+        self._lock = threading.Lock()
+        self._consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+        self._places = [TopicPartition(topic, part) for topic in self._records for part in range(kafka.partitions)]
+        self._consumer.assign(self._places)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def read(self, topic: str) -> list[Any]:
+        """Return what a topic has now."""
+        with self._lock:
             ends = self._consumer.end_offsets(self._places)
             while any(self._consumer.position(place) < end for place, end in ends.items()):
-                for found in self._consumer.poll(timeout_ms=100).values():
-                    self._records += found
-            name, key = self.kafka.topic(topic), client.encode()
-            return [record for record in self._records if (record.topic, record.key) == (name, key)]
+                for place, found in self._consumer.poll(timeout_ms=100).items():
+                    self._records[place.topic] += found
+            return list(self._records[self._name(topic)])
 
 
 class Silence:

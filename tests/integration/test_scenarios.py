@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from ackstream.conformance.scenarios import Scenario
-from ackstream.conformance.scenarios.observations import AT, BY, NOT_BEFORE, matches, plain
+from ackstream.conformance.scenarios.observations import matches, plain
 from tests.integration.persistence import Persistence, Silence
 from tests.integration.scenarios import stores, windows, wire
-from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, is_silent
+from tests.integration.scenarios.patience import patient
+from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, VECTORS, is_silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "scenarios"
 FILES = ("amps.json", "solace.json")
 MIRROR, QUERY, QUEUE = (f"tests/integration/test_{name}.py" for name in ("mirror", "query", "queue"))
 
@@ -55,9 +54,6 @@ SCENARIOS = [
     for scenario in msgspec.json.decode((VECTORS / file).read_bytes(), type=list[Scenario])
     if scenario.id not in NOT_HERE
 ]
-
-ALLOWANCE_MS = 60_000
-"""What a batch may take on the slowest machine."""
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +88,4 @@ def observed(
 @pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.id) for scenario in SCENARIOS])
 def test_a_scenario_on_the_running_system(observed: dict[str, Future[dict[str, Any]]], scenario: Scenario) -> None:
     seen = observed[scenario.id].result()
-    assert matches(_patient(scenario.expect), seen), plain(seen)
-
-
-def _patient(expected: Any) -> Any:
-    """Allow for the engine where times are expected."""
-    if isinstance(expected, list):
-        return [_patient(entry) for entry in expected]
-    if not isinstance(expected, dict):
-        return expected
-    changed = {key: _patient(value) for key, value in expected.items()}
-    if AT in changed:
-        changed = {NOT_BEFORE: changed[AT], BY: changed[AT]} | {k: v for k, v in changed.items() if k != AT}
-    if BY in changed:
-        changed[BY] += ALLOWANCE_MS
-    return changed
+    assert matches(patient(scenario.expect), seen), json.dumps(plain(seen))
