@@ -31,6 +31,11 @@ class _Ack(msgspec.Struct):
     auto: AutoReason | None
     sent: int = 0
 
+    def goes_on(self, first: int, at: int, response: bytes | None, auto: AutoReason | None) -> bool:
+        """Tell whether it can be longer by a run: the time matters only for how long a response is repeated."""
+        alike = (self.last + 1, self.response, self.auto) == (first, response, auto)
+        return alike and not self.sent and (response is None or self.at == at)
+
 
 class AppAcks:
     """The acknowledgements of a reader for a writer.
@@ -81,17 +86,7 @@ class AppAcks:
             self._waiting += end - begin + 1
             self._waiting_since = now if self._waiting_since is None else self._waiting_since
             latest = self._open[-1] if self._open else None
-            if (
-                latest
-                and not latest.sent
-                and (latest.last + 1, latest.response, latest.auto, latest.at)
-                == (
-                    begin,
-                    response,
-                    auto,
-                    now,
-                )
-            ):
+            if latest is not None and latest.goes_on(begin, now, response, auto):
                 latest.last = end
             else:
                 self._open.append(_Ack(begin, end, now, response, auto))
