@@ -31,6 +31,13 @@ _KEYWORDS: Final = frozenset(
 _FUNCTIONS: Final = frozenset(
     {"ABS", "CEILING", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM", "UPPER"}
 )
+_LITERAL = re.compile(r"\\.|\[[^\]]*\]", re.DOTALL)
+_REPEATED_GROUP = re.compile(r"\)\s*[*+{]|\(\?[a-z]*x")
+"""Java takes a step deeper for each repetition of a group, and a long text would end the program.
+
+In the mode ``x`` a comment may stand between group and repetition.
+"""
+
 _FIELD: Final = "get_json_object(value, "
 MAX_DEPTH = 100
 
@@ -154,7 +161,12 @@ class _Parser:
         kind, value = self._peek()
         if kind != "string":
             raise self._wrong("a regular expression in quotes")
-        self.patterns.append(_unquoted(value))
+        pattern = _unquoted(value)
+        if _REPEATED_GROUP.search(_LITERAL.sub("", pattern)):
+            raise BadFilterError(
+                f"The filter {self._text!r} repeats a group: write a class such as [ab]* in place of (a|b)*."
+            )
+        self.patterns.append(pattern)
         return self._value()
 
     def _sum(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -28,19 +29,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.publishing.requests import Request
-    from ackstream.publishing.steps import Step, Subscription
+    from ackstream.publishing.steps import Step
     from ackstream.settings import Lake
 
 APPLICATION: Final = "header-"
 """Before the names of the application's own headers."""
 
+_encode = msgspec.json.Encoder().encode
+
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _SPOKEN = pa.schema(
     [("step", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 )
-_SUBSCRIBERS = pa.schema(
-    [("selection", pa.int32())] + [(name, pa.string()) for name in ("to", "cid", "sub_id", "origin", "tag")]
-)
+_SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
+_SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
 _ORDER = ("step", "rank", *PLACE)
 
 
@@ -71,7 +73,7 @@ def selected(spark: SparkSession, lake: Lake, request: Request, newest: int, mom
 def counted(spark: SparkSession, lake: Lake, request: Request, newest: int, moment: Moment) -> tuple[int, int]:
     """Return how many records there are in a command's topic, and how many of them it is about."""
     there = _with_text(message_log.world(spark, lake, request.topic, newest, moment))
-    row = there.agg(F.count(F.lit(1)), F.count_if(condition(request))).collect()[0]
+    row = there.select(condition(request).alias("fits")).agg(F.count(F.lit(1)), F.count_if("fits")).collect()[0]
     return row[0], row[1]
 
 
@@ -135,23 +137,25 @@ def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
 
 def _messages(spark: SparkSession, lake: Lake, step: Delivered, number: int) -> DataFrame:
     """Match messages once for all subscriptions that want the same."""
-    wanted: dict[tuple[str, str | None], list[Subscription]] = {}
-    for subscription in step.subscriptions:
-        wanted.setdefault((subscription.topic, subscription.filter), []).append(subscription)
-    selections = [
-        F.when(_matching(topic, text), F.lit(index).cast("int")) for index, (topic, text) in enumerate(wanted)
+    wanted: dict[tuple[str, str | None], list[dict[str, str | None]]] = {}
+    for one in step.subscriptions:
+        whom = {
+            "to": one.client,
+            "cid": one.cid,
+            "sub_id": one.sub_id,
+            "origin": one.origin,
+            "tag": positions.tag(one.topic),
+        }
+        wanted.setdefault((one.topic, one.filter), []).append(whom)
+    found = message_log.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
+    # the subscribers are a constant: no join
+    matching = [
+        F.when(_matching(topic, text), F.from_json(F.lit(_encode(whom).decode()), _SUBSCRIBERS))
+        for (topic, text), whom in wanted.items()
     ]
-    rows = [
-        (index, one.client, one.cid, one.sub_id, one.origin, positions.tag(one.topic))
-        for index, subscriptions in enumerate(wanted.values())
-        for one in subscriptions
-    ]
-    arrays = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), _SUBSCRIBERS, strict=True)]
-    subscribers = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SUBSCRIBERS))
-    messages = _with_text(message_log.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto))
-    matched = messages.withColumn("selection", F.explode(F.array_compact(F.array(*selections))))
-    joined = matched.join(F.broadcast(subscribers), "selection").withColumn("rank", F.lit(0).cast("long"))
-    return _addressed(joined, "publish", number)
+    messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
+    own = {name: F.col("for")[name] for name in _SUBSCRIBER}
+    return _addressed(messages.withColumns({**own, "rank": F.lit(0).cast("long")}), "publish", number)
 
 
 def _matching(topic: str, text: str | None) -> Column:

@@ -7,10 +7,12 @@ there how far the log was, so that it comes to the same results, with the same i
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream import sink
@@ -24,6 +26,8 @@ from ackstream.publishing.steps import Counted, Deleted, State, Told
 from ackstream.source import source
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -97,10 +101,14 @@ class Service:
         for request in asked:
             carry_out(desk, request, self._terms)
         desk.close()
-        if desk.lasting or self._newest - self._remembered >= REMEMBERED:
-            # before anything is deleted or counted: a batch that runs again does it as of the same end of the log
-            self._remember(spark, state, query_id, batch)
-        steps = self._looked_up(spark, desk.steps, batch, query_id)
+        lasting = desk.lasting or self._newest - self._remembered >= REMEMBERED
+        with ThreadPoolExecutor(1, thread_name_prefix=NAME) as pool:
+            # beside counting; but before anything is deleted or said, so that a batch that runs again does it alike
+            work = inheritable_thread_target(spark)(partial(self._remember, spark, state, query_id, batch))
+            remembered = pool.submit(work) if lasting else None
+            steps = self._looked_up(spark, desk.steps, batch, query_id, remembered)
+            if remembered is not None:
+                remembered.result()
         if steps:
             said = results.records(spark, self._settings.lake, steps, self._newest, batch)
             sink.write(said, kafka, kafka.topic("query-results"))
@@ -108,7 +116,9 @@ class Service:
             sink.write(intake.dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
         self._known = self._newest
 
-    def _looked_up(self, spark: SparkSession, steps: list[Step], batch: int, query_id: str) -> list[Step]:
+    def _looked_up(
+        self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, remembered: Future[None] | None
+    ) -> list[Step]:
         """Delete what is to be deleted, count what is to be counted; return the steps that say something."""
         counted: dict[str, tuple[int, int]] = {}
         rest: list[Step] = []
@@ -118,6 +128,8 @@ class Service:
                 if "stats" in step.request.command.asked:
                     # counted while it is still there
                     counted[step.request.origin] = self._count(spark, step.request, moment)
+                if remembered is not None:
+                    remembered.result()
                 self._delete(spark, step.request, moment, query_id)
             elif isinstance(step, Counted):
                 request = step.request

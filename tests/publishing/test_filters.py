@@ -50,6 +50,17 @@ def test_what_is_no_filter_is_refused(text: str) -> None:
         parse_filter(text)
 
 
+@pytest.mark.parametrize("pattern", ["(a|b)*", "(ab)+c", "(a){3,}", "x(a)\n*", "(?x)(a) # b\n*", "(?ix)a", "((a)?)*"])
+def test_a_regular_expression_that_could_end_the_program_is_refused(pattern: str) -> None:
+    with pytest.raises(BadFilterError, match="repeats a group"):
+        parse_filter(f"/x LIKE '{pattern}'")
+
+
+@pytest.mark.parametrize("pattern", ["(a|b)?c", "[(a)*]", r"\(a\)*", "(?i)^ab.*", "a*(b|c)", "x{3}"])
+def test_other_regular_expressions_are_taken(pattern: str) -> None:
+    assert patterns(f"/x LIKE '{pattern}'") == [pattern]
+
+
 def test_regular_expressions_are_given_out_to_be_checked() -> None:
     assert patterns("/x LIKE '^a''b' OR NOT /y LIKE \"(c\"") == ["^a'b", "(c"]
 

@@ -152,7 +152,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
         Subscription("b", "same", "c2", "0-2", "orders"),
         Subscription("b", "dear", "c3", "0-3", "orders", "/price > 7"),
         Subscription("b", "other", "c4", "0-4", "trades"),
-        Subscription("b", "rql", "c5", "0-5", "orders", "ge(price,10.5)"),
+        Subscription("b", "rql", "c5", "0-5", "orders", 'and(ge(price,10.5),eq(state,"open"))'),
     )
     last = Told("b", "0-9/1", Ack(ack_type="completed", client="b", cid="c3"))
     told = _told(apart, lake, Delivered(subscribers, Position(0, 0, 0), positions.end(1)), last)
