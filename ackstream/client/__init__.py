@@ -21,7 +21,9 @@ from ackstream.client.errors import (
     UnknownQueueError,
     UnreachableError,
 )
+from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
 from ackstream.client.publisher import Publisher
+from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer
 from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.receipts import (
@@ -60,17 +62,21 @@ __all__ = [
     "ClientError",
     "ClosedError",
     "Command",
+    "CommandTimeout",
     "CorrelationIdInUseError",
     "Delivered",
     "FailedMessage",
     "FlushTimeout",
     "LogonTimeout",
+    "Message",
     "MessageGoneError",
+    "MessageStream",
     "NoReplyExpectedError",
     "NotSentError",
     "PublishStatistics",
     "Publisher",
     "PublisherClosedError",
+    "QueryClient",
     "QueueConsumer",
     "QueueMessage",
     "QueueStatistics",
@@ -93,6 +99,7 @@ __all__ = [
     "Signal",
     "StoreError",
     "Stored",
+    "StreamClosedError",
     "Subscriber",
     "SubscriberStatistics",
     "TakenOverError",
