@@ -9,7 +9,7 @@ import sys
 from ackstream.settings import load
 from benchmarks import broker, common
 
-NAMES = ("pure", "settling", "throughput", "latency", "growth", "archive", "twin", "persist", "acks")
+NAMES = ("pure", "settling", "queueing", "throughput", "latency", "growth", "archive", "twin", "persist", "acks")
 
 
 def main() -> None:

@@ -80,13 +80,17 @@ class Fetcher:
             # what Kafka has deleted is looked for elsewhere
             pending[place] = [offset for offset in pending[place] if offset >= beginning]
         positions: dict[Any, int] = {}
+        assigned: set[Any] = set()
         until = time.monotonic() + PATIENCE_SECONDS
         while pending := {place: offsets for place, offsets in pending.items() if offsets}:
-            self._consumer.assign(list(pending))
+            if changed := pending.keys() != assigned:
+                assigned = set(pending)
+                self._consumer.assign(sorted(assigned))
             for place, offsets in pending.items():
                 position = positions.get(place)
-                start = offsets[-1] if position is None or offsets[-1] > position + NEAR else position
-                self._consumer.seek(place, start)
+                far = position is None or offsets[-1] > position + NEAR
+                if far or changed:
+                    self._consumer.seek(place, offsets[-1] if far else position)
             for place, records in self._consumer.poll(timeout_ms=POLL_MS).items():
                 until = time.monotonic() + PATIENCE_SECONDS
                 positions[place] = records[-1].offset + 1

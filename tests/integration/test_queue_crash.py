@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 MESSAGES = 600
-KILLED_AFTER = (50, 250, 400)
+KILLED_AFTER = (50, 300)
 """Numbers of settled messages at which the job is killed."""
 
 FAILING = 7

@@ -1,0 +1,169 @@
+"""What work queues cost: messages a second in Python alone and through the query, a batch of a long queue."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.delivery import queue_query
+from ackstream.delivery.endpoint import Endpoint
+from ackstream.delivery.queue_records import Arrival, Said
+from ackstream.delivery.queue_rules import solace
+from ackstream.lake import tables
+from ackstream.lake.schemas import MESSAGES
+from ackstream.protocol.queues import Bind, Settle, write
+from ackstream.queues import QueueSettings
+from benchmarks import broker, common
+from benchmarks.common import ROUNDS
+from benchmarks.progress import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+
+QUEUE, CONSUMER = "q", "A"
+SETTLED_TOGETHER = 100
+"""Messages in a record of settlements."""
+
+PATIENCE_SECONDS = 300
+METHOD = (
+    "The messages wait in their table. A consumer binds that may hold all of them, and accepts them "
+    f"{SETTLED_TOGETHER} by {SETTLED_TOGETHER}. Rates = messages / triggerExecution of the batches from the bind, and "
+    "from the first settlement, until all rows are in queue_events; the values are not fetched."
+)
+
+
+def measure(bench: common.Bench) -> dict[str, Any]:
+    """Measure the endpoint alone, then the query."""
+    return {"pure": _measure_endpoint(bench), "query": _measure_query(bench)}
+
+
+def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
+    count = 2_000 if bench.small else 100_000
+    arrivals = [Arrival(1_000, "messages", 0, offset, 0, "orders/new") for offset in range(count)]
+    settles = list(_settles(count))
+
+    def waiting() -> Endpoint:
+        endpoint = Endpoint(QUEUE, solace(max_backlog=0), 30_000)
+        endpoint.process(arrivals, [], 0)
+        return endpoint
+
+    def one_more(blob: bytes) -> None:
+        endpoint = Endpoint(QUEUE, solace(max_backlog=0), 30_000)
+        endpoint.load(1, blob)
+        endpoint.process([Arrival(2_000, "messages", 0, count, 0)], [], 0)
+        endpoint.dump()
+
+    full = waiting()
+    dumped = full.dump()
+    assert dumped is not None
+    figures = {
+        "arrivals_a_second": count / _time(waiting),
+        "deliveries_a_second": count / _time(lambda: full.process([], [Said(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
+        "settlements_a_second": count / _time(lambda: full.process([], settles, 0), 1),
+        "batch_with_one_message_on_all_ms": _time(lambda: one_more(dumped[1])) * 1e3,
+        "state_bytes": len(dumped[1]),
+    }
+    bench.table(f"A queue in pure Python, one core, {count:,} messages", ("what", "figure"), figures.items())
+    return {"messages": count, "figures": figures}
+
+
+def _measure_query(bench: common.Bench) -> dict[str, Any]:
+    count, rounds = (1_000, 1) if bench.small else (50_000, ROUNDS)
+    found = []
+    for number in range(rounds):
+        found.append(_round(bench, count))
+        bench.say(f"Round {number + 1}: {', '.join(f'{name} {rate:,.0f}/s' for name, rate in found[-1].items())}")
+    rates = {name: statistics.median(entry[name] for entry in found) for name in found[0]}
+    bench.table(f"Queues through Spark, Delta and Kafka, {count:,} messages", ("what", "a second"), rates.items())
+    return {"method": METHOD, "messages": count, "rates": rates, "rounds": found}
+
+
+def _round(bench: common.Bench, count: int) -> dict[str, float]:
+    queue = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0)
+    settings = bench.settings("queue").model_copy(update={"queues": (queue,)})
+    _store(bench, settings, count)
+    query = queue_query.start(bench.spark, settings)
+    try:
+        # a new checkpoint hears what is said from its first batch on
+        _wait(lambda: query.lastProgress is not None)
+        return {
+            "deliveries": count / _spent(bench, settings, query, [_bind()], "delivered", count),
+            "settlements": count / _spent(bench, settings, query, list(_records(count)), "left", count),
+        }
+    finally:
+        query.stop()
+
+
+def _store(bench: common.Bench, settings: Settings, count: int) -> None:
+    """Write messages to their table as persist does."""
+    tables.create(bench.spark, settings.lake, ("messages",))
+    known = {
+        "topic": F.lit("messages"), "partition": F.lit(0), "offset": F.col("id"), "batch": F.lit(0).cast("long"),
+        "received_at": F.current_timestamp(), "query_id": F.lit("q"), "day": F.current_date(),
+        "value": F.lit(b"message"), "subject": F.lit("orders/new"),
+    }  # fmt: skip
+    rows = bench.spark.range(count).select(
+        *[known.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in MESSAGES]
+    )
+    tables.append(rows.coalesce(1), settings.lake, "messages", "q", 0)
+
+
+def _spent(
+    bench: common.Bench, settings: Settings, query: StreamingQuery, said: list[Bind | Settle], event: str, count: int
+) -> float:
+    """Say something; return the seconds of the batches until the table has so many rows of an event."""
+    before = len(batches(query))
+    topic = settings.kafka.topic("app-acks")
+    broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))
+
+    def done() -> bool:
+        rows = tables.read(bench.spark, settings.lake, "queue_events")
+        return bool(rows.where(rows.event == event).count() >= count)
+
+    _wait(done)
+    _wait(lambda: len(batches(query)) > before)
+    return sum(batch.seconds for batch in batches(query)[before:])
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError("the queue did not get through its messages")
+        time.sleep(0.5)
+
+
+def _bind() -> Bind:
+    return Bind(QUEUE, CONSUMER, 1)
+
+
+def _records(count: int) -> Iterator[Settle]:
+    for first in range(0, count, SETTLED_TOGETHER):
+        last = min(count, first + SETTLED_TOGETHER)
+        yield Settle(QUEUE, CONSUMER, 1, tuple(f"messages-0-{offset}" for offset in range(first, last)))
+
+
+def _settles(count: int) -> Iterator[Said]:
+    for offset, record in enumerate(_records(count)):
+        yield Said(3_000, 0, offset, CONSUMER.encode(), write(record))
+
+
+def _time(step: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median seconds of a step."""
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+if __name__ == "__main__":
+    common.main("queueing", measure)
