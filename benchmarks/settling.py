@@ -79,10 +79,7 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (300_000, 100, 50_000, ROUNDS)
     data = bench.settings("settle")
     broker.produce(data.kafka.bootstrap, _wire(data, count, writers))
-    settle = {
-        "max_offsets_per_trigger": limit,
-        "required": [{"role": rule.role, "quorum": rule.quorum} for rule in REQUIRED],
-    }
+    settle = {"max_offsets_per_trigger": limit, "required": REQUIRED}
     rates = []
     for number in range(rounds):
         settings = bench.settings("settle", prefix=data.kafka.topic_prefix, settle=settle)
