@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 PATIENCE = 60.0
-SESSION = 5.0
+SESSION = 8.0
 OUTCOMES: tuple[Any, ...] = ("failed", "rejected")
 
 
