@@ -162,7 +162,10 @@ def main(
     place = arguments.results or (None if arguments.small else RESULTS)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        parts = {"kafka": {"partitions"}, **dict.fromkeys(("spark", "correlate", "clock", "archive", "twin"), True)}
+        parts = {
+            "kafka": {"partitions"},
+            **dict.fromkeys(("spark", "correlate", "clock", "archive", "twin", "persist", "settle"), True),
+        }
         report = {
             "benchmark": name,
             "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
