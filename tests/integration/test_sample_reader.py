@@ -417,6 +417,11 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "connext.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_page_runs(topics: Kafka, example: str) -> None:
-    exec(compile(example, "docs", "exec"), {"kafka": topics})
+def test_the_examples_of_the_page_run_one_after_the_other(topics: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"kafka": topics}
+    for example in EXAMPLES:
+        exec(compile(example, "docs", "exec"), names)
+    told = capsys.readouterr().out
+    assert "('shipping',) has not acknowledged 1" in told
+    assert sorted((ack.seq, ack.response) for ack in names["told"]) == [(1, b"shipped later"), (2, b"shipped")]
+    assert "packing b'7'" in told
