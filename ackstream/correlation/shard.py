@@ -165,11 +165,12 @@ class Shard:
             return
         key = reading.correlation_id
         owner = self._find(key)
-        if owner is not None and owner.started_at > record.timestamp + self._rules.orphan_hold_ms:
-            # too old for this request, whichever of the two was read first; perhaps it is for an earlier use of the id
-            earlier = self._decided.get(record.hash, -1)
-            self._write.unused(reading, record, "late" if record.timestamp <= earlier else "orphan")
-            return
+        if owner is not None and owner.started_at > record.timestamp:
+            # from before this request, whichever of the two was read first: for an earlier use of the id, or too old
+            late = record.timestamp <= self._decided.get(record.hash, -1)
+            if late or owner.started_at > record.timestamp + self._rules.orphan_hold_ms:
+                self._write.unused(reading, record, "late" if late else "orphan")
+                return
         end = self._decided.get(record.hash) if owner is None else self._recent.end(owner.deadline)
         if end is None or record.timestamp > end:
             self._hold(key, record)

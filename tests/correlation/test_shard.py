@@ -113,6 +113,18 @@ def test_a_correlation_id_can_be_used_again_after_its_memory(run: Run, log: Log)
     assert [outcome["started_at"] for outcome in run.outcomes()] == [1000, 90_000]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_an_ack_for_an_earlier_use_of_an_id_is_late_also_when_the_next_use_is_read_first(
+    run: Run, log: Log, *, together: bool
+) -> None:
+    first = log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.ack(1100, "a-ack")
+    second, late = log.command(68_000, requested_acks=["a-ack"]), log.ack(65_000, "a-ack")
+    for batch in [(*first, second, late)] if together else [(*first, second), (late,)]:
+        run.feed(*batch)
+    assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
+    assert len(run.replies()) == 1
+
+
 def test_a_new_use_of_an_open_id_read_too_early_waits_for_the_end_of_the_old_one(run: Run, log: Log) -> None:
     run.feed(log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.command(90_000, requested_acks=["a-ack"]))
     run.feed(log.ack(2000, "a-ack"), log.ack(90_500, "a-ack"))
