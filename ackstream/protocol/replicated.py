@@ -25,12 +25,12 @@ _decoder = msgspec.json.Decoder(Replicated)
 write = msgspec.json.Encoder().encode
 
 
-def read(value: bytes) -> Replicated:
+def read(value: bytes | None) -> Replicated:
     """Read a record.
 
     :raises ReplicatedError: it is none
     """
     try:
-        return _decoder.decode(value)
+        return _decoder.decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ReplicatedError(f"This is no record of a destination: {error}.") from error

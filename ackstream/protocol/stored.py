@@ -32,12 +32,12 @@ _decoder = msgspec.json.Decoder(Stored)
 write = msgspec.json.Encoder().encode
 
 
-def read(value: bytes) -> Stored:
+def read(value: bytes | None) -> Stored:
     """Read a record.
 
     :raises StoredError: it is none
     """
     try:
-        return _decoder.decode(value)
+        return _decoder.decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoredError(f"This is no record of stored messages: {error}.") from error

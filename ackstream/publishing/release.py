@@ -117,7 +117,7 @@ class Release:
         if batch > self._backlog.told:
             self._tell(batch, producer)
 
-    def _report(self, value: bytes) -> None:
+    def _report(self, value: bytes | None) -> None:
         try:
             report = replicated.read(value)
         except replicated.ReplicatedError as error:
@@ -180,7 +180,10 @@ class Release:
     def _producer(self) -> Any:
         kafka = self._settings.kafka
         known = options(kafka, KafkaProducer.DEFAULT_CONFIG)
-        return KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", linger_ms=5, **known)
+        # idempotent: what is sent again keeps its place
+        return KafkaProducer(
+            bootstrap_servers=kafka.bootstrap, acks="all", enable_idempotence=True, linger_ms=5, **known
+        )
 
 
 def source_id(spark: SparkSession, settings: Settings) -> str:

@@ -13,7 +13,7 @@ def test_the_shape_of_a_record() -> None:
     assert replicated.read(written) == record
 
 
-@pytest.mark.parametrize("value", [b"", b"\xff", b"7", b'{"type":"replicated","destination":"standby"}'])
-def test_what_is_no_record_is_said(value: bytes) -> None:
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"7", b'{"type":"replicated","destination":"standby"}'])
+def test_what_is_no_record_is_said(value: bytes | None) -> None:
     with pytest.raises(ReplicatedError, match=r"^This is no record of a destination: "):
         replicated.read(value)

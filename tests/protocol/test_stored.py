@@ -14,7 +14,9 @@ def test_the_shape_of_a_record() -> None:
     assert stored.read(b'{"type":"stored","client":"p1","first":3,"last":9,"batch":7}').refused == ()
 
 
-@pytest.mark.parametrize("value", [b"", b"\xff", b"{}", b'{"type":"stored","client":"p1"}', b'{"type":"app_ack"}'])
-def test_what_is_no_record_is_said(value: bytes) -> None:
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff", b"{}", b'{"type":"stored","client":"p1"}', b'{"type":"app_ack"}']
+)
+def test_what_is_no_record_is_said(value: bytes | None) -> None:
     with pytest.raises(StoredError, match=r"^This is no record of stored messages: "):
         stored.read(value)
