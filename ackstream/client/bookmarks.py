@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
-from ackstream.client.errors import StoreError
+from ackstream.client.store_file import StoreFile
 from ackstream.publishing import positions
 from ackstream.publishing.bookmarks import Progress
 from ackstream.publishing.commands import EPOCH
@@ -16,11 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VERSION = 1
-_SCHEMA = f"""
-CREATE TABLE store (client TEXT NOT NULL);
+_SCHEMA = """
 CREATE TABLE subscriptions (sub_id TEXT PRIMARY KEY, topic TEXT NOT NULL, resume TEXT NOT NULL);
 CREATE TABLE discarded (sub_id TEXT NOT NULL, bookmark TEXT NOT NULL, PRIMARY KEY (sub_id, bookmark));
-PRAGMA user_version = {_VERSION};
 """
 
 
@@ -83,10 +80,9 @@ class MemoryBookmarks:
 
 
 class SqliteBookmarks(MemoryBookmarks):
-    """Bookmarks in an SQLite file: they survive the end of the process, however it comes.
+    """Bookmarks in an SQLite file: they survive the end of the process, however it comes; see ``store_file``.
 
-    What was done with is in the file when ``discard`` returns; when the machine itself fails, the last moments may be
-    missing: some messages come again then. One process uses a file at a time.
+    What was done with is in the file when ``discard`` returns.
     """
 
     def __init__(self, path: Path, client: str) -> None:
@@ -95,70 +91,35 @@ class SqliteBookmarks(MemoryBookmarks):
         :raises StoreError: it is damaged, of another client, in use, or cannot be written
         """
         super().__init__()
-        self._path = path
-        try:
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
-            try:
-                self._prepare(client)
-            except BaseException:
-                self._database.close()
-                raise
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
+        lost = "brings messages again that were done with"
+        self._file = StoreFile(path, client, what="bookmark store", version=_VERSION, schema=_SCHEMA, lost=lost)
+        for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
+            self._topics[sub_id] = topic
+            self._progress[sub_id] = Progress(_position(resume), map(positions.parse, self._discarded(sub_id)))
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        with self._lock:
-            self._database.close()
+        self._file.close()
 
-    def _prepare(self, client: str) -> None:
-        database = self._database
-        # whoever opens it next, while this is open, is told that it is locked
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            database.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT")
-            database.execute("INSERT INTO store VALUES (?)", (client,))
-        elif version != _VERSION:
-            raise sqlite3.DatabaseError(f"it has version {version}, this release writes {_VERSION}")
-        (owner,) = database.execute("SELECT client FROM store").fetchone()
-        if owner != client:
-            raise StoreError(
-                f"The bookmark store {self._path} belongs to the client {owner}, not to {client}: give each its own."
-            )
-        for sub_id, topic, resume in database.execute("SELECT sub_id, topic, resume FROM subscriptions").fetchall():
-            later = database.execute("SELECT bookmark FROM discarded WHERE sub_id = ?", (sub_id,)).fetchall()
-            start = BEGINNING if resume == EPOCH else positions.parse(resume)
-            self._topics[sub_id] = topic
-            self._progress[sub_id] = Progress(start, [positions.parse(bookmark) for (bookmark,) in later])
+    def _discarded(self, sub_id: str) -> list[str]:
+        return [text for (text,) in self._file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)]
 
     def _keep(self, sub_id: str, discarded: str | None) -> None:
         resume = self._resume(sub_id)
-        try:
-            self._database.execute("BEGIN")
-            self._database.execute(
+        start = _position(resume)
+        known = self._discarded(sub_id) + ([] if discarded is None else [discarded])
+        # with nothing before it open, what lies behind the point to go on from is said by that point
+        passed = [text for text in known if positions.parse(text) <= start]
+        fresh = () if discarded is None or discarded in passed else (discarded,)
+        self._file.change(
+            (
                 "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume",
                 (sub_id, self._topics[sub_id], resume),
-            )
-            if discarded is not None:
-                self._database.execute("INSERT OR IGNORE INTO discarded VALUES (?, ?)", (sub_id, discarded))
-            # with nothing before it open, what lies behind the point to go on from is said by that point
-            known = self._database.execute("SELECT bookmark FROM discarded WHERE sub_id = ?", (sub_id,)).fetchall()
-            start = BEGINNING if resume == EPOCH else positions.parse(resume)
-            passed = [(sub_id, bookmark) for (bookmark,) in known if positions.parse(bookmark) <= start]
-            self._database.executemany("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", passed)
-            self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise self._unusable(error) from error
+            ),
+            *[("INSERT OR IGNORE INTO discarded VALUES (?, ?)", (sub_id, text)) for text in fresh],
+            *[("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", (sub_id, text)) for text in passed],
+        )
 
-    def _unusable(self, error: sqlite3.Error) -> StoreError:
-        text = str(error)
-        if "locked" in text:
-            remedy = "another process has it open: end that one, or give this client another name and file"
-        else:
-            remedy = "make room, choose a place that can be written, or move a damaged one away and begin a new one"
-        return StoreError(f"The bookmark store {self._path} cannot be used ({text}): {remedy}.")
+
+def _position(resume: str) -> Position:
+    return BEGINNING if resume == EPOCH else positions.parse(resume)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ackstream.client.errors import StoreError
+from ackstream.client.store_file import StoreFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _VERSION = 1
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE messages (seq INTEGER PRIMARY KEY, message BLOB NOT NULL);
-CREATE TABLE store (client TEXT NOT NULL, discarded INTEGER NOT NULL, last INTEGER NOT NULL);
-PRAGMA user_version = {_VERSION};
+CREATE TABLE store (discarded INTEGER NOT NULL, last INTEGER NOT NULL);
+INSERT INTO store VALUES (0, 0);
 """
 
 
@@ -70,29 +68,20 @@ class MemoryMessages:
 
 
 class SqliteMessages:
-    """Messages in an SQLite file: they survive the end of the process, however it comes.
-
-    Each change is in the file when the call returns; when the machine itself fails, the last moments may be missing,
-    but the file is whole. One process uses a file at a time.
-    """
+    """Messages in an SQLite file: they survive the end of the process, however it comes; see ``store_file``."""
 
     def __init__(self, path: Path, client: str) -> None:
         """Open a file, or create it.
 
         :raises StoreError: it is damaged, of another client, in use, or cannot be written
         """
-        self._path = path
-        self._count = self._discarded = self._last = 0
-        self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
-            try:
-                self._prepare(client)
-            except BaseException:
-                self._database.close()
-                raise
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
+        lost = "loses what it held that was not acknowledged"
+        self._file = StoreFile(path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost)
+        self._discarded: int
+        self._last: int
+        self._count: int
+        ((self._discarded, self._last),) = self._file.read("SELECT discarded, last FROM store")
+        ((self._count,),) = self._file.read("SELECT count(*) FROM messages")
 
     @property
     def discarded(self) -> int:
@@ -109,21 +98,21 @@ class SqliteMessages:
 
         :raises StoreError: there is no room
         """
-        self._change(("INSERT INTO messages VALUES (?, ?)", (seq, message)), ("UPDATE store SET last = ?", (seq,)))
+        self._file.change(("INSERT INTO messages VALUES (?, ?)", (seq, message)), ("UPDATE store SET last = ?", (seq,)))
         self._count += 1
         self._last = seq
 
     def get(self, seq: int) -> bytes | None:
         """Return a message, ``None`` where it is not kept."""
-        found = self._read("SELECT seq, message FROM messages WHERE seq = ?", seq)
-        return found[0][1] if found else None
+        found = self._file.read("SELECT message FROM messages WHERE seq = ?", seq)
+        return found[0][0] if found else None
 
     def drop(self, seq: int) -> int:
         """Drop all up to a number; return how many were kept."""
         if seq <= self._discarded:
             return 0
         last = max(self._last, seq)
-        dropped = self._change(
+        dropped = self._file.change(
             ("UPDATE store SET discarded = ?, last = ?", (seq, last)), ("DELETE FROM messages WHERE seq <= ?", (seq,))
         )
         self._count -= dropped
@@ -132,69 +121,12 @@ class SqliteMessages:
 
     def after(self, seq: int) -> Iterator[tuple[int, bytes]]:
         """Iterate over what is kept beyond a number, ascending."""
-        return iter(self._read("SELECT seq, message FROM messages WHERE seq > ? ORDER BY seq", seq))
+        rows = self._file.read("SELECT seq, message FROM messages WHERE seq > ? ORDER BY seq", seq)
+        return ((number, message) for number, message in rows)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        with self._lock:
-            self._database.close()
+        self._file.close()
 
     def __len__(self) -> int:
         return self._count
-
-    def _prepare(self, client: str) -> None:
-        database = self._database
-        # whoever opens it next, while this is open, is told that it is locked
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        (verdict,) = database.execute("PRAGMA quick_check").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            database.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT")
-            database.execute("INSERT INTO store VALUES (?, 0, 0)", (client,))
-        elif version != _VERSION:
-            raise sqlite3.DatabaseError(f"it has version {version}, this release writes {_VERSION}")
-        (owner, self._discarded, self._last) = database.execute("SELECT * FROM store").fetchone()
-        if owner != client:
-            raise StoreError(
-                f"The publish store {self._path} belongs to the client {owner}, not to {client}: give each its own."
-            )
-        (self._count,) = database.execute("SELECT count(*) FROM messages").fetchone()
-
-    def _change(self, *statements: tuple[str, tuple[int | bytes, ...]]) -> int:
-        """Do all or nothing; return how many rows the last statement changed."""
-        changed = 0
-        with self._lock:
-            try:
-                self._database.execute("BEGIN")
-                for statement, values in statements:
-                    changed = self._database.execute(statement, values).rowcount
-                self._database.execute("COMMIT")
-            except sqlite3.Error as error:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise self._unusable(error) from error
-        return changed
-
-    def _read(self, statement: str, seq: int) -> list[tuple[int, bytes]]:
-        with self._lock:
-            try:
-                return self._database.execute(statement, (seq,)).fetchall()
-            except sqlite3.Error as error:
-                raise self._unusable(error) from error
-
-    def _unusable(self, error: sqlite3.Error) -> StoreError:
-        text = str(error)
-        if "locked" in text:
-            remedy = "another process has it open: end that one, or give this client another name and file"
-        elif "full" in text or "unable to open" in text or "readonly" in text:
-            remedy = "make room, or choose a place that can be written"
-        else:
-            remedy = (
-                "it is damaged, cut short perhaps: restore it, or move it away and begin a new one, which loses what it"
-                " held that was not acknowledged"
-            )
-        return StoreError(f"The publish store {self._path} cannot be used ({text}): {remedy}.")

@@ -128,7 +128,7 @@ def test_a_store_is_for_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     messages = SqliteMessages(tmp_path / "store", "p1")
-    messages._database.execute("PRAGMA max_page_count = 20")
+    messages._file.read("PRAGMA max_page_count = 20")
     for seq in range(1, 10):
         messages.add(seq, b"x" * 1000)
     with pytest.raises(StoreError, match="make room"):
