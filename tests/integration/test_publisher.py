@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import connection
-from ackstream.client.errors import StoreError
+from ackstream.client.errors import StoreError, TakenOverError
 from ackstream.client.publisher import Publisher
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
@@ -21,7 +21,6 @@ from ackstream.client.receipts import (
     LogonTimeout,
     PublisherClosedError,
     Receipt,
-    TakenOverError,
     WouldBlockError,
 )
 from ackstream.publishing.acks import Ack, encode_ack
