@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ackstream.delivery import settle_query
 from ackstream.delivery.settle_rules import RequiredRole, SettleRules
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ackstream.settings import Settings
+
+    Message: TypeAlias = tuple[str, bytes, bytes, list[tuple[str, bytes]]]
 
 REQUIRED = (RequiredRole("Logger", 2), RequiredRole("Processor", 1))
 READERS = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
@@ -78,7 +81,9 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     """Measure from Kafka through the tables to the topic that readers and publishers read."""
     count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (300_000, 100, 50_000, ROUNDS)
     data = bench.settings("settle")
-    broker.produce(data.kafka.bootstrap, _wire(data, count, writers))
+    # one after the other: what is acknowledged was stored before
+    broker.produce(data.kafka.bootstrap, _samples(data, count, writers))
+    broker.produce(data.kafka.bootstrap, _reports(data, count, writers))
     settle = {"max_offsets_per_trigger": limit, "required": REQUIRED}
     rates = []
     for number in range(rounds):
@@ -94,15 +99,18 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     return {"method": METHOD, "reports": count, "writers": writers, "rate": rate, "rounds": rates}
 
 
-def _wire(settings: Settings, count: int, writers: int) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
-    """Yield what is stored, then reports of all readers in turn, writer by writer."""
-    names = [f"w{number}" for number in range(writers)]
+def _samples(settings: Settings, count: int, writers: int) -> Iterator[Message]:
     samples = -(-count // (len(READERS) * writers)) * BATCH
-    for name in names:
-        yield settings.kafka.topic("stored"), name.encode(), stored.write(Stored(name, 1, samples, 0)), []
+    for number in range(writers):
+        said = Stored(f"w{number}", 1, samples, 0)
+        yield settings.kafka.topic("stored"), said.client.encode(), stored.write(said), []
+
+
+def _reports(settings: Settings, count: int, writers: int) -> Iterator[Message]:
+    """Yield reports of all readers in turn, writer by writer."""
     topic = settings.kafka.topic("app-acks")
-    turns = ((turn, name, reader) for turn in range(count) for name in names for reader in READERS)
-    for _, (turn, name, reader) in zip(range(count), turns, strict=False):
+    turns = ((turn, f"w{number}", reader) for turn in range(count) for number in range(writers) for reader in READERS)
+    for turn, name, reader in islice(turns, count):
         yield topic, reader.encode(), _app_ack(reader, name, turn), []
 
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from ackstream.delivery.settled import Reported
     from ackstream.protocol.intervals import Interval
 
+SKEW_MS = 1_000
+"""So much may the clocks of two brokers differ: what is later by no more may have come before."""
 _MAX_NUMBER = _NEVER = 2**63 - 1
 
 
@@ -86,8 +88,10 @@ class Shard:
     @property
     def next_timeout(self) -> int | None:
         """The time behind which there is something to do without a record; ``None`` where there is none."""
-        deadlines = (self._early.deadline, self._readers.deadline)
-        return min((time for time in deadlines if time is not None), default=None)
+        early, lease = self._early.deadline, self._readers.deadline
+        if early is None:
+            return lease
+        return early + SKEW_MS if lease is None else min(early + SKEW_MS, lease)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +102,7 @@ class Shard:
         """
         self._begin()
         for writer in self._early.writers:
-            self._review(writer, watermark)
+            self._review(writer, watermark - SKEW_MS)
         for reader in self._readers.lapsed(watermark):
             self._leave(reader)
         for reader in self._readers.forgotten(watermark):
@@ -145,7 +149,7 @@ class Shard:
         if not 0 <= said.first <= said.last <= _MAX_NUMBER:
             raise stored.StoredError(f"There is no run of messages from {said.first} to {said.last}.")
         # those from before it are not about these samples
-        self._review(said.client, record.timestamp)
+        self._review(said.client, record.timestamp - SKEW_MS)
         if said.client not in self._writers:
             self._meet(said.client, said.first)
         self._note(said.client, self._writers[said.client].write(said.last, said.refused))

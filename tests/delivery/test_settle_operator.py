@@ -7,6 +7,7 @@ import pytest
 
 from ackstream.delivery.settle_operator import DELIVERY_FIELDS, IGNORED_FIELDS, OUTPUT_SCHEMA, settle_function
 from ackstream.delivery.settled import DeliveryRow, IgnoredRow, ReportRecord
+from ackstream.delivery.settling import SKEW_MS
 from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.app_acks import AppAckConf, read_answer
 from tests.delivery.logs import PLAIN, Log
@@ -51,10 +52,10 @@ def test_a_batch_becomes_one_frame_of_rows_and_messages_and_a_state() -> None:
 def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
     log, state = Log(), _State()
     _call(state, log.stored(1, 5), log.ack("A", 1, (1, 9)))
-    again = _State(1_002, state.get)
+    again = _State(1_002 + SKEW_MS, state.get)
     assert _call(again)["kind"].tolist() == []
-    assert again.timeout == 1_003, "a timeout must be behind the watermark"
-    late = _State(1_003, again.get)
+    assert again.timeout == 1_003 + SKEW_MS, "a timeout must be behind the watermark"
+    late = _State(1_003 + SKEW_MS, again.get)
     assert _call(late)["reason"].tolist() == ["never-delivered"]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ackstream.delivery.settle_rules import RequiredRole, SettleRules
 from ackstream.delivery.settled import REPORTS, STORED, TOPICS, ReportRecord, Settled
+from ackstream.delivery.settling import SKEW_MS
 from ackstream.protocol.app_acks import (
     AckInterval,
     AppAck,
@@ -129,14 +130,20 @@ def test_a_report_waits_for_what_it_is_about_while_that_may_still_come() -> None
     log, run = Log(), Run()
     late = log.stored(1, 5, at=900)
     assert run.feed(log.ack("A", 1, (1, 5), at=1_000), log.ack("A", 2, (1, 1), at=1_001), watermark=800) == Settled()
-    assert run.next_timeout == 1_000
+    assert run.next_timeout == 1_000 + SKEW_MS
     assert [conf.count for conf in run.feed(late, watermark=850).confs] == [1, 2]
+
+
+def test_a_report_is_believed_by_whose_clock_it_came_a_little_before_what_it_is_about() -> None:
+    log, run = Log(), Run()
+    assert run.feed(log.ack("A", 1, (1, 1), at=1_000), log.stored(1, 1, at=1_000 + SKEW_MS)).ignored == []
+    assert run.settled.confs == [AppAckConf("A", "w1", 1, 1)]
 
 
 def test_a_report_of_what_was_stored_after_it_is_not_believed() -> None:
     log, run = Log(), Run()
     run.feed(log.stored(1, 5, at=900), log.ack("A", 1, (1, 6), at=1_000))
-    settled = run.feed(log.stored(6, 6, at=1_001))
+    settled = run.feed(log.stored(6, 6, at=1_001 + SKEW_MS))
     assert (reasons(settled), settled.deliveries, settled.confs) == ([("never-delivered", 1, 6)], [], [])
 
 
