@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ackstream.publishing.acks import Ack
     from tests.integration.persistence import Persistence
 
-LINGER = {"linger.ms": "500"}
+LINGER = {"linger.ms": "1000"}
 """What is sent within this time arrives in one piece."""
 
 NO_RESENDING_SECONDS = 60.0

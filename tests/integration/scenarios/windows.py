@@ -68,9 +68,10 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
         "app_notifications": [receipt.seq for receipt in app.receipts],
         "in_flight": in_flight,
         "blocked": app.blocked,
-        # never early, and late by less than the timer
+        # later is late enough, earlier is not
         "transmissions_at_ms": [
-            (at - began) // ack_time * ack_time for at in _transmissions(persistence, client)[: losses + 1]
+            min(at - began, number * ack_time)
+            for number, at in enumerate(_transmissions(persistence, client)[: losses + 1])
         ],
         "queue_copies": max(Counter(good).values(), default=0),
         "nack": [{"id": failed.seq, "reason": failed.reason.upper().replace(" ", "_")} for failed in app.failed],

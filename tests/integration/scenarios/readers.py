@@ -1,0 +1,311 @@
+"""A real publisher and its readers, with persist and settle between them.
+
+Steps come at their times or later: a sample is waited for where a step needs it. Who waits is given the time that the
+engine takes on top.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client import Publisher, SampleReader
+from ackstream.client.receipts import ReaderTimeout
+from ackstream.conformance.scenarios.connext import KINDS, TAKES
+from ackstream.conformance.scenarios.observations import AT
+from ackstream.conformance.scenarios.timeline import timed
+from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.protocol.app_acks import AppAck, AppAckConf, SamplesDone, WriterState
+from tests.integration.scenarios.rules import Json, now, sleep_until
+from tests.integration.system import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackstream.client.samples import Sample
+    from ackstream.conformance.scenarios import Scenario
+    from ackstream.delivery.publications import Callback
+    from tests.integration.settlement import Settlement
+
+ENGINE_SECONDS = 10.0
+"""From a step to what it brings about: two batches, on a machine that does much else."""
+APART_SECONDS = 0.06
+"""Between two steps: what a reader says is sent every 20 ms."""
+FLAGS = {True: "0x0100", False: "0x0000"}
+
+VARIATIONS = {
+    "with_KEEP_ALL_unacked": ("unacked", {"history": "KEEP_ALL"}),
+    "without_required_retained": ("retained", {"required": {}}),
+}
+"""Words of ``expect``, the word they are about, and what is different in ``given``."""
+
+
+def required(scenario: Scenario) -> list[Json]:
+    """Return the roles of a scenario as settings of settle: for its own writer."""
+    roles = scenario.given.get("required", {}).items()
+    return [{"role": role, "quorum": quorum, "writers": [scenario.id]} for role, quorum in roles]
+
+
+def observe(settlement: Settlement, scenario: Scenario) -> Json:
+    """Run a scenario, and its variations; each writer has a name of its own."""
+    seen = _run(settlement, scenario.id, scenario.given, scenario.when)
+    for word in scenario.expect.keys() & VARIATIONS.keys():
+        about, changes = VARIATIONS[word]
+        seen[word] = _run(settlement, f"{scenario.id}-{word}", scenario.given | changes, scenario.when)[about]
+    return seen
+
+
+def _run(settlement: Settlement, writer: str, given: Json, when: list[Json]) -> Json:
+    with ExitStack() as stack:
+        return _System(settlement, stack, writer, given, when).run()
+
+
+class _System:
+    """One writer with its readers."""
+
+    def __init__(self, settlement: Settlement, stack: ExitStack, writer: str, given: Json, when: list[Json]) -> None:
+        self._settlement, self._stack, self._writer, self._given = settlement, stack, writer, given
+        self._steps = timed(when)
+        self._takes = {step.get("reader") for step in when if step["op"] in TAKES}
+        self._roles = {step["reader"]: step["role"] for step in when if "role" in step}
+        self._readers: dict[str, SampleReader] = {}
+        self._taken: dict[tuple[str, int], Sample] = {}
+        self._loans: dict[str, ExitStack] = {}
+        self._callbacks: list[Json] = []
+        self._waits: list[Thread] = []
+        self._seen: Json = {}
+        self._numbers: list[int] = []
+        for name in self._names(when):
+            self._join(name)
+        names = ("propagate_no_response", "max_samples", "max_blocking_ms")
+        options = {name: given[name] for name in names if name in given}
+        self._publisher = stack.enter_context(
+            Publisher(
+                settlement.kafka,
+                client=writer,
+                writer_qos=WriterQos(reliable=given.get("reliability") != "BEST_EFFORT", **options),
+                on_application_acknowledgment=self._on_acknowledged,
+            )
+        )
+        self._began = now()
+        if all(step["op"] != "write" for step in when):
+            for seq in range(1, max(step["sn"] for step in when) + 1):
+                self._write({"sn": seq})
+
+    def run(self) -> Json:
+        """Take the steps; then wait until nothing is left to happen."""
+        for at, step in self._steps:
+            sleep_until(self._began + at)
+            name = step.get("reader") or next(iter(self._readers), "")
+            getattr(self, f"_{step['op']}")(
+                step, *([] if step["op"] in ("write", "wait_for_acknowledgments") else [name])
+            )
+            time.sleep(APART_SECONDS)
+        for wait in self._waits:
+            wait.join()
+        self._publisher.publish_flush(PATIENCE_SECONDS)
+        eventually(None, self._all_arrived, "the samples to arrive")
+        eventually(None, self._all_confirmed, "confirmations")
+        # its answer is behind everything that was told before
+        eventually(None, self._is_known, "settle to know what is written")
+        return self._observation()
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, step: Json) -> None:
+        try:
+            self._publisher.publish(b"sample", key=step.get("key", "k").encode(), seq=step["sn"])
+        except ReaderTimeout:
+            self._seen |= {f"write_{step['sn']}": "TIMEOUT", AT: now() - self._began}
+        else:
+            self._numbers.append(step["sn"])
+
+    def _wait_for_acknowledgments(self, step: Json) -> None:
+        def wait() -> None:
+            try:
+                self._publisher.wait_for_acknowledgments(step["max_ms"] / 1000 + ENGINE_SECONDS)
+            except ReaderTimeout:
+                self._seen["wait"] = "TIMEOUT"
+            else:
+                self._seen["wait"] = "OK"
+            self._seen[AT] = now() - self._began
+
+        self._waits.append(Thread(target=wait))
+        self._waits[-1].start()
+
+    def _cached(self, step: Json, name: str) -> None:
+        reader = self._readers[name]
+        eventually(None, lambda: reader.statistics.received >= step["sn"], "a sample to be here")
+
+    def _take(self, step: Json, name: str) -> None:
+        while (name, step["sn"]) not in self._taken:
+            for sample in self._readers[name].take(1, ENGINE_SECONDS):
+                self._taken[name, sample.seq] = sample
+
+    _take_copy = _read = _take
+
+    def _take_loan(self, step: Json, name: str) -> None:
+        loan = self._loans[name] = self._stack.enter_context(ExitStack())
+        (sample,) = loan.enter_context(self._readers[name].loan(1, PATIENCE_SECONDS))
+        assert sample.seq == step["sn"]
+
+    def _return_loan(self, _step: Json, name: str) -> None:
+        self._loans.pop(name).close()
+
+    def _acknowledge_sample(self, step: Json, name: str) -> None:
+        if not {name, None} & self._takes:
+            self._take(step, name)
+        response = step.get("response")
+        self._readers[name].acknowledge_sample(
+            self._taken[name, step["sn"]], None if response is None else bytes(response)
+        )
+
+    def _acknowledge_all(self, step: Json, name: str) -> None:
+        response = step.get("response")
+        self._readers[name].acknowledge_all(None if response is None else bytes(response))
+
+    def _reader_lost(self, _step: Json, name: str) -> None:
+        self._readers.pop(name).close()
+
+    def _crash(self, _step: Json, name: str) -> None:
+        self._readers.pop(name).close(leave=False)
+
+    def _restart(self, _step: Json, name: str) -> None:
+        self._join(name)
+        # one more, behind all that comes again
+        last = self._publisher.next_seq
+        self._publisher.publish(b"last")
+        again: list[int] = []
+        while last not in again:
+            again += [sample.seq for sample in self._readers[name].take(1, ENGINE_SECONDS)]
+        self._seen["redelivered"] = again[:-1]
+
+    def _join(self, name: str) -> None:
+        given = self._given
+        excluded = given.get("filter_excludes", ())
+        self._readers[name] = self._stack.enter_context(
+            SampleReader(
+                self._settlement.kafka,
+                f"{self._writer}-{name}",
+                qos=_reader_qos(given),
+                role=self._roles.get(name),
+                durable=given.get("durable_reader", False),
+                writers=[self._writer],
+                filter=lambda sample: sample.seq not in excluded,
+                lake=self._settlement.settings.lake,
+                start_timeout=PATIENCE_SECONDS,
+            )
+        )
+
+    def _names(self, when: list[Json]) -> list[str]:
+        named = [step["reader"] for step in when if "reader" in step]
+        found = list(dict.fromkeys([*self._given.get("readers", []), *named]))
+        return found or ([] if self._given.get("required") else ["R1"])
+
+    # -- what was seen -------------------------------------------------------------------------------------------------
+
+    def _on_acknowledged(self, callback: Callback) -> None:
+        self._callbacks.append(
+            {
+                "reader": callback.reader.removeprefix(f"{self._writer}-"),
+                "role": callback.role,
+                "sn": callback.seq,
+                "response": None if callback.response is None else list(callback.response),
+                "valid": callback.valid_response,
+                "auto": callback.auto,
+                AT: now() - self._began,
+            }
+        )
+
+    def _app_acks(self) -> Iterator[tuple[AppAck, int]]:
+        for record, at in self._settlement.reports():
+            if isinstance(record, AppAck) and record.writer == self._writer:
+                yield record, at - self._began
+
+    def _confs(self) -> list[AppAckConf]:
+        answers = [answer for answer, _ in self._settlement.answers()]
+        return [answer for answer in answers if isinstance(answer, AppAckConf) and answer.writer == self._writer]
+
+    def _is_known(self) -> bool:
+        self._publisher.waiting_for(PATIENCE_SECONDS)
+        states = [answer for answer, _ in self._settlement.answers() if isinstance(answer, WriterState)]
+        return max(state.written for state in states if state.writer == self._writer) >= len(self._numbers)
+
+    def _all_arrived(self) -> bool:
+        return "redelivered" in self._seen or all(
+            reader.statistics.received >= len(self._numbers) for reader in self._readers.values()
+        )
+
+    def _all_confirmed(self) -> bool:
+        """Tell whether all that readers have acknowledged is confirmed to them."""
+        if _reader_qos(self._given).kind == "protocol":
+            return True
+        confirmed = {(conf.reader, conf.epoch, conf.count) for conf in self._confs()}
+        covered: dict[str, set[int]] = {}
+        for ack, _ in self._app_acks():
+            if (ack.reader, ack.epoch, ack.count) in confirmed:
+                covered.setdefault(ack.reader, set()).update(_numbers(ack))
+        for name, reader in self._readers.items():
+            statistics = reader.statistics
+            said = statistics.acknowledged + statistics.filtered + statistics.replaced
+            if said > len(covered.get(f"{self._writer}-{name}", ())):
+                return False
+        return True
+
+    def _observation(self) -> Json:
+        publisher = self._publisher
+        app_acks: list[Json] = []
+        said: set[tuple[str, int, int]] = set()
+        covered: dict[str, set[int]] = {}
+        for ack, at in self._app_acks():
+            # what is new: until the engine has confirmed it, it is said again
+            if (numbers := _numbers(ack)) != covered.get(ack.reader):
+                covered[ack.reader] = numbers
+                said.add((ack.reader, ack.epoch, ack.count))
+                runs = [[run.first, run.last] for run in ack.intervals]
+                flags = [FLAGS[run.reported] for run in ack.intervals]
+                app_acks.append({"count": ack.count, "intervals": runs, "flags": flags, AT: at})
+        confs = sorted({(conf.reader, conf.epoch, conf.count) for conf in self._confs()} & said)
+        unacked = [seq for seq in self._numbers if not publisher.is_sample_app_acknowledged(seq)]
+        done = [at for answer, at in self._settlement.answers() if _is_about(answer, self._writer)]
+        oldest = publisher.first_unacknowledged
+        return {
+            "app_acks": app_acks,
+            "conf": len(confs),
+            "conf_counts": [count for _, _, count in confs],
+            "callbacks": self._callbacks,
+            "auto_acked": self._settlement.automatic(self._writer),
+            "app_acked": {seq: seq not in unacked for seq in self._numbers},
+            "retained": unacked,
+            "unacked": unacked,
+            "contiguous_watermark": publisher.next_seq - 1 if oldest is None else oldest - 1,
+            "fully_acked": not unacked,
+            # later than the last step is late enough
+            "fully_acked_at_ms": min(done[-1] - self._began, self._steps[-1][0]) if done and not unacked else None,
+            **self._seen,
+        }
+
+
+def _numbers(ack: AppAck) -> set[int]:
+    return {seq for run in ack.intervals for seq in range(run.first, run.last + 1)}
+
+
+def _is_about(answer: Any, writer: str) -> bool:
+    return isinstance(answer, SamplesDone) and answer.writer == writer
+
+
+def _reader_qos(given: Json) -> ReaderQos:
+    names = {
+        "samples_per_app_ack": "samples_per_app_ack",
+        "app_ack_period_ms": "app_ack_period_ms",
+        "max_app_ack_response_length": "max_response_length",
+        "depth": "depth",
+    }
+    best_effort = given.get("reliability") == "BEST_EFFORT"
+    return ReaderQos(
+        kind=KINDS[given.get("ack_kind", "PROTOCOL" if best_effort else "APPLICATION_EXPLICIT")],  # type: ignore[arg-type]
+        history=given.get("history", "KEEP_ALL").lower().replace("_", "-"),
+        **{name: given[word] for word, name in names.items() if word in given},
+    )

@@ -1,0 +1,69 @@
+"""The persist and settle queries together, and what is said between readers, settle and writers."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from ackstream.delivery import settle_service
+from ackstream.protocol import app_acks
+from ackstream.publishing import query
+from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
+from ackstream.topics import ensure_topics
+from tests.integration.persistence import INTERVAL, Recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.protocol.app_acks import Answer, ConsumerRecord
+
+
+class Settlement:
+    """Topics, tables and the two running queries; safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, path: Path, required: list[dict[str, Any]]) -> None:
+        self.kafka = Kafka(bootstrap=bootstrap, topic_prefix=f"t{os.getpid()}-settlement-", partitions=2)
+        self.settings = Settings(
+            kafka=self.kafka,
+            lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
+            persist=Persist.model_validate({"interval": INTERVAL}),
+            settle=Settle.model_validate({"interval": INTERVAL, "required": required}),
+        )
+        ensure_topics(self.settings)
+        with ExitStack() as stack:
+            self._recorder = Recorder(self.kafka, "app-acks", "publisher-acks")
+            stack.callback(self._recorder.close)
+            session = spark.newSession()
+            stack.callback(query.start(session, self.settings).stop)
+            self._query = stack.enter_context(settle_service.running(session, self.settings))
+            self._running = stack.pop_all()
+
+    def close(self) -> None:
+        self._running.close()
+
+    def reports(self) -> list[tuple[ConsumerRecord, int]]:
+        """Return what readers and writers have said, and when: the broker's time."""
+        return [(app_acks.read(record.value), record.timestamp) for record in self._recorder.read("app-acks")]
+
+    def answers(self) -> list[tuple[Answer, int]]:
+        """Return what settle has said, and when: the broker's time."""
+        read = (
+            (app_acks.read_answer(record.value), record.timestamp) for record in self._recorder.read("publisher-acks")
+        )
+        return [(answer, at) for answer, at in read if answer is not None]
+
+    def automatic(self, writer: str) -> list[dict[str, Any]]:
+        """Return the samples that no code saw, and why they are acknowledged, as the table has it."""
+        table = DeltaTable(self.settings.lake.table("deliveries"))
+        rows = table.to_pyarrow_table(columns=["writer", "first", "last", "auto"]).to_pylist()
+        return [
+            {"sn": seq, "why": row["auto"]}
+            for row in rows
+            if row["writer"] == writer and row["auto"] is not None
+            for seq in range(row["first"], row["last"] + 1)
+        ]
