@@ -223,7 +223,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         .where(F.col("batch").isin(batches))
         .select(*place, "key", "value", F.col("headers").alias("own"))
     )
-    told = spark.createDataFrame(_columns(dead)).drop("key", "value")
+    told = spark.createDataFrame(_columns(dead))
     headers = F.array(
         _header("reason", F.col("reason")),
         _header("queue", F.col("queue")),
