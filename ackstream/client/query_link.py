@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DELIVERY_SECONDS = 120.0
+LOGON_AGAIN_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _LIVE = frozenset({"subscribe", "sow_and_subscribe"})
 _APPLICATION = "header-"
@@ -104,7 +105,12 @@ class QueryLink:
             self._session.sent(command, cid, _now(), max(1, round(limit * 1000)))
         self._send(command, asked, {"cid": cid, **said})
         with self._changed:
-            self._changed.wait_for(lambda: cid in self._outcomes or cid not in self._streams)
+            while not self._changed.wait_for(
+                lambda: cid in self._outcomes or cid not in self._streams,
+                LOGON_AGAIN_SECONDS if command == "logon" else None,
+            ):
+                # a job that starts for the first time takes no commands from before
+                self._send(command, asked, {"cid": cid, **said})
             outcome = self._outcomes.pop(cid, None)
         if outcome is None:
             raise self._ended or StreamClosedError(f"The {command} was given up.")
@@ -218,7 +224,7 @@ class QueryLink:
         with self._changed:
             outcomes, sends = self._session.expire(_now())
             self._decide(outcomes, sends)
-        if self._ended is None and time.monotonic() >= self._beat_at:
+        if self._logged_on is not None and self._ended is None and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._heartbeat
             self._send("heartbeat", {"processed"}, {"cid": f"beat-{self._token}", "options": "beat"})
         try:

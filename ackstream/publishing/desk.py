@@ -76,10 +76,13 @@ class Desk:
         """The end of the log."""
         return positions.end(self._newest)
 
-    def log_on(self, client: str, interval_ms: int) -> None:
-        """Begin a session: what an earlier one has left behind ends."""
+    def log_on(self, client: str, cid: str | None, interval_ms: int) -> None:
+        """Begin a session: what an earlier one has left behind ends. A logon that came again changes nothing."""
+        known = self._state.sessions.get(client)
+        if known is not None and cid is not None and known.cid == cid:
+            return
         self._end(client)
-        self._state.sessions[client] = Session(interval_ms, seen=self._now)
+        self._state.sessions[client] = Session(cid, interval_ms, seen=self._now)
         self.changed = True
 
     def lease(self, client: str, interval_ms: int) -> None:

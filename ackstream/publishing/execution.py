@@ -77,7 +77,7 @@ class _Execution:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def _logon(self) -> None:
-        self._desk.log_on(self._request.client, self._request.conflation_ms or 0)
+        self._desk.log_on(self._request.client, self._command.cid, self._request.conflation_ms or 0)
         self._heartbeat()
 
     def _heartbeat(self) -> None:

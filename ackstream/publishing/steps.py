@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 class Session(msgspec.Struct):
     """What a client has said of itself, and when it was heard last (epoch milliseconds).
 
+    :ivar cid: id of the logon it began with: sent again, it begins no other one
     :ivar interval_ms: how often it wants bookmarks
     :ivar lease_ms: so long it may be silent; 0: for ever
     """
 
+    cid: str | None = None
     interval_ms: int = 0
     lease_ms: int = 0
     seen: int = 0

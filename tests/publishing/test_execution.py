@@ -159,6 +159,16 @@ def test_a_logon_ends_what_an_earlier_session_of_the_name_had() -> None:
     assert [one.client for one in server.state.subscriptions] == ["b"]
 
 
+def test_a_logon_that_is_sent_again_is_answered_again_and_ends_nothing() -> None:
+    server = Server()
+    for _ in range(2):
+        steps = server.batch(server.command("logon", cid="same", options="heartbeat=10s", ack="processed"))
+        assert _plain(steps) == ["processed"]
+        server.batch(server.command("subscribe", sub_id="s", options="replace"))
+    assert not server.batch(server.command("logon", cid="same", options="heartbeat=10s"))
+    assert len(server.state.subscriptions) == 1
+
+
 def test_a_client_that_falls_silent_loses_its_subscriptions_and_is_told_when_it_speaks_again() -> None:
     server = Server()
     server.batch(server.command("logon", options="heartbeat=10s"), server.command("subscribe"))
