@@ -66,7 +66,6 @@ TOPICS: dict[str, Topic] = {
     # one partition: ticks have an order
     "queue-clock": Topic(partitions=1),
     "settle-clock": Topic(partitions=1),
-    "retries": Topic(),
     "dead-letters": Topic(),
 }
 """All topics by their names without the prefix."""

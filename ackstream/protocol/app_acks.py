@@ -107,16 +107,6 @@ class WriterAsks(msgspec.Struct, frozen=True, tag_field="type", tag="writer_asks
     writer: Name
 
 
-class Settlement(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="settle"):
-    """A consumer has decided about one message of a queue; ``delivery`` 1 is the message's first."""
-
-    consumer: str
-    message: str
-    outcome: Outcome
-    delivery: int = 1
-    reason: str | None = None
-
-
 class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_conf"):
     """The AppAck with this count is stored: the reader need not send it again."""
 
@@ -208,7 +198,7 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     waiting_for: tuple[str, ...] = ()
 
 
-ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterAsks | Settlement
+ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterAsks
 """What is said on the topic ``app-acks``, but for what queues alone understand."""
 
 Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | WriterState

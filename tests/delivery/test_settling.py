@@ -20,7 +20,6 @@ from ackstream.protocol.app_acks import (
     ReaderState,
     ReaderStop,
     SamplesDone,
-    Settlement,
     WriterAsks,
     WriterState,
 )
@@ -99,10 +98,6 @@ def test_a_run_of_messages_that_cannot_be_is_a_row(log: Log, run: tuple[int, int
 def test_protocol_acknowledgements_release_without_rows(log: Log) -> None:
     settled = Run().feed(log.stored(1, 3), log.say(ProtocolAck("A", "w1", 1, 2)))
     assert (settled.deliveries, settled.confs) == ([], [])
-
-
-def test_settlements_of_queues_are_left_to_their_operator(log: Log) -> None:
-    assert Run().feed(log.say(Settlement("c", "m", "accepted"))) == Settled()
 
 
 # -- samples

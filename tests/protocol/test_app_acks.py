@@ -19,7 +19,6 @@ from ackstream.protocol.app_acks import (
     ReaderState,
     ReaderStop,
     SamplesDone,
-    Settlement,
     WriterAsks,
     WriterState,
     read,
@@ -40,7 +39,6 @@ APP_ACK = AppAck("R1", "w1", 3, 17, (AckInterval(1, 3, reported=True), AckInterv
         ReaderAlive("R1", 3),
         ReaderStop("R1", 3),
         WriterAsks("w1"),
-        Settlement("c1", "t-0-42", "failed", 2, "no disk"),
     ],
 )
 def test_what_consumers_say_is_read_as_it_was_written(record: ConsumerRecord) -> None:
