@@ -32,7 +32,7 @@ from ackstream.publishing.verdicts import Entitlement, Rules
 from ackstream.source import source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -135,31 +135,39 @@ class Persist:
         batch = self._first + batch_id
         floor_ms = self._settings.persist.interval
         result = fold(Columns.of(facts), self._ledgers, self._rules, floor_ms=floor_ms, batch=batch)
+        gated = self._release.gates(batch)
+        waiting = [entry for entry in result.acks if gated and waits(entry[1])]
         work = [partial(self._append_messages, found, result, facts.num_rows, query_id, batch)]
         if result.changed:
-            work.append(partial(self._append_ledgers, spark, result, query_id, batch))
-        # the threads keep the query's job group, so that stopping the query stops them; one after the other where acks
-        # wait in the ledgers' rows: what is there to be told is stored
-        with ThreadPoolExecutor(1 if self._release.gates else len(work), thread_name_prefix=NAME) as pool:
+            work.append(partial(self._append_ledgers, spark, result, waiting, query_id, batch))
+        if gated:
+            # what waits in a ledger's row, ready to be told, is about messages that are stored
+            for step in work:
+                step()
+        else:
+            self._at_once(spark, work)
+        self._ledgers.update(result.changed)
+        now = [entry for entry in result.acks if not (gated and waits(entry[1]))]
+        tell(spark, self._settings, now, result.stored)
+        if gated:
+            self._release.committed(batch, stored=result.stores(facts.num_rows))
+
+    def _at_once(self, spark: SparkSession, work: Sequence[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(len(work), thread_name_prefix=NAME) as pool:
+            # the threads keep the query's job group, so that stopping the query stops them
             for future in [pool.submit(inheritable_thread_target(spark)(step)) for step in work]:
                 future.result()
-        self._ledgers.update(result.changed)
-        if self._release.gates:
-            tell(spark, self._settings, [entry for entry in result.acks if not waits(entry[1])], result.stored)
-            self._release.committed(batch, stored=result.stores(facts.num_rows))
-        else:
-            tell(spark, self._settings, result.acks, result.stored)
 
     def _append_messages(self, found: DataFrame, result: Fold, count: int, query_id: str, batch: int) -> None:
         rows = records.rows(found, result.refused, query_id, batch).coalesce(-(-count // ROWS_A_FILE))
         tables.append(rows, self._settings.lake, "messages", query_id, batch)
 
-    def _append_ledgers(self, spark: SparkSession, result: Fold, query_id: str, batch: int) -> None:
-        waiting: dict[str, list[Ack]] = {}
-        if self._release.gates:
-            for client, ack in result.acks:
-                if waits(ack):
-                    waiting.setdefault(client, []).append(ack)
+    def _append_ledgers(
+        self, spark: SparkSession, result: Fold, waiting: Sequence[tuple[str, Ack]], query_id: str, batch: int
+    ) -> None:
+        acks: dict[str, list[Ack]] = {}
+        for client, ack in waiting:
+            acks.setdefault(client, []).append(ack)
         ledgers = result.changed.values()
         arrow = pa.Table.from_pydict(
             {
@@ -167,7 +175,7 @@ class Persist:
                 "last_seq": [ledger.watermark for ledger in ledgers],
                 "told": [self._release.told] * len(ledgers),
                 "state": [_encode(ledger).decode() for ledger in ledgers],
-                "acks": [_encode(waiting[client]).decode() if client in waiting else None for client in result.changed],
+                "acks": [_encode(acks[client]).decode() if client in acks else None for client in result.changed],
             },
             schema=_LEDGERS,
         )

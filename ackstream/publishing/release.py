@@ -51,12 +51,11 @@ class Release:
         :raises StartError: where a table is not as this version writes it
         """
         sync = {one.name: _rules(one) for one in settings.destinations if one.type == "sync"}
-        self.gates = bool(sync)
-        """Whether acks wait at all."""
         self._spark, self._settings = spark, settings
         publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
         told, newest = publishers.agg(F.max("told"), F.max("batch")).collect()[0]
-        self._ever = self.gates or told is not None
+        self._sync = bool(sync)
+        self._ever = self._sync or told is not None
         stored = messages.agg(F.max("batch")).collect()[0][0] if self._ever else None
         self._lock = threading.Lock()
         self._backlog = Backlog(
@@ -70,7 +69,7 @@ class Release:
                 self._backlog.add(batch, _now(), stored=False)
         self._source = source_id(spark, settings) if self._ever else ""
         self._changes: list[tuple[Change, str]] = []
-        if self.gates:
+        if self._sync:
             tables.create(spark, settings.lake, REPLICATION_TABLES)
             self._changes = [(Change(name, "sync", 0, -1), "start") for name in self._downgraded() if name in sync]
 
@@ -78,6 +77,10 @@ class Release:
     def told(self) -> int | None:
         """The batch up to which everything is told; ``None``: nothing has ever waited."""
         return self._backlog.told if self._ever else None
+
+    def gates(self, batch: int) -> bool:
+        """Tell whether acks of a batch wait; those of one that runs again and was told before need not."""
+        return self._sync and batch > self._backlog.told
 
     def committed(self, batch: int, *, stored: bool) -> None:
         """Note that a batch is in the tables.
