@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from ackstream.settings import Kafka, Local, Settings
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # a developer's running broker; taken out of the environment, since the settings would not know the name
 RUNNING = os.environ.pop("ACKSTREAM_TEST_BOOTSTRAP", "")
 _prefixes = count()
+
+# how long an example takes says something about the machine, not about the law
+hypothesis.settings.register_profile("ackstream")
+hypothesis.settings.load_profile("ackstream")
 
 
 def pytest_configure(config: pytest.Config) -> None:

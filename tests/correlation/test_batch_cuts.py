@@ -62,7 +62,7 @@ def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
     return _decided(run)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(actions, max_size=14), st.data())
 def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], data: st.DataObject) -> None:
     signals, acks = _log(steps)
@@ -83,7 +83,7 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], data: st.DataObj
     assert _decided(run) == _whole(signals, acks)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(actions, max_size=14))
 def test_each_request_is_answered_once_and_each_ack_recorded_once(steps: list[Any]) -> None:
     signals, acks = _log(steps)
@@ -101,7 +101,7 @@ def test_each_request_is_answered_once_and_each_ack_recorded_once(steps: list[An
     assert len(outcomes) + sum(d["topic"] == "signals" for d in dead) == len(signals)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200) | st.none() | st.text().map(str.encode)), max_size=20)
 )

@@ -343,7 +343,7 @@ def _told(run: Run) -> tuple[Any, ...]:
     return sorted(events), ignored, rows, confs, run.done("w1"), run.done("w2")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(actions, max_size=25), st.data())
 def test_what_comes_out_does_not_depend_on_where_batches_are_cut(steps: list[Any], data: st.DataObject) -> None:
     records = _log(steps)
@@ -362,7 +362,7 @@ def test_what_comes_out_does_not_depend_on_where_batches_are_cut(steps: list[Any
     assert _told(cut) == _told(whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(actions, max_size=25))
 def test_no_sample_is_acknowledged_twice_by_a_reader_and_all_that_goes_out_is_believed(steps: list[Any]) -> None:
     run = Run(RULES)
@@ -396,7 +396,7 @@ def _refused(steps: list[Any]) -> dict[str, set[int]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(actions, max_size=20), st.data())
 def test_a_partition_that_is_read_late_changes_no_row(steps: list[Any], data: st.DataObject) -> None:
     """Of readers that do not come and go, about samples that were stored before they were acknowledged."""
@@ -427,7 +427,7 @@ def test_a_partition_that_is_read_late_changes_no_row(steps: list[Any], data: st
     assert _told(late)[:4] == _told(whole)[:4]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=60) | st.none()), max_size=12))
 def test_no_bytes_stop_the_operator(values: list[tuple[int, bytes | None]]) -> None:
     log = Log()

@@ -235,7 +235,7 @@ class Clients:
 
 
 @given(st.lists(ACTION, max_size=30), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_all_readers_agree_wherever_they_start(actions: list[Any], data: st.DataObject):
     clients = Clients()
     for action in actions:
@@ -251,7 +251,7 @@ def test_all_readers_agree_wherever_they_start(actions: list[Any], data: st.Data
 
 
 @given(st.lists(ACTION, max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_two_hold_what_conflicts_and_who_holds_keeps_it_while_it_is_live(actions: list[Any]):
     clients = Clients()
     for action in actions:

@@ -512,7 +512,7 @@ THINGS = st.fixed_dictionaries(
         "features": st.fixed_dictionaries({"f": st.fixed_dictionaries({"properties": JSON})}),
     },
 )
-law = settings(deadline=None, max_examples=200)
+law = settings(max_examples=200)
 
 
 @law
