@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.app_acks import Answer, ConsumerRecord
 
+_numbers = count()
+
 
 class Settlement:
     """Topics, tables and the two running queries; safe to use from several threads."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, path: Path, required: list[dict[str, Any]]) -> None:
-        self.kafka = Kafka(bootstrap=bootstrap, topic_prefix=f"t{os.getpid()}-settlement-", partitions=2)
+        self.kafka = Kafka(
+            bootstrap=bootstrap, topic_prefix=f"t{os.getpid()}-settlement-{next(_numbers)}-", partitions=2
+        )
         self.settings = Settings(
             kafka=self.kafka,
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
