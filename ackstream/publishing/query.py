@@ -188,23 +188,19 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
     """Return the number of the query's first batch, and the ledgers as they were before the given one.
 
     The batches of earlier checkpoints come before those of this one. The last of them may have left no ledger: its
-    records were nobody's, or it did not come to its end.
+    records were nobody's, or it did not come to its end. Or ledgers alone: its messages are read again then.
     """
     publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
-    own = F.col("query_id") == query_id
-    last, begin = publishers.agg(F.max(F.when(~own, F.col("batch"))), F.min(F.when(own, F.col("batch")))).collect()[0]
+    own, batch = F.col("query_id") == query_id, F.col("batch")
+    last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
     last = -1 if last is None else last
     # no more than the files in between are read
-    behind = messages.where(
-        ~own & (F.col("batch") > last) & (F.col("batch") < F.lit(MAX_NUMBER if begin is None else begin))
-    )
-    first = max(last, behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]) + 1
-    newest = (
-        publishers.where(F.col("batch") < first + batch_id)
-        .groupBy("client")
-        .agg(F.max_by("state", "batch").alias("state"))
-    )
-    return first, {client: _decode(state) for client, state in newest.collect()}
+    behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
+    newest, whole = behind.agg(F.coalesce(F.max("batch"), F.lit(-1)), F.max(batch == last)).collect()[0]
+    first = max(last, newest) + 1
+    before = publishers.where(batch < first + batch_id).where(own | (batch < (last + 1 if whole else last)))
+    states = before.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
+    return first, {client: _decode(state) for client, state in states.collect()}
 
 
 def tell(

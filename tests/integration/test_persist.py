@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from ackstream.client.publisher import Publisher
 from ackstream.lake import tables
@@ -100,3 +101,29 @@ def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
     assert (row.subject, bytes(row.key), row.headers[0].name, bytes(row.headers[0].value)) == (
         "open", b"k", "colour", b"red",
     )  # fmt: skip
+
+
+def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
+    spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(value: bytes) -> None:
+        with Publisher(settings.kafka, client="p1", stage="accepted") as publisher:
+            publisher.publish(value).result(PATIENCE)
+
+    publish(b"first")
+    query.start(spark, settings, available_now=True).awaitTermination()
+    publish(b"second")
+    with monkeypatch.context() as patch:
+
+        def die(*_: object) -> None:
+            raise RuntimeError("the moment before the messages are committed")
+
+        patch.setattr(query.Persist, "_append_messages", die)
+        with pytest.raises(StreamingQueryException):
+            query.start(spark, settings, available_now=True).awaitTermination()
+    assert tables.read(spark, settings.lake, "publishers").agg({"batch": "max"}).first()[0] == 1
+    again = settings.model_copy(
+        update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
+    )
+    query.start(spark, again, available_now=True).awaitTermination()
+    assert [value for *_, value in _rows(spark, settings)] == [b"first", b"second"]
