@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.publishing import query
+from ackstream.publishing.persist import query
 from benchmarks import acks_load, common
 from benchmarks.progress import batches, medians, percentiles, typical
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ackstream.lake import tables
-from ackstream.publishing import query
+from ackstream.publishing.persist import query
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches

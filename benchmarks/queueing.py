@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.delivery import queue_query
-from ackstream.delivery.endpoint import Endpoint
-from ackstream.delivery.queue_records import Arrival, Said
-from ackstream.delivery.queue_rules import solace
+from ackstream.delivery.queues import query as queue_query
+from ackstream.delivery.queues.endpoint import Endpoint
+from ackstream.delivery.queues.records import Arrival, Said
+from ackstream.delivery.queues.rules import solace
 from ackstream.lake import tables
 from ackstream.lake.schemas import MESSAGES
 from ackstream.protocol.queues import Bind, Settle, write

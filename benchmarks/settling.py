@@ -7,10 +7,10 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ackstream.delivery import settle_query
-from ackstream.delivery.settle_rules import RequiredRole, SettleRules
-from ackstream.delivery.settled import REPORTS, STORED, ReportRecord
-from ackstream.delivery.settling import Shard
+from ackstream.delivery.settle import query as settle_query
+from ackstream.delivery.settle.rules import RequiredRole, SettleRules
+from ackstream.delivery.settle.settled import REPORTS, STORED, ReportRecord
+from ackstream.delivery.settle.shard import Shard
 from ackstream.lake import tables
 from ackstream.protocol import stored
 from ackstream.protocol.app_acks import AckInterval, AppAck, write

@@ -6,7 +6,7 @@ import sys
 from threading import Event
 
 from ackstream.errors import AckstreamError
-from ackstream.publishing import mirror
+from ackstream.publishing.persist import mirror
 from ackstream.session import session
 from ackstream.settings import load
 from ackstream.topics import prepare

@@ -6,7 +6,7 @@ import sys
 
 from ackstream.errors import AckstreamError
 from ackstream.offsets import committer
-from ackstream.publishing import query
+from ackstream.publishing.persist import query
 from ackstream.session import session
 from ackstream.settings import load
 from ackstream.topics import prepare

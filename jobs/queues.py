@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ackstream.delivery.queue_service import TOPICS, running
+from ackstream.delivery.queues.service import TOPICS, running
 from ackstream.errors import AckstreamError
 from ackstream.session import session
 from ackstream.settings import load

@@ -51,7 +51,7 @@ from ackstream.client.statistics import (
     SubscriberStatistics,
 )
 from ackstream.client.subscriber import Subscriber
-from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 
 __all__ = [
     "Ack",

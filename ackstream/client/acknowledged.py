@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from ackstream.client.errors import SettleTimeout
 from ackstream.client.receipts import ReaderTimeout
 from ackstream.delivery.errors import InconsistentQosError
-from ackstream.delivery.publications import Publications
+from ackstream.delivery.readers.publications import Publications
 from ackstream.protocol.app_acks import ApplicationAcknowledged, SamplesDone, WriterAsks, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.delivery.publications import Callback
-    from ackstream.delivery.qos import WriterQos
+    from ackstream.delivery.readers.publications import Callback
+    from ackstream.delivery.readers.qos import WriterQos
     from ackstream.protocol.app_acks import Answer
     from ackstream.protocol.intervals import Interval
 

@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from ackstream.client.store_file import StoreFile
-from ackstream.publishing import positions
-from ackstream.publishing.bookmarks import Progress
 from ackstream.publishing.commands import EPOCH
-from ackstream.publishing.positions import BEGINNING, Position
+from ackstream.publishing.queries import positions
+from ackstream.publishing.queries.bookmarks import Progress
+from ackstream.publishing.queries.positions import BEGINNING, Position
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from ackstream.client.errors import TakenOverError
 from ackstream.client.places import Places, offsets_since
 from ackstream.client.reader import BACKOFF_SECONDS, Reader
 from ackstream.client.recovery import Recovery
-from ackstream.delivery.beginning import Beginning
+from ackstream.delivery.readers.beginning import Beginning
 from ackstream.protocol import app_acks, stored
 from ackstream.protocol.app_acks import AppAckConf, ReaderAlive, ReaderState, ReaderStop
 from ackstream.protocol.patterns import matches_any

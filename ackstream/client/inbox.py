@@ -8,17 +8,17 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackstream.delivery.arrivals import Arrivals
-from ackstream.delivery.reader import Loan, Reader
-from ackstream.delivery.reader import Sample as Identity
+from ackstream.delivery.readers.arrivals import Arrivals
+from ackstream.delivery.readers.reader import Loan, Reader
+from ackstream.delivery.readers.reader import Sample as Identity
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackstream.client.samples import Sample
-    from ackstream.delivery.qos import ReaderQos
-    from ackstream.delivery.reader import Report
+    from ackstream.delivery.readers.qos import ReaderQos
+    from ackstream.delivery.readers.reader import Report
     from ackstream.protocol.app_acks import AppAckConf, AutoReason, KnownWriter
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.stored import Stored

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackstream.client.errors import ClientError
-from ackstream.publishing import positions
+from ackstream.publishing.queries import positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.bookmarks import MemoryBookmarks
     from ackstream.publishing.acks import Ack, AckType
-    from ackstream.publishing.positions import Position
+    from ackstream.publishing.queries.positions import Position
 
 PUBLISH = "publish"
 

@@ -12,7 +12,7 @@ import msgspec
 from ackstream.client.receipts import FailedMessage, FlushTimeout, PublishStatistics, Receipt, Stage, WouldBlockError
 from ackstream.protocol.intervals import Intervals
 from ackstream.publishing.acks import Ack
-from ackstream.publishing.conflation import DUPLICATE
+from ackstream.publishing.persist.conflation import DUPLICATE
 from ackstream.publishing.reasons import refused
 from ackstream.publishing.store import PublishStore, SequenceError
 

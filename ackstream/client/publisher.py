@@ -32,7 +32,7 @@ from ackstream.client.receipts import (
     Stage,
 )
 from ackstream.client.store import MemoryMessages, SqliteMessages
-from ackstream.delivery.qos import WriterQos
+from ackstream.delivery.readers.qos import WriterQos
 from ackstream.protocol import app_acks
 from ackstream.publishing.acks import Ack, decode_ack
 from ackstream.publishing.reasons import MessageTooLargeError, refused
@@ -42,7 +42,7 @@ from ackstream.settings import Kafka
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.readers.publications import Callback
     from ackstream.protocol.app_acks import WriterAsks
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from ackstream.client.errors import TakenOverError
 from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
 from ackstream.client.places import Places
 from ackstream.client.reader import POLL_MS, Reader
-from ackstream.publishing import positions
 from ackstream.publishing.acks import decode_ack, expected
+from ackstream.publishing.queries import positions
 from ackstream.publishing.reasons import refused
 from ackstream.publishing.session import Session
 

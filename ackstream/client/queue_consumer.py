@@ -20,14 +20,14 @@ from ackstream.client.queue_message import QueueMessage, QueueStatistics
 from ackstream.client.queue_session import QueueSession
 from ackstream.client.reader import POLL_MS
 from ackstream.delivery.errors import InconsistentQosError, NotConnectedError
-from ackstream.delivery.handlers import after_handler, takes_call
+from ackstream.delivery.queues.handlers import after_handler, takes_call
 from ackstream.protocol.queues import Bind, Delivered
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.delivery.handlers import AckMode
+    from ackstream.delivery.queues.handlers import AckMode
     from ackstream.protocol.app_acks import Outcome
     from ackstream.protocol.queues import NotSettled, ServiceRecord
     from ackstream.settings import Lake

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.delivery.ack_batch import AckBatches
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.delivery.queues.ack_batch import AckBatches
 from ackstream.protocol.queues import Alive, Bind, Bound, Delivered, NotSettled, Settle, Unbind, Unbound
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from ackstream.delivery.ack_batch import AckBatch
+    from ackstream.delivery.queues.ack_batch import AckBatch
     from ackstream.protocol.app_acks import Outcome
     from ackstream.protocol.queues import ConsumerRecord, ServiceRecord
 

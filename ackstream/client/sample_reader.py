@@ -17,7 +17,7 @@ from ackstream.client.labels import Labels
 from ackstream.client.outbox import Outbox
 from ackstream.client.statistics import ReaderStatistics
 from ackstream.delivery.errors import InconsistentQosError
-from ackstream.delivery.qos import ReaderQos
+from ackstream.delivery.readers.qos import ReaderQos
 from ackstream.protocol.app_acks import ReaderStart
 from ackstream.protocol.patterns import matches_any
 

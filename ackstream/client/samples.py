@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ackstream.publishing.facts import number
+from ackstream.publishing.persist.facts import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

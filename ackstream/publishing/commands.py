@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ackstream.publishing import selections
 from ackstream.publishing.acks import Ack, unsupported
-from ackstream.publishing.filters import BadFilterError
+from ackstream.publishing.queries import selections
+from ackstream.publishing.queries.filters import BadFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

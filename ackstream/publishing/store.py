@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ackstream.errors import AckstreamError
-from ackstream.publishing.conflation import DUPLICATE
+from ackstream.publishing.persist.conflation import DUPLICATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

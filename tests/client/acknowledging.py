@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import connection
 from ackstream.client.reader import Reader
-from ackstream.delivery.settle_rules import RequiredRole, SettleRules
-from ackstream.delivery.settled import REPORTS, STORED, DeliveryRow, ReportRecord
-from ackstream.delivery.settling import Shard
+from ackstream.delivery.settle.rules import RequiredRole, SettleRules
+from ackstream.delivery.settle.settled import REPORTS, STORED, DeliveryRow, ReportRecord
+from ackstream.delivery.settle.shard import Shard
 from ackstream.protocol import stored
 from ackstream.publishing.acks import encode_ack
-from ackstream.publishing.facts import Fact
-from ackstream.publishing.ledger import fold
-from ackstream.publishing.verdicts import Entitlement, Rules
+from ackstream.publishing.persist.facts import Fact
+from ackstream.publishing.persist.ledger import fold
+from ackstream.publishing.persist.verdicts import Entitlement, Rules
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ackstream.publishing.account import Ledger
+    from ackstream.publishing.persist.account import Ledger
     from ackstream.settings import Kafka
 
 TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")

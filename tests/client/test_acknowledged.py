@@ -9,11 +9,11 @@ import pytest
 from ackstream.client.acknowledged import Acknowledged
 from ackstream.client.errors import SettleTimeout
 from ackstream.client.receipts import PublisherClosedError, ReaderTimeout
-from ackstream.delivery.qos import WriterQos
+from ackstream.delivery.readers.qos import WriterQos
 from ackstream.protocol.app_acks import ApplicationAcknowledged, SamplesDone, WriterAsks, WriterState
 
 if TYPE_CHECKING:
-    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.readers.publications import Callback
 
 
 class World:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
 from ackstream.client.errors import StoreError
-from ackstream.publishing.positions import Position, bookmark, end
+from ackstream.publishing.queries.positions import Position, bookmark, end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import pytest
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.inbox import Inbox
 from ackstream.client.samples import Sample
-from ackstream.delivery.qos import ReaderQos
+from ackstream.delivery.readers.qos import ReaderQos
 from ackstream.protocol.app_acks import AppAck, AppAckConf, KnownWriter, ProtocolAck
 from ackstream.protocol.stored import Stored
 

@@ -5,7 +5,7 @@ import pytest
 from ackstream.client.bookmarks import MemoryBookmarks
 from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
 from ackstream.publishing.acks import Ack
-from ackstream.publishing.positions import Position, bookmark
+from ackstream.publishing.queries.positions import Position, bookmark
 
 
 def _stream(

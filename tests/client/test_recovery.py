@@ -12,7 +12,7 @@ from ackstream.client import recovery, retained
 from ackstream.client.inbox import Inbox
 from ackstream.client.recovery import Recovery
 from ackstream.client.samples import Sample
-from ackstream.delivery.qos import ReaderQos
+from ackstream.delivery.readers.qos import ReaderQos
 from ackstream.protocol.stored import Stored
 from ackstream.settings import Lake
 

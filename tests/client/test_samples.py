@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ackstream.client.samples import SERVICE_HEADERS, Sample, of_record, of_row
-from ackstream.publishing import records
+from ackstream.publishing.persist import records
 
 
 def _record(value: bytes | None = b"v", **headers: bytes | None) -> Any:

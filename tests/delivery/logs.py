@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ackstream.delivery.settle_rules import RequiredRole, SettleRules
-from ackstream.delivery.settled import REPORTS, STORED, ReportRecord, Settled
-from ackstream.delivery.settling import Shard
+from ackstream.delivery.settle.rules import RequiredRole, SettleRules
+from ackstream.delivery.settle.settled import REPORTS, STORED, ReportRecord, Settled
+from ackstream.delivery.settle.shard import Shard
 from ackstream.protocol import app_acks, stored
 from ackstream.protocol.app_acks import AckInterval, AppAck, ReaderStart
 from ackstream.protocol.stored import Stored

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.delivery.publications import Callback, Publications
-from ackstream.delivery.qos import ReaderQos, WriterQos
-from ackstream.delivery.reader import Reader, Sample
+from ackstream.delivery.readers.publications import Callback, Publications
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.reader import Reader, Sample
 from ackstream.protocol.app_acks import AppAck, ReaderState
 from ackstream.protocol.intervals import Intervals
 from tests.delivery.logs import RULES, Log, Run

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from ackstream.publishing import query
 from ackstream.publishing.acks import decode_ack
+from ackstream.publishing.persist import query
 from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.topics import ensure_topics
 from tests.integration.system import PATIENCE_SECONDS, eventually

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from ackstream.delivery import settle_service
+from ackstream.delivery.settle import service as settle_service
 from ackstream.protocol import app_acks
-from ackstream.publishing import query
+from ackstream.publishing.persist import query
 from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
 from ackstream.topics import ensure_topics
 from tests.integration.persistence import INTERVAL, Recorder

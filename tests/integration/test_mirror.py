@@ -21,9 +21,9 @@ from ackstream.errors import StartError
 from ackstream.lake import tables
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol import replicated, stored
-from ackstream.publishing import mirror, query
 from ackstream.publishing.acks import Ack, decode_ack
-from ackstream.publishing.mirror import Mirror
+from ackstream.publishing.persist import mirror, query
+from ackstream.publishing.persist.mirror import Mirror
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
 from ackstream.topics import ensure_topics
 from tests.integration.system import eventually, records

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from ackstream.client.publisher import Publisher
 from ackstream.lake import tables
 from ackstream.protocol import stored
-from ackstream.publishing import query
+from ackstream.publishing.persist import query
 from ackstream.publishing.reasons import NotEntitledError
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
 from ackstream.topics import ensure_topics

@@ -19,9 +19,10 @@ from ackstream.client.message_stream import CommandTimeout
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink
-from ackstream.publishing import query, service
 from ackstream.publishing.acks import decode_ack
-from ackstream.publishing.positions import parse
+from ackstream.publishing.persist import query
+from ackstream.publishing.queries import service
+from ackstream.publishing.queries.positions import parse
 from ackstream.publishing.reasons import (
     BadFilterError,
     InvalidBookmarkError,

@@ -21,11 +21,11 @@ from ackstream.client.fetching import Fetcher
 from ackstream.client.publisher import Publisher
 from ackstream.client.queue_consumer import QueueConsumer
 from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
-from ackstream.delivery.queue_service import TOPICS, running
+from ackstream.delivery.queues.service import TOPICS, running
 from ackstream.lake import tables
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, Settle, Unbind, Unbound
-from ackstream.publishing import query as persist
+from ackstream.publishing.persist import query as persist
 from ackstream.queues import QueueBackoff, QueueSettings
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.topics import admin, ensure_topics

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import Publisher, QueueConsumer
-from ackstream.delivery.queue_service import TOPICS
+from ackstream.delivery.queues.service import TOPICS
 from ackstream.lake import tables
-from ackstream.publishing import query as persist
+from ackstream.publishing.persist import query as persist
 from ackstream.settings import Lake, Persist, Settings
 from ackstream.topics import ensure_topics
 from tests.integration.jobs import Program

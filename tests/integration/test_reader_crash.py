@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ackstream.client import Publisher
-from ackstream.delivery.qos import WriterQos
+from ackstream.delivery.readers.qos import WriterQos
 from ackstream.protocol import app_acks
 from ackstream.protocol.app_acks import AppAck, AppAckConf
 from ackstream.topics import ensure_topics

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from ackstream.client.publisher import Publisher
 from ackstream.client.receipts import ReaderTimeout
 from ackstream.client.sample_reader import SampleReader
-from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 from tests.integration.settlement import Settlement
 from tests.integration.system import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ackstream.client.samples import Sample
-    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.readers.publications import Callback
 
 pytestmark = pytest.mark.integration
 

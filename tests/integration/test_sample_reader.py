@@ -17,7 +17,7 @@ from ackstream.client.receipts import ReaderTimeout
 from ackstream.client.sample_reader import SampleReader
 from ackstream.client.samples import Sample
 from ackstream.delivery.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
-from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 from ackstream.settings import Kafka, Settings
 from ackstream.topics import ensure_topics
 from tests.client.acknowledging import TOPICS, Acknowledging
@@ -26,7 +26,7 @@ from tests.integration.system import records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.readers.publications import Callback
 
 pytestmark = pytest.mark.integration
 

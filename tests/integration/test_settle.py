@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer
 
 from ackstream import sink
-from ackstream.delivery.settle_service import TOPICS, check, running
+from ackstream.delivery.settle.service import TOPICS, check, running
 from ackstream.errors import StartError
 from ackstream.protocol import app_acks, stored
 from ackstream.protocol.app_acks import (

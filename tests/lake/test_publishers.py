@@ -6,8 +6,8 @@ import deltalake
 
 from ackstream.lake import maintenance, publishers, tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.publishing.account import Ledger
-from ackstream.publishing.query import load
+from ackstream.publishing.persist.account import Ledger
+from ackstream.publishing.persist.query import load
 from ackstream.settings import Lake, Settings
 
 if TYPE_CHECKING:

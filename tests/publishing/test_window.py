@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.publishing.cadence import Cadence
+from ackstream.publishing.persist.cadence import Cadence
 from ackstream.publishing.window import PublishWindow, Republish, WindowError, notified
 
 

@@ -10,7 +10,7 @@ from ackstream.client.store import MemoryMessages
 from ackstream.conformance.scenarios.observations import Counted, Series
 from ackstream.publishing import commands, reasons
 from ackstream.publishing.acks import Ack
-from ackstream.publishing.bookmarks import Progress
+from ackstream.publishing.queries.bookmarks import Progress
 from ackstream.publishing.session import Session
 from ackstream.publishing.store import FailedWrite, GapError, PublishStore, SequenceError
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ackstream.conformance.scenarios.observations import Stream
 from ackstream.publishing import commands
 from ackstream.publishing.acks import Ack
-from ackstream.publishing.bookmarks import Replay
-from ackstream.publishing.conflation import DUPLICATE
-from ackstream.publishing.connection import Connection, Terms
-from ackstream.publishing.replication import AgeRule, AgeRules, Replication
+from ackstream.publishing.persist.conflation import DUPLICATE
+from ackstream.publishing.persist.connection import Connection, Terms
+from ackstream.publishing.persist.replication import AgeRule, AgeRules, Replication
+from ackstream.publishing.queries.bookmarks import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

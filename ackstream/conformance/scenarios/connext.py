@@ -17,7 +17,7 @@ from ackstream.conformance.scenarios.observations import Series, matches
 from ackstream.conformance.scenarios.scenario import Interpreter, Json, Uncovered
 from ackstream.conformance.scenarios.timeline import Absent, timed
 from ackstream.delivery.errors import DeliveryError, InconsistentQosError
-from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

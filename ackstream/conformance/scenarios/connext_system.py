@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.delivery.bridge import endpoints
-from ackstream.delivery.publications import Publications
-from ackstream.delivery.reader import Reader, Sample
-from ackstream.delivery.retention import Retention
+from ackstream.delivery.readers.bridge import endpoints
+from ackstream.delivery.readers.publications import Publications
+from ackstream.delivery.readers.reader import Reader, Sample
+from ackstream.delivery.settle.retention import Retention
 from ackstream.protocol.app_acks import AppAck, ApplicationAcknowledged
 from ackstream.protocol.intervals import Intervals
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackstream.conformance.scenarios.scenario import Json
-    from ackstream.delivery.publications import Callback
-    from ackstream.delivery.qos import ReaderQos, WriterQos
-    from ackstream.delivery.reader import Loan
+    from ackstream.delivery.readers.publications import Callback
+    from ackstream.delivery.readers.qos import ReaderQos, WriterQos
+    from ackstream.delivery.readers.reader import Loan
 
 FLAGS = {True: "0x0100", False: "0x0000"}
 SERVICE = "PERSISTENCE"

@@ -16,14 +16,14 @@ from ackstream.conformance.scenarios.consumers_system import Endpoint
 from ackstream.conformance.scenarios.scenario import Interpreter, Json, Uncovered
 from ackstream.conformance.scenarios.timeline import PerName, timed
 from ackstream.delivery.errors import DeliveryError
-from ackstream.delivery.handlers import after_handler, takes_call
-from ackstream.delivery.microbatch import BatchAcks
-from ackstream.delivery.queue_rules import Backoff, QueueRules, solace
+from ackstream.delivery.queues.handlers import after_handler, takes_call
+from ackstream.delivery.queues.microbatch import BatchAcks
+from ackstream.delivery.queues.rules import Backoff, QueueRules, solace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.delivery.handlers import AckMode
+    from ackstream.delivery.queues.handlers import AckMode
     from ackstream.protocol.app_acks import Outcome
 
 MODES: dict[str, AckMode] = {"CLIENT": "client", "AUTO": "auto"}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.delivery.queue import Queue
-from ackstream.delivery.transport import Retransmissions, TransportAcks
+from ackstream.delivery.queues.queue import Queue
+from ackstream.delivery.queues.transport import Retransmissions, TransportAcks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.conformance.scenarios.scenario import Json
-    from ackstream.delivery.queue_rules import QueueRules
-    from ackstream.delivery.queued import Delivery, How
+    from ackstream.delivery.queues.queued import Delivery, How
+    from ackstream.delivery.queues.rules import QueueRules
 
 CONSUMER = "consumer"
 STATES = {"dead-letter": "dmq", "discarded": "deleted", "settled": "acked"}

@@ -13,17 +13,17 @@ from ackstream.conformance.scenarios import variations
 from ackstream.conformance.scenarios.observations import Series
 from ackstream.conformance.scenarios.scenario import Interpreter, Json, Uncovered
 from ackstream.conformance.scenarios.timeline import PerName, timed
-from ackstream.delivery.ack_batch import AckBatches
 from ackstream.delivery.errors import DeliveryError, InconsistentQosError
-from ackstream.delivery.handlers import after_handler, takes_call
-from ackstream.delivery.queue import Queue
-from ackstream.delivery.queue_rules import amps
+from ackstream.delivery.queues.ack_batch import AckBatches
+from ackstream.delivery.queues.handlers import after_handler, takes_call
+from ackstream.delivery.queues.queue import Queue
+from ackstream.delivery.queues.rules import amps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.delivery.ack_batch import AckBatch
-    from ackstream.delivery.queued import Delivery
+    from ackstream.delivery.queues.ack_batch import AckBatch
+    from ackstream.delivery.queues.queued import Delivery
     from ackstream.protocol.app_acks import Outcome
 
 OPTIONS: dict[Outcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}

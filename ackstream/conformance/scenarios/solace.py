@@ -8,8 +8,8 @@ from ackstream.conformance.scenarios.clock import Clock
 from ackstream.conformance.scenarios.observations import Counted, Span
 from ackstream.conformance.scenarios.scenario import Interpreter, Uncovered
 from ackstream.publishing import window
-from ackstream.publishing.admission import admit
-from ackstream.publishing.cadence import Cadence
+from ackstream.publishing.persist.admission import admit
+from ackstream.publishing.persist.cadence import Cadence
 from ackstream.publishing.window import PublishWindow, WindowError, notified
 
 if TYPE_CHECKING:

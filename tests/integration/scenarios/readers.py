@@ -16,7 +16,7 @@ from ackstream.client.receipts import ReaderTimeout
 from ackstream.conformance.scenarios.connext import KINDS, TAKES
 from ackstream.conformance.scenarios.observations import AT
 from ackstream.conformance.scenarios.timeline import timed
-from ackstream.delivery.qos import ReaderQos, WriterQos
+from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 from ackstream.protocol.app_acks import AppAck, AppAckConf, SamplesDone, WriterState
 from tests.integration.scenarios.rules import Json, now, sleep_until
 from tests.integration.system import PATIENCE_SECONDS, eventually
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.samples import Sample
     from ackstream.conformance.scenarios import Scenario
-    from ackstream.delivery.publications import Callback
+    from ackstream.delivery.readers.publications import Callback
     from tests.integration.settlement import Settlement
 
 ENGINE_SECONDS = 10.0

@@ -1,0 +1,50 @@
+"""The queues as a service: their query, and beside it their clock and the offsets for lag tools."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from ackstream import checkpoint
+from ackstream.clock import clock
+from ackstream.delivery.queues import query as queue_query
+from ackstream.offsets import committer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+
+TOPICS = ("app-acks", "queue-deliveries", "dead-letters", queue_query.TICKS)
+"""The topics the job reads and writes, without the prefix."""
+
+
+@contextmanager
+def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
+    """Run the query for the time of the block.
+
+    :raises StartError: there are no queues, or the settings do not fit the checkpoint or a table
+    """
+    # the query takes the number of partitions of its state from the session, once, when it starts first
+    spark.conf.set("spark.sql.shuffle.partitions", str(settings.queue.shuffle_partitions))
+    checkpoint.guard(
+        spark,
+        settings.lake.checkpoint(queue_query.NAME),
+        {
+            "queue.shuffle_partitions": settings.queue.shuffle_partitions,
+            "kafka.topic_prefix": settings.kafka.topic_prefix,
+        },
+        "start with a new checkpoint, which delivers all that the table messages has again",
+    )
+    started = queue_query.start(spark, settings)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(committer(settings.kafka, started, settings.queue.group))
+            if settings.clock.enabled:
+                stack.enter_context(clock(settings, started, queue_query.TICKS, ("app-acks",)))
+            yield started
+    finally:
+        started.stop()

@@ -1,0 +1,73 @@
+"""Settle as a service: its checks, its query, and beside it its clock and the offsets for lag tools."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+
+from ackstream import checkpoint
+from ackstream.clock import clock
+from ackstream.delivery.settle import query as settle_query
+from ackstream.errors import StartError
+from ackstream.lake import tables
+from ackstream.offsets import committer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+
+TOPICS = ("stored", "app-acks", "publisher-acks", settle_query.TICKS)
+"""The topics the job reads and writes, without the prefix."""
+
+
+@contextmanager
+def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
+    """Run the query for the time of the block.
+
+    :raises StartError: if the settings do not fit the checkpoint, the checkpoint not the table, or a table not us
+    """
+    # the query takes the number of partitions of its state from the session, once, when it starts first
+    spark.conf.set("spark.sql.shuffle.partitions", str(settings.settle.shuffle_partitions))
+    check(spark, settings)
+    started = settle_query.start(spark, settings)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(committer(settings.kafka, started, settings.settle.group))
+            if settings.clock.enabled:
+                stack.enter_context(clock(settings, started, settle_query.TICKS, ("stored", "app-acks")))
+            yield started
+    finally:
+        started.stop()
+
+
+def check(spark: SparkSession, settings: Settings) -> None:
+    """Refuse a checkpoint of other values, and a new one beside the rows of an earlier one.
+
+    What has been acknowledged is in the state of the checkpoint that wrote the rows: a new one would write, and say,
+    everything again that the topics still have, and forget what they have not.
+
+    :raises StartError: naming both, and the ways out
+    """
+    place, table = settings.lake.checkpoint(settle_query.NAME), tables.location(settings.lake, "deliveries")
+    otherwise = f"move the checkpoint and the table {table} away, to begin anew with what the topics still have"
+    written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
+    if written and checkpoint.is_new(spark, place):
+        raise StartError(
+            f"The table {table} has rows of a checkpoint that is not at {place}: put that one back, or {otherwise}."
+        )
+    checkpoint.guard(
+        spark,
+        place,
+        {
+            "settle.shards": settings.settle.shards,
+            "settle.shuffle_partitions": settings.settle.shuffle_partitions,
+            "kafka.topic_prefix": settings.kafka.topic_prefix,
+        },
+        otherwise,
+    )
