@@ -1,6 +1,6 @@
 """``[[queues]]`` of the settings: which messages a work queue takes, and what it may do with them.
 
-A key that is left out is as in the product that ``preset`` names; see ``delivery.queue_rules``.
+A key that is left out is as in the product that ``preset`` names; see ``delivery.queues.rules``.
 """
 
 from __future__ import annotations

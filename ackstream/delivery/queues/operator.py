@@ -85,7 +85,7 @@ def queue_function(
 
 
 def read_frames(frames: Iterable[pd.DataFrame]) -> tuple[list[Arrival], list[Said]]:
-    """Read the rows of the input (see ``queue_query.records``)."""
+    """Read the rows of the input (see ``query.records``)."""
     arrivals: list[Arrival] = []
     said: list[Said] = []
     for frame in frames:

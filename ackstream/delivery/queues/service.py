@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ackstream import checkpoint
 from ackstream.clock import clock
-from ackstream.delivery.queues import query as queue_query
+from ackstream.delivery.queues import query
 from ackstream.offsets import committer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
-TOPICS = ("app-acks", "queue-deliveries", "dead-letters", queue_query.TICKS)
+TOPICS = ("app-acks", "queue-deliveries", "dead-letters", query.TICKS)
 """The topics the job reads and writes, without the prefix."""
 
 
@@ -32,19 +32,19 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]
     spark.conf.set("spark.sql.shuffle.partitions", str(settings.queue.shuffle_partitions))
     checkpoint.guard(
         spark,
-        settings.lake.checkpoint(queue_query.NAME),
+        settings.lake.checkpoint(query.NAME),
         {
             "queue.shuffle_partitions": settings.queue.shuffle_partitions,
             "kafka.topic_prefix": settings.kafka.topic_prefix,
         },
         "start with a new checkpoint, which delivers all that the table messages has again",
     )
-    started = queue_query.start(spark, settings)
+    started = query.start(spark, settings)
     try:
         with ExitStack() as stack:
             stack.enter_context(committer(settings.kafka, started, settings.queue.group))
             if settings.clock.enabled:
-                stack.enter_context(clock(settings, started, queue_query.TICKS, ("app-acks",)))
+                stack.enter_context(clock(settings, started, query.TICKS, ("app-acks",)))
             yield started
     finally:
         started.stop()

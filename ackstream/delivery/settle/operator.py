@@ -66,7 +66,7 @@ def settle_function(
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
-    """Read the rows of the input (see ``settle_query.records``)."""
+    """Read the rows of the input (see ``query.records``)."""
     return starmap(ReportRecord, zip(*(frame[name].tolist() for name in _INPUT), strict=True))
 
 

@@ -9,7 +9,7 @@ from delta.tables import DeltaTable
 
 from ackstream import checkpoint
 from ackstream.clock import clock
-from ackstream.delivery.settle import query as settle_query
+from ackstream.delivery.settle import query
 from ackstream.errors import StartError
 from ackstream.lake import tables
 from ackstream.offsets import committer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
-TOPICS = ("stored", "app-acks", "publisher-acks", settle_query.TICKS)
+TOPICS = ("stored", "app-acks", "publisher-acks", query.TICKS)
 """The topics the job reads and writes, without the prefix."""
 
 
@@ -35,12 +35,12 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]
     # the query takes the number of partitions of its state from the session, once, when it starts first
     spark.conf.set("spark.sql.shuffle.partitions", str(settings.settle.shuffle_partitions))
     check(spark, settings)
-    started = settle_query.start(spark, settings)
+    started = query.start(spark, settings)
     try:
         with ExitStack() as stack:
             stack.enter_context(committer(settings.kafka, started, settings.settle.group))
             if settings.clock.enabled:
-                stack.enter_context(clock(settings, started, settle_query.TICKS, ("stored", "app-acks")))
+                stack.enter_context(clock(settings, started, query.TICKS, ("stored", "app-acks")))
             yield started
     finally:
         started.stop()
@@ -54,7 +54,7 @@ def check(spark: SparkSession, settings: Settings) -> None:
 
     :raises StartError: naming both, and the ways out
     """
-    place, table = settings.lake.checkpoint(settle_query.NAME), tables.location(settings.lake, "deliveries")
+    place, table = settings.lake.checkpoint(query.NAME), tables.location(settings.lake, "deliveries")
     otherwise = f"move the checkpoint and the table {table} away, to begin anew with what the topics still have"
     written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
     if written and checkpoint.is_new(spark, place):
