@@ -35,8 +35,8 @@ POLL_MS = 20
 
 MAX_RECORDS = 500
 START_SECONDS = 3.0
-ALIVE_SECONDS = 10.0
-"""A third of the default of ``settle.reader_lease``."""
+ALIVE_PART = 3
+"""So often within its lease a reader is heard of."""
 
 LOOK_SECONDS = 1.0
 RELIEVE_SECONDS = 10.0
@@ -201,7 +201,7 @@ class Feed:
             return
         for report in self._inbox.due():
             self._send(report)
-        if self._is_due("alive", now, ALIVE_SECONDS):
+        if self._is_due("alive", now, self._beginning.lease_ms / 1000 / ALIVE_PART):
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
         self._control(now)
         if self._is_due("look", now, LOOK_SECONDS) and self._recovery.look(

@@ -170,6 +170,7 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
     :ivar as_of: all records of the topic ``stored`` before this time (epoch milliseconds) are counted in ``writers``:
         read that topic from there on, and pass over what ``written`` includes
+    :ivar lease_ms: how long a reader that is neither durable nor of a required role may be silent
     """
 
     reader: str
@@ -180,6 +181,7 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     writers: tuple[KnownWriter, ...] = ()
     part: int = 0
     parts: int = 1
+    lease_ms: int = 30_000
 
 
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):

@@ -41,6 +41,11 @@ class Beginning:
         return min(state.as_of for state in self._states())
 
     @property
+    def lease_ms(self) -> int:
+        """How long the reader may be silent."""
+        return min(state.lease_ms for state in self._states())
+
+    @property
     def writers(self) -> list[KnownWriter]:
         """What there is to know of the writers, of each one record: those with many runs come in several."""
         found: dict[str, KnownWriter] = {}

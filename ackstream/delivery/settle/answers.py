@@ -27,12 +27,13 @@ def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) ->
 
 
 def reader_states(
-    reader: str, epoch: int, place: tuple[int, int], as_of: int, writers: Iterable[tuple[str, Retention]]
+    reader: str, epoch: int, place: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
 ) -> list[ReaderState]:
     """Return what a shard knows of its writers for one reader, in as many parts as it needs.
 
     :param place: which shard, and of how many
     :param as_of: the watermark
+    :param lease_ms: how long the reader may be silent
     """
     parts: list[list[KnownWriter]] = [[]]
     size = 0
@@ -43,7 +44,8 @@ def reader_states(
             size = 0
         parts[-1].append(known)
     return [
-        ReaderState(reader, epoch, *place, as_of, tuple(part), number, len(parts)) for number, part in enumerate(parts)
+        ReaderState(reader, epoch, *place, as_of, tuple(part), number, len(parts), lease_ms)
+        for number, part in enumerate(parts)
     ]
 
 

@@ -111,9 +111,9 @@ class Shard:
             self._take(record)
         for writer, runs in self._done.items():
             self._settled.done += samples_done(writer, self._writers[writer], runs)
-        place = (self._index, self._rules.shards)
+        place, lease_ms = (self._index, self._rules.shards), self._rules.lease_ms
         for reader, epoch in self._starting.items():
-            self._settled.states += reader_states(reader, epoch, place, watermark, self._writers.all())
+            self._settled.states += reader_states(reader, epoch, place, watermark, lease_ms, self._writers.all())
         for writer in self._asking:
             self._settled.states += writer_states(writer, self._writers[writer])
         return self._settled

@@ -36,3 +36,10 @@ def test_the_runs_of_a_writer_may_come_in_several_records() -> None:
 
 def test_nothing_is_not_complete() -> None:
     assert not Beginning().complete
+
+
+def test_the_shortest_lease_of_all_shards_counts() -> None:
+    beginning = Beginning()
+    for shard, lease_ms in enumerate((30_000, 6_000)):
+        beginning.add(ReaderState("R1", 1, shard, 2, 100, lease_ms=lease_ms))
+    assert beginning.lease_ms == 6_000

@@ -155,11 +155,13 @@ def test_a_report_about_a_writer_that_never_was_leaves_nothing_but_its_row(log: 
 
 
 def test_a_reader_that_begins_is_told_what_it_has_and_what_it_has_still_to_get(log: Log) -> None:
-    run = Run(SettleRules((RequiredRole("Logger", 1),), shards=4), index=2)
+    run = Run(SettleRules((RequiredRole("Logger", 1),), lease_ms=6_000, shards=4), index=2)
     run.feed(log.stored(1, 9, (4, 4)), log.stored(1, 2, writer="w2"), log.ack("L1", 1, (1, 2), (6, 6)))
     settled = run.feed(log.start("L1", epoch=2), watermark=500)
     known = KnownWriter("w1", 1, 9, ((1, 2), (4, 4), (6, 6)), ((3, 3), (5, 5), (7, 9)))
-    assert settled.states == [ReaderState("L1", 2, 2, 4, 500, (known, KnownWriter("w2", 1, 2, (), ((1, 2),))))]
+    assert settled.states == [
+        ReaderState("L1", 2, 2, 4, 500, (known, KnownWriter("w2", 1, 2, (), ((1, 2),))), lease_ms=6_000)
+    ]
     assert [key for key, _ in settled.messages()] == ["L1"]
 
 
