@@ -22,7 +22,7 @@ demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands,
 	@$(ACKSTREAM) demo
 
 test: jars  ## All tests, with a real broker and real Spark
-	@$(PY) -m pytest --numprocesses 2 --dist loadgroup
+	@$(PY) -m pytest
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .

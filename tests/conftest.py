@@ -42,19 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide the tests between two processes: one has the Spark session, the other the jobs that are processes."""
-    for item in items:
-        if item.get_closest_marker("processes"):
-            group = "processes"
-        elif "spark" in getattr(item, "fixturenames", ()):
-            group = "spark"
-        else:
-            # a module's fixtures are made once
-            group = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 def free_ports(number: int) -> list[int]:
     """Return ports that are free now, all different."""
     with ExitStack() as stack:

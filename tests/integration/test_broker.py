@@ -17,7 +17,7 @@ from ackstream.local import ports
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.topics import ensure_topics
+from ackstream.topics import TOPICS, ensure_topics
 from tests.conftest import free_ports
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
         return result.exit_code, result.stdout
 
     kafka = f"Kafka is up at {settings.kafka.bootstrap}; its log is {settings.local.data}/logs/kafka.log\n"
-    assert run("up") == (0, f"{kafka}Topics: 12, 12 of them created now\n")
+    assert run("up") == (0, f"{kafka}Topics: {len(TOPICS)}, {len(TOPICS)} of them created now\n")
     code, text = run("up")
     assert code == 0
     assert "was up already" in text
-    assert "12, 0 of them" in text
+    assert f"{len(TOPICS)}, 0 of them" in text
     code, text = run("status")
     assert code == 0
     assert f"answers at {settings.kafka.bootstrap}" in text

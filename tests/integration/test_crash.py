@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 REQUESTS = 20_000
 KILLS = 5

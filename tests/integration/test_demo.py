@@ -24,7 +24,7 @@ from tests.conftest import free_ports
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent.parent
 PROC = Path("/proc")

@@ -56,7 +56,7 @@ def test_http_header_table_with_the_twin(running: Running) -> None:
 
 def test_the_sample_bodies_come_from_the_twin_too(running: Running) -> None:
     for label, status, silent in (("foo-ack", 200, False), ("nobody-ack", 424, True)):
-        query = {"requested-acks": f"twin-persisted,{label}", "timeout": "6s"}
+        query = {"requested-acks": f"twin-persisted,{label}", "timeout": "10s"}
         body = running("PUT", f"{LAMP}-{status}", json={}, params=query).json()
         assert list(body) == ["twin-persisted", label]
         assert body["twin-persisted"]["status"] == 201

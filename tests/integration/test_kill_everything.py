@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 THINGS = [f"org.acme:lamp-{number}" for number in range(20)]
 RATE = 20

@@ -24,7 +24,7 @@ from tests.conftest import free_ports
 from tests.integration.jobs import Program, alive
 from tests.integration.system import System, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 PUBLISHERS = 5
 MESSAGES = 10_000

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackstream.client import QueueMessage
     from ackstream.settings import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 MESSAGES = 600
 KILLED_AFTER = (50, 300)

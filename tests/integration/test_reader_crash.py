@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka, Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 WRITERS = ("w1", "w2")
 MESSAGES = 10_000

@@ -173,7 +173,6 @@ KILLS = ("thing_events", "events", "thing_events")
 """What has just been written when the job is killed: the journal, before it is told; the events, before Spark knows."""
 
 
-@pytest.mark.processes
 def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_not_stored(
     kafka: Kafka, tmp_path: Path
 ) -> None:

@@ -196,9 +196,10 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
     last = -1 if last is None else last
     # no more than the files in between are read
     behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
-    newest, whole = behind.agg(F.coalesce(F.max("batch"), F.lit(-1)), F.max(batch == last)).collect()[0]
+    newest = behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
     first = max(last, newest) + 1
-    before = publishers.where(batch < first + batch_id).where(own | (batch < (last + 1 if whole else last)))
+    # messages as late as its ledgers, or later: the last one is whole
+    before = publishers.where(batch < first + batch_id).where(own | (batch < (last + 1 if newest >= last else last)))
     states = before.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
     return first, {client: _decode(state) for client, state in states.collect()}
 

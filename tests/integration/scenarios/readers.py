@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ackstream.delivery.readers.publications import Callback
     from tests.integration.settlement import Settlement
 
-ENGINE_SECONDS = 10.0
+ENGINE_SECONDS = 15.0
 """From a step to what it brings about: two batches, on a machine that does much else."""
 APART_SECONDS = 0.06
 """Between two steps: what a reader says is sent every 20 ms."""
