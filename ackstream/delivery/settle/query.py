@@ -150,4 +150,5 @@ def write(spark: SparkSession, settings: Settings, settled: pa.Table, query_id: 
 
 
 def _of(settled: pa.Table, kind: str, fields: Iterable[str]) -> pa.Table:
-    return settled.filter(pc.field("kind") == kind).select(list(fields))
+    # in one piece: of a table in several Spark has lost rows (10,000 of them and more)
+    return settled.filter(pc.field("kind") == kind).select(list(fields)).combine_chunks()
