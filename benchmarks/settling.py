@@ -79,7 +79,7 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
 
 def _measure_query(bench: common.Bench) -> dict[str, Any]:
     """Measure from Kafka through the tables to the topic that readers and publishers read."""
-    count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (300_000, 100, 50_000, ROUNDS)
+    count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (60_000, 50, 10_000, ROUNDS)
     data = bench.settings("settle")
     # one after the other: what is acknowledged was stored before
     broker.produce(data.kafka.bootstrap, _samples(data, count, writers))
