@@ -10,13 +10,13 @@ than the tick, whatever the order in which the query reads them.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
-from ackstream.offsets import Repeater, consumed_offsets
+from ackstream.offsets import Repeater, committer, consumed_offsets
 from ackstream.options import options
 
 if TYPE_CHECKING:
@@ -77,6 +77,26 @@ def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterabl
             yield step
 
     return Repeater("clock", settings.clock.interval / 1000, connect)
+
+
+@contextmanager
+def timed(
+    settings: Settings, query: StreamingQuery, group: str, ticks: str, topics: Iterable[str]
+) -> Iterator[StreamingQuery]:
+    """Run a query for the time of the block, its clock beside it, and its offsets in a group for lag tools.
+
+    :param group: the consumer group
+    :param ticks: the topic of its ticks, as for :func:`clock`
+    :param topics: those whose records time must not pass, as for :func:`clock`
+    """
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(committer(settings.kafka, query, group))
+            if settings.clock.enabled:
+                stack.enter_context(clock(settings, query, ticks, topics))
+            yield query
+    finally:
+        query.stop()
 
 
 class _Topics:

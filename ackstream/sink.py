@@ -1,13 +1,24 @@
-"""Kafka as a sink of Spark, for what a batch has to say after its commit: the same for every job."""
+"""What jobs that write batch by batch share: the batch with its query's id, and Kafka for what it says afterwards."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
     from ackstream.settings import Kafka
+
+
+def each_batch(write: Callable[[DataFrame, int, str], None]) -> Callable[[DataFrame, int], None]:
+    """Return the function for ``foreachBatch`` that calls ``write`` with the batch, its number and its query's id."""
+
+    def call(frame: DataFrame, batch_id: int) -> None:
+        write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+    return call
 
 
 def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:

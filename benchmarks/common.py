@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import platform
+import statistics
 import sys
 import tempfile
 import time
@@ -177,6 +178,16 @@ def main(
         }
         (place / f"{name}.json").write_text(json.dumps(rounded(report), indent=2) + "\n", "utf-8")
         console.print(f"Written: {place / f'{name}.json'}", highlight=False)
+
+
+def seconds(step: Callable[[], object], repeats: int) -> float:
+    """Return the median seconds of a step."""
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
 
 
 def terminal() -> Console:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -118,14 +117,9 @@ def _mean(records: Sequence[Record]) -> float:
 
 
 def _time(step: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a step."""
-    found = []
+    """Return the median seconds of a step that was done before."""
     step()
-    for _ in range(repeats):
-        began = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
+    return common.seconds(step, repeats)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ackstream.lake.schemas import MESSAGES
 from ackstream.protocol.queues import Bind, Settle, write
 from ackstream.queues import QueueSettings
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
+REPEATS = 5
 QUEUE, CONSUMER = "q", "A"
 SETTLED_TOGETHER = 100
 """Messages in a record of settlements."""
@@ -64,10 +65,11 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
     dumped = full.dump()
     assert dumped is not None
     figures = {
-        "arrivals_a_second": count / _time(waiting),
-        "deliveries_a_second": count / _time(lambda: full.process([], [Said(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
-        "settlements_a_second": count / _time(lambda: full.process([], settles, 0), 1),
-        "batch_with_one_message_on_all_ms": _time(lambda: one_more(dumped[1])) * 1e3,
+        "arrivals_a_second": count / seconds(waiting, REPEATS),
+        "deliveries_a_second": count
+        / seconds(lambda: full.process([], [Said(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
+        "settlements_a_second": count / seconds(lambda: full.process([], settles, 0), 1),
+        "batch_with_one_message_on_all_ms": seconds(lambda: one_more(dumped[1]), REPEATS) * 1e3,
         "state_bytes": len(dumped[1]),
     }
     bench.table(f"A queue in pure Python, one core, {count:,} messages", ("what", "figure"), figures.items())
@@ -153,16 +155,6 @@ def _records(count: int) -> Iterator[Settle]:
 def _settles(count: int) -> Iterator[Said]:
     for offset, record in enumerate(_records(count)):
         yield Said(3_000, 0, offset, CONSUMER.encode(), write(record))
-
-
-def _time(step: Callable[[], object], repeats: int = 5) -> float:
-    """Return the median seconds of a step."""
-    found = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,11 +15,11 @@ from ackstream.protocol import stored
 from ackstream.protocol.app_acks import AckInterval, AppAck, write
 from ackstream.protocol.stored import Stored
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ackstream.settings import Settings
 
@@ -63,10 +62,11 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
         again.dump()
 
     figures = {
-        "reports_a_second": reports / _time(lambda: _shard(rules, in_order), repeats),
-        "reports_a_second_of_1000_writers": reports / _time(lambda: _shard(rules, many), repeats),
-        "first_report_with_all_holes_ms": _time(lambda: _shard(rules, [_stored("w1", 2 * holes), odd]), repeats) * 1e3,
-        "batch_with_one_report_on_all_holes_ms": _time(batch_on_holes, repeats) * 1e3,
+        "reports_a_second": reports / seconds(lambda: _shard(rules, in_order), repeats),
+        "reports_a_second_of_1000_writers": reports / seconds(lambda: _shard(rules, many), repeats),
+        "first_report_with_all_holes_ms": seconds(lambda: _shard(rules, [_stored("w1", 2 * holes), odd]), repeats)
+        * 1e3,
+        "batch_with_one_report_on_all_holes_ms": seconds(batch_on_holes, repeats) * 1e3,
         "state_bytes": len(blob),
     }
     bench.table(
@@ -163,16 +163,6 @@ def _shard(rules: SettleRules, records: list[ReportRecord]) -> Shard:
     shard = Shard(rules)
     shard.process(records)
     return shard
-
-
-def _time(step: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a step."""
-    found = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from ackstream.client import connection
+from ackstream.client import connection, retained
 from ackstream.client.errors import MessageGoneError
-from ackstream.client.samples import SERVICE_HEADERS
+from ackstream.client.samples import COLUMNS, SERVICE_HEADERS, of_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +23,6 @@ POLL_MS = 200
 PATIENCE_SECONDS = 10.0
 NEAR = 1_000
 """Records up to which the next wanted one is waited for; a jump costs a request of its own."""
-
-_COLUMNS = ("topic", "partition", "offset", "received_at", "key", "value", "headers")
 
 
 @dataclass(frozen=True)
@@ -106,16 +102,13 @@ class Fetcher:
                 f"Message {one.message} is no longer in Kafka: give the consumer the lake of the settings, whose table"
                 " messages has it."
             )
-        rows = DeltaTable(self._lake.table("messages")).to_pyarrow_dataset()
-        batches = ds.field("batch").isin(sorted({delivery.batch for delivery in gone.values()}))
-        table = rows.to_table(columns=list(_COLUMNS), filter=batches & ds.field("reason").is_null())
+        batches = sorted({delivery.batch for delivery in gone.values()})
         found = {}
-        for row in table.to_pylist():
+        for row in retained.rows(self._lake, ("topic", *COLUMNS), lambda field: field("batch").isin(batches)):
             place = (row["topic"], row["partition"], row["offset"])
             if place in gone:
-                headers = {header["name"]: header["value"] for header in row["headers"] or ()}
-                stamp = round(row["received_at"].timestamp() * 1000)
-                found[place] = Content(row["key"], row["value"], headers, stamp)
+                sample = of_row(row)
+                found[place] = Content(sample.key, sample.value, sample.headers, sample.timestamp_ms)
         for place, delivery in gone.items():
             if place not in found:
                 raise MessageGoneError(f"Message {delivery.message} is neither in Kafka nor in the table messages.")

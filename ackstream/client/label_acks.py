@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.client.outbox import Outgoing
 from ackstream.client.progress import Work
 from ackstream.protocol.acknowledgements import OK, Acknowledgement, write_ack
+from ackstream.protocol.decoding import UNREADABLE
 from ackstream.protocol.envelopes import encode, raw
 from ackstream.protocol.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
 from ackstream.protocol.issued import issued_ack
@@ -96,7 +97,7 @@ def _payload(response: bytes | None) -> Raw | UnsetType:
         return UNSET
     try:
         return raw(msgspec.json.decode(response))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+    except (*UNREADABLE, OverflowError):
         pass
     try:
         return raw(response.decode())

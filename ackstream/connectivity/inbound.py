@@ -13,6 +13,7 @@ from ackstream.connectivity.messages import resolved
 from ackstream.connectivity.requested import requested_acks
 from ackstream.protocol.acknowledgements import read_ack, read_acks
 from ackstream.protocol.connections import resolve_label
+from ackstream.protocol.decoding import UNREADABLE
 from ackstream.protocol.defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.envelopes import Envelope, decode, raw
@@ -105,7 +106,7 @@ class Inbound:
         try:
             msgspec.json.decode(message.payload)
             value = msgspec.Raw(message.payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             value = raw(message.payload.decode("utf-8", "replace"))
         return Envelope(TopicPath.parse(topic), {}, path, value)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ackstream import checkpoint
-from ackstream.clock import clock
+from ackstream.clock import timed
 from ackstream.correlation import query
 from ackstream.correlation.rules import rules
-from ackstream.offsets import committer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -40,14 +39,8 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
         "let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
     )
     started = query.start(spark, settings, rules(settings, topics))
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(committer(settings.kafka, started, settings.correlate.group))
-            if settings.clock.enabled:
-                stack.enter_context(clock(settings, started, "clock", ("signals", "acks")))
-            yield started
-    finally:
-        started.stop()
+    with timed(settings, started, settings.correlate.group, "clock", ("signals", "acks")):
+        yield started
 
 
 def made_with(settings: Settings) -> dict[str, object]:

@@ -23,6 +23,7 @@ from ackstream.gateway.errors import (
     thing_id_differs,
     thing_id_generated,
 )
+from ackstream.protocol.decoding import UNREADABLE
 from ackstream.protocol.envelopes import JSON_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.errors import json_format_invalid, json_invalid
 from ackstream.protocol.headers import (
@@ -230,7 +231,7 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
 def _parse(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise json_invalid(f"Failed to parse JSON string: {str(error) or 'it is nested too deeply'}!") from error
 
 

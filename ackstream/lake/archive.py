@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream import sink
 from ackstream.lake import tables
 from ackstream.lake.ledger import newest_batch, parse, rows, summarise
 from ackstream.lake.schemas import KEY, TABLES
@@ -56,7 +57,7 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     writer = (
         stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, Archive(settings.lake)))
+        .foreachBatch(sink.each_batch(Archive(settings.lake).write))
     )
     when = {"availableNow": True} if available_now else {"processingTime": settings.archive.trigger}
     return writer.trigger(**when).start()
@@ -125,10 +126,6 @@ class Archive:
 
     def _read(self, spark: SparkSession, table: str) -> DataFrame:
         return spark.read.format("delta").load(tables.location(self._lake, table))
-
-
-def _write(archive: Archive, frame: DataFrame, batch_id: int) -> None:
-    archive.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 def _each(spark: SparkSession, work: Callable[[str], None], names: list[str]) -> None:

@@ -13,6 +13,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from ackstream.protocol.decoding import UNREADABLE, decoded
+
 MAX_RESPONSE_BYTES = 32 * 1024
 """Of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""
 
@@ -220,17 +222,14 @@ def read(value: bytes) -> ConsumerRecord:
 
     :raises ConsumerRecordError: it is no JSON of one of these records
     """
-    try:
-        return _decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ConsumerRecordError(f"This is no record of a consumer: {error}.") from error
+    return decoded(_decoder, value, "a consumer", ConsumerRecordError)
 
 
 def read_answer(value: bytes) -> Answer | None:
     """Read what settle said; ``None`` for all else on that topic, such as the acknowledgements of persist."""
     try:
         return _answer.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.decoding import UNREADABLE
 from ackstream.protocol.errors import DittoError, json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.topics import TopicPath
 
@@ -70,7 +71,7 @@ def decode(data: bytes) -> Envelope:
         for part in (wire.value, wire.extra, wire.metadata):
             if part is not UNSET:
                 _decode_any(part)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _reason(data, error) from error
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(data):
         raise _too_deep()

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ackstream.protocol.app_acks import Outcome
+from ackstream.protocol.decoding import decoded
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are for queues."""
@@ -155,10 +156,7 @@ def read(value: bytes) -> ConsumerRecord:
 
     :raises QueueRecordError: it is no JSON of one of these records
     """
-    try:
-        return _consumer_decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise QueueRecordError(f"This is no record of a queue's consumer: {error}.") from error
+    return decoded(_consumer_decoder, value, "a queue's consumer", QueueRecordError)
 
 
 def read_answer(value: bytes) -> ServiceRecord:
@@ -166,10 +164,7 @@ def read_answer(value: bytes) -> ServiceRecord:
 
     :raises QueueRecordError: it is no JSON of one of these records
     """
-    try:
-        return _service_decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise QueueRecordError(f"This is no record of a queue: {error}.") from error
+    return decoded(_service_decoder, value, "a queue", QueueRecordError)
 
 
 def write(record: ConsumerRecord | ServiceRecord) -> bytes:

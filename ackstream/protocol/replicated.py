@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ackstream.protocol.decoding import decoded
+
 
 class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
     """The destination has all rows of ``messages`` up to a batch.
@@ -30,7 +32,4 @@ def read(value: bytes | None) -> Replicated:
 
     :raises ReplicatedError: it is none
     """
-    try:
-        return _decoder.decode(value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReplicatedError(f"This is no record of a destination: {error}.") from error
+    return decoded(_decoder, value, "a destination", ReplicatedError)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ackstream.protocol.decoding import decoded
+
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
     """Messages ``first`` to ``last`` of a client are decided: in the table ``messages``, but for runs in ``refused``.
@@ -37,7 +39,4 @@ def read(value: bytes | None) -> Stored:
 
     :raises StoredError: it is none
     """
-    try:
-        return _decoder.decode(value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoredError(f"This is no record of stored messages: {error}.") from error
+    return decoded(_decoder, value, "stored messages", StoredError)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -70,7 +69,7 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     return (
         stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, Twin(settings)))
+        .foreachBatch(sink.each_batch(Twin(settings).write))
         .trigger(processingTime=settings.twin.trigger)
         .start()
     )
@@ -181,7 +180,3 @@ def _correlation_id() -> Column:
     # only where Spring's is there and no other: the JSON is read anyway, later
     spring = F.when(header("kafka_correlationId").isNotNull() & in_json.isNull(), spring_correlation())
     return F.coalesce(own, spring)
-
-
-def _write(twin: Twin, frame: DataFrame, batch_id: int) -> None:
-    twin.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))

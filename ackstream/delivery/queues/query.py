@@ -71,7 +71,7 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     return (
         served.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, settings))
+        .foreachBatch(sink.each_batch(partial(_write, settings)))
         .trigger(processingTime=f"{settings.queue.interval} milliseconds")
         .start()
     )
@@ -165,9 +165,8 @@ def _said(spark: SparkSession, settings: Settings) -> DataFrame:
 # -- out --------------------------------------------------------------------------------------------------------------
 
 
-def _write(settings: Settings, frame: DataFrame, batch_id: int) -> None:
+def _write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
     spark = frame.sparkSession
-    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     # once: each reading would run the operator again
     found: dict[str, list[tuple[bytes | None, bytes, str | None]]] = {"answer": [], "event": [], "unreadable": []}
     for kind, *record in zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True):

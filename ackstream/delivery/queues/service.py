@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ackstream import checkpoint
-from ackstream.clock import clock
+from ackstream.clock import timed
 from ackstream.delivery.queues import query
-from ackstream.offsets import committer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +39,5 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]
         "start with a new checkpoint, which delivers all that the table messages has again",
     )
     started = query.start(spark, settings)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(committer(settings.kafka, started, settings.queue.group))
-            if settings.clock.enabled:
-                stack.enter_context(clock(settings, started, query.TICKS, ("app-acks",)))
-            yield started
-    finally:
-        started.stop()
+    with timed(settings, started, settings.queue.group, query.TICKS, ("app-acks",)):
+        yield started

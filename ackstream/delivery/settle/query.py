@@ -73,7 +73,7 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     return (
         settled.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, settings))
+        .foreachBatch(sink.each_batch(partial(_write, settings)))
         .trigger(**when)
         .start()
     )
@@ -117,8 +117,7 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
     )
 
 
-def _write(settings: Settings, frame: DataFrame, batch_id: int) -> None:
-    query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+def _write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
     # once: each reading would run the operator again
     write(frame.sparkSession, settings, frame.toArrow(), query_id, batch_id)
     # data frames are in reference cycles, and each keeps its batch in the JVM until Python looks for them

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 
 from ackstream import checkpoint
-from ackstream.clock import clock
+from ackstream.clock import timed
 from ackstream.delivery.settle import query
 from ackstream.errors import StartError
 from ackstream.lake import tables
-from ackstream.offsets import committer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,14 +35,8 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]
     spark.conf.set("spark.sql.shuffle.partitions", str(settings.settle.shuffle_partitions))
     check(spark, settings)
     started = query.start(spark, settings)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(committer(settings.kafka, started, settings.settle.group))
-            if settings.clock.enabled:
-                stack.enter_context(clock(settings, started, query.TICKS, ("stored", "app-acks")))
-            yield started
-    finally:
-        started.stop()
+    with timed(settings, started, settings.settle.group, query.TICKS, ("stored", "app-acks")):
+        yield started
 
 
 def check(spark: SparkSession, settings: Settings) -> None:

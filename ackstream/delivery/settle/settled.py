@@ -15,6 +15,7 @@ from ackstream.protocol.app_acks import (
     WriterState,
     write,
 )
+from ackstream.protocol.decoding import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,7 +144,7 @@ def is_for_all_shards(record: ReportRecord) -> bool:
     """Tell whether a record, which may be unreadable otherwise, is about a reader alone."""
     try:
         return _typed.decode(record.value or b"").type in OF_READERS
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 

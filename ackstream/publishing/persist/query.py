@@ -82,7 +82,7 @@ def start(spark: SparkSession, settings: Settings, *, available_now: bool = Fals
     query = (
         stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, Persist(settings, release)))
+        .foreachBatch(sink.each_batch(Persist(settings, release).write))
         .trigger(**when)
         .start()
     )
@@ -218,7 +218,3 @@ def tell(
         [pa.array(column, field.type) for column, field in zip(columns, _TOLD, strict=True)], schema=_TOLD
     )
     sink.write(spark.createDataFrame(arrow), kafka)
-
-
-def _write(persist: Persist, frame: DataFrame, batch_id: int) -> None:
-    persist.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))

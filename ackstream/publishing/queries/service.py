@@ -64,7 +64,7 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     return (
         stream.writeStream.queryName(NAME)
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(partial(_write, Service(settings)))
+        .foreachBatch(sink.each_batch(Service(settings).write))
         .trigger(processingTime=f"{settings.query.interval} milliseconds")
         .start()
     )
@@ -179,7 +179,3 @@ class Service:
         rows = spark.createDataFrame([row], SUBSCRIPTIONS)
         tables.append(rows.coalesce(1), self._settings.lake, "subscriptions", query_id, batch)
         self._remembered = self._newest
-
-
-def _write(service: Service, frame: DataFrame, batch_id: int) -> None:
-    service.write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
