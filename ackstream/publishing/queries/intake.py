@@ -12,7 +12,8 @@ from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.options import options
-from ackstream.protocol import stored
+from ackstream.protocol.stored import StoredError
+from ackstream.protocol.stored import read as read_stored
 from ackstream.publishing import commands
 from ackstream.publishing.queries import filters, requests, results, selections
 from ackstream.publishing.queries.requests import UnreadableError
@@ -74,8 +75,8 @@ def newest_batch(records: Iterable[Record], topic: str, known: int) -> int:
     for record in records:
         if record.topic == topic:
             try:
-                newest = max(newest, stored.read(record.value or b"").batch)
-            except stored.StoredError as error:
+                newest = max(newest, read_stored(record.value or b"").batch)
+            except StoredError as error:
                 log.warning("A record of %s is left out (offset %s): %s", topic, record.offset, error)
     return newest
 
