@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.publishing.persist import query
+from ackstream.jobs.persist import job
 from benchmarks import acks_load, common
 from benchmarks.progress import batches, medians, percentiles, typical
 
@@ -62,7 +62,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 def _case(bench: Bench, case: Case) -> dict[str, Any]:
     settings = bench.settings("acks")
     out = bench.directory / "acks.json"
-    running = query.start(bench.spark, settings)
+    running = job.start(bench.spark, settings)
     try:
         subprocess.run(
             [

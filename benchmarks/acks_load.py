@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ackstream.publishing.acks import Ack, decode_ack
+from ackstream.protocol.messages import CommandAck, decode_ack
 from benchmarks import broker
 
 CLIENTS = 5
@@ -82,7 +82,7 @@ class Load:
         if error is None:
             self.took["accepted"].append((due, time.time() - due))
 
-    def _take(self, client: str, ack: Ack, now: float) -> None:
+    def _take(self, client: str, ack: CommandAck, now: float) -> None:
         if ack.cid is not None:
             due = self._due[client, ack.cid]
             self.took["flush" if ack.ack_type == "persisted" else ack.ack_type].append((due, now - due))

@@ -6,10 +6,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from ackstream.correlation.emissions import Writer
-from ackstream.correlation.rules import Rules
-from ackstream.correlation.shard import Shard
-from ackstream.lake import archive, tables
+from ackstream.jobs.archive import job
+from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.reading import Rules
+from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
@@ -61,7 +62,7 @@ def _ledger(
 ) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
     for batch, first in enumerate(range(0, requests, CHUNK)):
         writer = Writer(rules, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", batch)
-        shard = Shard(rules, writer)
+        shard = CorrelateShard(rules, writer)
         records = Workload(min(CHUNK, requests - first), first=first).records()
         shard.process(records, 0)
         # beyond every deadline: what lacks an acknowledgement times out
@@ -79,7 +80,7 @@ def _round(bench: Bench, prefix: str, limit: int | None, written: dict[str, int]
     parts = {"archive": {"max_offsets_per_trigger": limit}} if limit else {}
     settings = bench.settings("archive", prefix=prefix, **parts)
     began = time.monotonic()
-    query = archive.start(bench.spark, settings, available_now=True)
+    query = job.start(bench.spark, settings, available_now=True)
     query.awaitTermination()
     seconds = time.monotonic() - began
     found = batches(query)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ackstream.kafka.topics import TOPICS
 from ackstream.local.broker import Broker
-from ackstream.topics import TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

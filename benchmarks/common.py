@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import jars
-from ackstream.session import session
 from ackstream.settings import Settings, load
-from ackstream.topics import TOPICS, ensure_topics
+from ackstream.spark.session import session
 from benchmarks import broker
 from benchmarks.broker import Offsets
 

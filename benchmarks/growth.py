@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.correlation import service
-from ackstream.correlation.emissions import Writer
-from ackstream.correlation.rules import Rules
-from ackstream.correlation.shard import Shard
+from ackstream.jobs.correlate import job
+from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.reading import Rules
+from ackstream.jobs.correlate.shard import CorrelateShard
 from benchmarks import broker, common
 from benchmarks.progress import batches, rows_read, typical, wait
 from benchmarks.workload import Workload
@@ -18,7 +18,7 @@ from benchmarks.workload import Workload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackstream.correlation.pending import Record
+    from ackstream.jobs.correlate.state import Record
     from ackstream.settings import Settings
     from benchmarks.common import Bench
     from benchmarks.progress import Batch
@@ -94,7 +94,7 @@ def _alone(shards: int, count: int, remembered: int, times: int) -> dict[str, An
     batch = Workload(requests, missing=0.0, timeout="1h", first=50_000_000).records(start=_NOW)
     found: dict[str, list[float]] = {"load_ms": [], "process_ms": [], "dump_ms": []}
     for _ in range(times + 1):
-        shard = Shard(RULES, Writer(RULES, "", 0))
+        shard = CorrelateShard(RULES, Writer(RULES, "", 0))
         moments = [time.perf_counter()]
         shard.load(version, blob)
         moments.append(time.perf_counter())
@@ -123,7 +123,7 @@ _NOW = 1_700_000_600_000
 
 def _state(count: int, remembered: int) -> tuple[int, bytes]:
     """Return the state of a shard with so many open and so many remembered requests."""
-    shard = Shard(RULES, Writer(RULES, "", 0))
+    shard = CorrelateShard(RULES, Writer(RULES, "", 0))
     for first in range(0, count, CHUNK):
         workload = Workload(min(CHUNK, count - first), timeout="1h", missing=1.0, first=first)
         shard = _feed(shard, workload.records(start=_NOW - 500_000))
@@ -137,11 +137,11 @@ def _state(count: int, remembered: int) -> tuple[int, bytes]:
     return dumped
 
 
-def _feed(shard: Shard, records: Sequence[Record]) -> Shard:
+def _feed(shard: CorrelateShard, records: Sequence[Record]) -> CorrelateShard:
     """Let a shard take records, and forget what it wrote."""
     shard.process(records, 0)
     dumped = shard.dump()
-    following = Shard(RULES, Writer(RULES, "", 0))
+    following = CorrelateShard(RULES, Writer(RULES, "", 0))
     if dumped is not None:
         following.load(*dumped)
     return following
@@ -190,7 +190,7 @@ def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequenc
     """Run correlate until it has read so many messages; return its batches."""
     correlate = settings.correlate.model_copy(update={"max_offsets_per_trigger": batch})
     settings = settings.model_copy(update={"correlate": correlate})
-    with service.running(bench.spark, settings, bench.names(settings)) as query:
+    with job.running(bench.spark, settings, bench.names(settings)) as query:
         # ticks count too, so a few messages may be left: they come with the next run
         wait(query, lambda: rows_read(query) >= messages, PATIENCE)
         return batches(query)

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.correlation import service
-from ackstream.lake import archive
+from ackstream.jobs.archive import job as archive_job
+from ackstream.jobs.correlate import job
 from benchmarks import common
 from benchmarks.progress import batches, medians, percentiles, typical, wait
 
@@ -77,9 +77,9 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
     out = bench.directory / "load.json"
     spark = bench.spark
     with ExitStack() as stack:
-        query = stack.enter_context(service.running(spark, settings, bench.names(settings)))
+        query = stack.enter_context(job.running(spark, settings, bench.names(settings)))
         if case.archive:
-            archiving = archive.start(spark, settings)
+            archiving = archive_job.start(spark, settings)
             stack.callback(archiving.stop)
         # the first ticks: classes are loaded, Python has started
         wait(query, lambda: len(batches(query)) >= 2, 120)

@@ -7,8 +7,8 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ackstream.jobs.persist import job
 from ackstream.lake import tables
-from ackstream.publishing.persist import query
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches
@@ -59,7 +59,7 @@ def _messages(count: int, topic: str) -> Iterator[tuple[str, bytes, bytes, list[
 
 
 def _persist(bench: Bench, settings: Settings, count: int) -> float:
-    began = query.start(bench.spark, settings, available_now=True)
+    began = job.start(bench.spark, settings, available_now=True)
     began.awaitTermination()
     rows = tables.read(bench.spark, settings.lake, "messages").where("reason IS NULL").count()
     if rows != count:

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ackstream.correlation.emissions import Writer
-from ackstream.correlation.operator import read_records, write_frame
-from ackstream.correlation.pending import SIGNALS
-from ackstream.correlation.reading import read_acknowledgements, read_signal
-from ackstream.correlation.rules import Rules
-from ackstream.correlation.shard import Shard, in_order
-from ackstream.protocol.acknowledgements import read_ack
-from ackstream.protocol.envelopes import decode, encode
-from ackstream.protocol.requests import read_request
+from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.job import read_records, write_frame
+from ackstream.jobs.correlate.reading import Rules, read_acknowledgements, read_signal
+from ackstream.jobs.correlate.shard import CorrelateShard, in_order
+from ackstream.jobs.correlate.state import SIGNALS
+from ackstream.protocol.ditto.acknowledgements import read_ack
+from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.requests import read_request
 from benchmarks import common
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.correlation.pending import Record
+    from ackstream.jobs.correlate.state import Record
 
 RULES = Rules()
 
@@ -85,15 +84,15 @@ def measure(bench: common.Bench) -> dict[str, Any]:
     }
 
 
-def _process(records: Sequence[Record]) -> tuple[Shard, Writer]:
+def _process(records: Sequence[Record]) -> tuple[CorrelateShard, Writer]:
     writer = Writer(RULES, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", 7)
-    shard = Shard(RULES, writer)
+    shard = CorrelateShard(RULES, writer)
     shard.process(records, 0)
     return shard, writer
 
 
 def _cycle(dumped: tuple[int, bytes] | None) -> None:
-    shard = Shard(RULES, Writer(RULES, "", 0))
+    shard = CorrelateShard(RULES, Writer(RULES, "", 0))
     if dumped is not None:
         shard.load(*dumped)
     shard.dump()

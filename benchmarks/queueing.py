@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.delivery.queues import query as queue_query
-from ackstream.delivery.queues.endpoint import Endpoint
-from ackstream.delivery.queues.records import Arrival, Said
-from ackstream.delivery.queues.rules import solace
+from ackstream.jobs.queues import job as queue_query
+from ackstream.jobs.queues.endpoint import Endpoint
+from ackstream.jobs.queues.model import Arrival, ConsumerReport
 from ackstream.lake import tables
 from ackstream.lake.schemas import MESSAGES
-from ackstream.protocol.queues import Bind, Settle, write
-from ackstream.queues import QueueSettings
+from ackstream.protocol.queues import Bind, SettleMessages, write
+from ackstream.settings.queues import QueueSettings, solace
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
@@ -67,7 +66,7 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
     figures = {
         "arrivals_a_second": count / seconds(waiting, REPEATS),
         "deliveries_a_second": count
-        / seconds(lambda: full.process([], [Said(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
+        / seconds(lambda: full.process([], [ConsumerReport(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
         "settlements_a_second": count / seconds(lambda: full.process([], settles, 0), 1),
         "batch_with_one_message_on_all_ms": seconds(lambda: one_more(dumped[1]), REPEATS) * 1e3,
         "state_bytes": len(dumped[1]),
@@ -118,7 +117,12 @@ def _store(bench: common.Bench, settings: Settings, count: int) -> None:
 
 
 def _spent(
-    bench: common.Bench, settings: Settings, query: StreamingQuery, said: list[Bind | Settle], event: str, count: int
+    bench: common.Bench,
+    settings: Settings,
+    query: StreamingQuery,
+    said: list[Bind | SettleMessages],
+    event: str,
+    count: int,
 ) -> float:
     """Say something; return the seconds of the batches until the table has so many rows of an event."""
     before = len(batches(query))
@@ -146,15 +150,15 @@ def _bind() -> Bind:
     return Bind(QUEUE, CONSUMER, 1)
 
 
-def _records(count: int) -> Iterator[Settle]:
+def _records(count: int) -> Iterator[SettleMessages]:
     for first in range(0, count, SETTLED_TOGETHER):
         last = min(count, first + SETTLED_TOGETHER)
-        yield Settle(QUEUE, CONSUMER, 1, tuple(f"messages-0-{offset}" for offset in range(first, last)))
+        yield SettleMessages(QUEUE, CONSUMER, 1, tuple(f"messages-0-{offset}" for offset in range(first, last)))
 
 
-def _settles(count: int) -> Iterator[Said]:
+def _settles(count: int) -> Iterator[ConsumerReport]:
     for offset, record in enumerate(_records(count)):
-        yield Said(3_000, 0, offset, CONSUMER.encode(), write(record))
+        yield ConsumerReport(3_000, 0, offset, CONSUMER.encode(), write(record))
 
 
 if __name__ == "__main__":

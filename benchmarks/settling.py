@@ -6,14 +6,14 @@ import statistics
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ackstream.delivery.settle import query as settle_query
-from ackstream.delivery.settle.rules import RequiredRole, SettleRules
-from ackstream.delivery.settle.settled import REPORTS, STORED, ReportRecord
-from ackstream.delivery.settle.shard import Shard
+from ackstream.jobs.settle import job as settle_query
+from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
+from ackstream.jobs.settle.shard import SettleShard
+from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.lake import tables
-from ackstream.protocol import stored
-from ackstream.protocol.app_acks import AckInterval, AppAck, write
-from ackstream.protocol.stored import Stored
+from ackstream.protocol import messages
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import AckInterval, AppAck, write
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
@@ -56,7 +56,7 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
     one_more = _record(2, "L1", "w1", 2, (2, 2))
 
     def batch_on_holes() -> None:
-        again = Shard(rules)
+        again = SettleShard(rules)
         again.load(version, blob)
         again.process([one_more])
         again.dump()
@@ -102,8 +102,8 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
 def _samples(settings: Settings, count: int, writers: int) -> Iterator[Message]:
     samples = -(-count // (len(READERS) * writers)) * BATCH
     for number in range(writers):
-        said = Stored(f"w{number}", 1, samples, 0)
-        yield settings.kafka.topic("stored"), said.client.encode(), stored.write(said), []
+        said = StoredRange(f"w{number}", 1, samples, 0)
+        yield settings.kafka.topic("stored"), said.client.encode(), messages.write_stored(said), []
 
 
 def _reports(settings: Settings, count: int, writers: int) -> Iterator[Message]:
@@ -138,7 +138,7 @@ def _record(offset: int, reader: str, writer: str, count: int, *runs: tuple[int,
 
 
 def _stored(writer: str, last: int) -> ReportRecord:
-    return ReportRecord(0, STORED, 0, 0, stored.write(Stored(writer, 1, last, 0)))
+    return ReportRecord(0, STORED, 0, 0, messages.write_stored(StoredRange(writer, 1, last, 0)))
 
 
 def _in_order(reports: int) -> list[ReportRecord]:
@@ -159,8 +159,8 @@ def _many_writers(reports: int) -> list[ReportRecord]:
     ]
 
 
-def _shard(rules: SettleRules, records: list[ReportRecord]) -> Shard:
-    shard = Shard(rules)
+def _shard(rules: SettleRules, records: list[ReportRecord]) -> SettleShard:
+    shard = SettleShard(rules)
     shard.process(records)
     return shard
 

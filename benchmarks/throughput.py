@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.correlation import service
+from ackstream.jobs.correlate import job
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.contenders import copy, per_key
@@ -126,7 +126,7 @@ def _correlate(bench: Bench, data: Settings, workload: Workload, batch: int) -> 
     # ticks of an earlier round would tell this one that everything has been read
     bench.offsets.truncate(*map(settings.kafka.topic, ("clock", "replies", "ledger")))
     began = time.time()
-    with service.running(bench.spark, settings, bench.names(settings)) as query:
+    with job.running(bench.spark, settings, bench.names(settings)) as query:
         wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)
         result = _rates(query, workload.messages, batch, began)
     completed = Counter(dict(message.headers())["completed-by"].decode() for message in bench.offsets.read(replies))

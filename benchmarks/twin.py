@@ -9,8 +9,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ackstream.correlation import service as correlate
-from ackstream.twin import indexing, query
+from ackstream.jobs.correlate import job as correlate
+from ackstream.jobs.twin import job
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.contenders.merge import MergingTwin
@@ -77,7 +77,7 @@ def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: i
             twin = _start(bench, settings, design)
             stack.callback(twin.stop)
             if design == "journal + index":
-                stack.callback(indexing.start(bench.spark, settings).stop)
+                stack.callback(job.start_index(bench.spark, settings).stop)
             total = commands + (things if number == 0 else 0)
             wait(twin, lambda: rows_read(twin) >= total, 600)  # noqa: B023
             # the last batch is over when its progress is there
@@ -106,7 +106,7 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
         twin = _start(bench, settings, "journal")
         stack.callback(twin.stop)
         wait(twin, lambda: rows_read(twin) >= things, 600)
-        stack.callback(indexing.start(bench.spark, settings).stop)
+        stack.callback(job.start_index(bench.spark, settings).stop)
         if beside:
             running = correlate.running(bench.spark, settings, bench.names(settings))
             correlating = stack.enter_context(running)
@@ -138,13 +138,13 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
 
 
 def _start(bench: Bench, settings: Settings, design: str) -> StreamingQuery:
-    real = query.Twin
+    real = job.TwinFold
     if design == "merge":
-        query.Twin = MergingTwin  # type: ignore[misc]
+        job.TwinFold = MergingTwin  # type: ignore[misc]
     try:
-        return query.start(bench.spark, settings)
+        return job.start(bench.spark, settings)
     finally:
-        query.Twin = real  # type: ignore[misc]
+        job.TwinFold = real  # type: ignore[misc]
 
 
 def _produce(settings: Settings, records: Iterator[tuple[bytes, bytes, str]]) -> None:

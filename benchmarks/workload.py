@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ackstream.correlation.pending import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

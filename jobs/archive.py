@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from ackstream.errors import AckstreamError
-from ackstream.lake import archive
-from ackstream.offsets import committer
-from ackstream.session import session
+from ackstream.jobs.archive import job
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
+from ackstream.spark.offsets import committer
+from ackstream.spark.session import session
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     try:
         settings = load()
         prepare(settings, ["ledger"])
-        query = archive.start(session(settings, "ackstream-archive"), settings)
+        query = job.start(session(settings, "ackstream-archive"), settings)
         with committer(settings.kafka, query, settings.archive.group):
             query.awaitTermination()
     except AckstreamError as error:

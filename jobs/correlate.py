@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from ackstream.correlation.service import TOPICS, running
 from ackstream.errors import AckstreamError
-from ackstream.session import session
+from ackstream.jobs.correlate.job import TOPICS, running
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
+from ackstream.spark.session import session
 
 
 def main() -> None:

@@ -6,19 +6,19 @@ import sys
 from threading import Event
 
 from ackstream.errors import AckstreamError
-from ackstream.publishing.persist import mirror
-from ackstream.session import session
+from ackstream.jobs.mirror import job
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
+from ackstream.spark.session import session
 
 
 def main() -> None:
     """Parse the settings, build the session, copy."""
     try:
         settings = load()
-        destination = mirror.named(settings, sys.argv[1:])
-        prepare(settings, mirror.TOPICS)
-        mirror.run(session(settings, f"ackstream-mirror-{destination.name}"), settings, destination, Event())
+        destination = job.named(settings, sys.argv[1:])
+        prepare(settings, job.TOPICS)
+        job.run(session(settings, f"ackstream-mirror-{destination.name}"), settings, destination, Event())
     except AckstreamError as error:
         sys.exit(str(error))
 

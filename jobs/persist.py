@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 
 from ackstream.errors import AckstreamError
-from ackstream.offsets import committer
-from ackstream.publishing.persist import query
-from ackstream.session import session
+from ackstream.jobs.persist import job
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
+from ackstream.spark.offsets import committer
+from ackstream.spark.session import session
 
 
 def main() -> None:
     """Parse the settings, build the session, start, await."""
     try:
         settings = load()
-        prepare(settings, query.TOPICS)
-        persist = query.start(session(settings, "ackstream-persist"), settings)
+        prepare(settings, job.TOPICS)
+        persist = job.start(session(settings, "ackstream-persist"), settings)
         with committer(settings.kafka, persist, settings.persist.group):
             persist.awaitTermination()
     except AckstreamError as error:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 
 from ackstream.errors import AckstreamError
-from ackstream.offsets import committer
-from ackstream.publishing.queries import service
-from ackstream.session import session
+from ackstream.jobs.query import job
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
+from ackstream.spark.offsets import committer
+from ackstream.spark.session import session
 
 
 def main() -> None:
     """Parse the settings, build the session, start, await."""
     try:
         settings = load()
-        prepare(settings, service.TOPICS)
-        query = service.start(session(settings, "ackstream-query"), settings)
+        prepare(settings, job.TOPICS)
+        query = job.start(session(settings, "ackstream-query"), settings)
         with committer(settings.kafka, query, settings.query.group):
             query.awaitTermination()
     except AckstreamError as error:

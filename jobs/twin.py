@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ackstream.errors import AckstreamError
-from ackstream.session import session
+from ackstream.jobs.twin.job import TOPICS, running
+from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.topics import prepare
-from ackstream.twin.service import TOPICS, running
+from ackstream.spark.session import session
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
+from ackstream.cli.terminal import JAVA_OPTIONS, QUICK_START
 from ackstream.local import jars
-from ackstream.quiet import JAVA_OPTIONS, QUICK_START
-from ackstream.session import session
+from ackstream.spark.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

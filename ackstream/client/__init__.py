@@ -1,9 +1,6 @@
 """The SDK: requests that get answers, and subscribers that acknowledge them, on kafka-python."""
 
-from ackstream.client.answers import Ack, After, Answer, Response
-from ackstream.client.commands import Command
-from ackstream.client.delivered import Delivered
-from ackstream.client.enrichment import fields_of
+from ackstream.client.commands import Command, fields_of
 from ackstream.client.errors import (
     BindTimeout,
     ClientError,
@@ -25,7 +22,10 @@ from ackstream.client.message_stream import CommandTimeout, Message, MessageStre
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queue_message import QueueMessage, QueueStatistics
+from ackstream.client.queue_link import QueueMessage, QueueStatistics
+from ackstream.client.readers.qos import ReaderQos, WriterQos
+from ackstream.client.readers.sample_reader import SampleReader
+from ackstream.client.readers.samples import Sample
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
     FailedMessage,
@@ -33,25 +33,20 @@ from ackstream.client.receipts import (
     LogonTimeout,
     PublisherClosedError,
     PublishStatistics,
+    ReaderStatistics,
     ReaderTimeout,
     Receipt,
-    WouldBlockError,
-)
-from ackstream.client.reply import Reply
-from ackstream.client.requester import Requester
-from ackstream.client.responder import Responder
-from ackstream.client.sample_reader import SampleReader
-from ackstream.client.samples import Sample
-from ackstream.client.signal import Signal
-from ackstream.client.statistics import (
-    ReaderStatistics,
     RequesterStatistics,
     ResponderStatistics,
     Stored,
     SubscriberStatistics,
+    WouldBlockError,
 )
+from ackstream.client.replies import Reply
+from ackstream.client.requester import Requester
+from ackstream.client.responder import Responder
+from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
 from ackstream.client.subscriber import Subscriber
-from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 
 __all__ = [
     "Ack",

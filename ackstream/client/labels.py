@@ -1,24 +1,217 @@
-"""The labels of one client, kept as long as it lives."""
+"""Declaring labels: claims in the log, renewed until they are released."""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+import uuid
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from ackstream.client.declarer import Declaration, Declarer
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
 from ackstream.client.errors import UnreachableError
+from ackstream.kafka import clients
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.declarations import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_labels
+from ackstream.protocol.ditto.errors import label_not_unique
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
     from ackstream.settings import Kafka
 
+
 log = logging.getLogger(__name__)
 
+TOPIC = "declarations"
+DELIVERY_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+"""So much later a claim is sent again that the broker did not take."""
+
+_RENEWALS = 3
+"""So often a lease is renewed before it would end."""
+
+_CLOSE_SECONDS = 5.0
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(eq=False)
+class Declaration:
+    """Labels that were declared; ``held`` says whether they are ours at the moment."""
+
+    labels: frozenset[str]
+    group: str | None
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    held: bool = False
+
+
+@dataclass(eq=False)
+class _Own:
+    declaration: Declaration
+    lost: Callable[[], None] | None
+    send_at: float
+    future: Future[Declaration] = field(default_factory=Future)
+
+
+class Declarer(Closing):
+    """Declares labels and keeps them; one thread for any number of declarations. Safe to use from several threads.
+
+    What is decided and why is in ``protocol.declarations``; here is only who reads and writes the log. The broker's
+    timestamps are all the time there is: our own clock only says when to send the next renewal.
+    """
+
+    def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
+        """Connect and read what was declared by now.
+
+        :param lease_ms: after a crash labels stay taken so long
+        :raises UnreachableError: no broker, or the topic is missing
+        """
+        self._kafka = kafka
+        self._topic = kafka.topic(TOPIC)
+        self._lease_ms = lease_ms
+        self._pause = lease_ms / 1000 / _RENEWALS
+        self._declarations = Declarations()
+        self._lock = threading.Lock()
+        self._own: dict[str, _Own] = {}
+        self._closing = threading.Event()
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        try:
+            clients.check_topics(consumer, kafka, self._topic)
+            self._producer = clients.connect_producer(kafka, self._topic, delivery_timeout=DELIVERY_SECONDS)
+            self._start(consumer)
+        except BaseException:
+            consumer.close()
+            raise
+        self._reader = TopicReader(consumer, self._closing)
+        self._thread = threading.Thread(target=self._run, name="ackstream-declarations", daemon=True)
+        self._thread.start()
+
+    def declare(
+        self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
+    ) -> Future[Declaration]:
+        """Declare labels; the future ends when the log says whether they are ours.
+
+        :param group: whose members share exactly these labels
+        :param lost: called (in the declarer's thread) when labels that were held are not any more: they could not be
+            renewed in time, and somebody else has them
+        :return: fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
+        :raises DittoError: 400, a label is invalid
+        """
+        # sent here and not by the thread, too: a second claim would have a later rank
+        own = _Own(Declaration(parse_labels(labels), group), lost, time.monotonic() + self._pause)
+        with self._lock:
+            self._own[own.declaration.key] = own
+        self._send(own)
+        return own.future
+
+    def release(self, declaration: Declaration) -> None:
+        """Give labels back; others may declare them at once."""
+        with self._lock:
+            own = self._own.pop(declaration.key, None)
+        if own is not None:
+            self._withdraw(own)
+
+    def close(self) -> None:
+        """Give all labels back."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        with self._lock:
+            owned = list(self._own.values())
+            self._own.clear()
+        for own in owned:
+            self._withdraw(own)
+            own.future.cancel()
+        clients.close_producer(self._producer, _CLOSE_SECONDS)
+        self._reader.consumer.close(timeout_ms=1_000)
+
+    def _start(self, consumer: Any) -> None:
+        """Begin so far back that all live claims have a record since; a harmless record tells the broker's time."""
+        place = TopicPartition(self._topic, 0)
+        consumer.assign([place])
+        try:
+            now = self._producer.send(self._topic, key=b"clock", value=None, partition=0).get(timeout=DELIVERY_SECONDS)
+            found = consumer.offsets_for_times({place: now.timestamp - MAX_LEASE_MS})[place]
+        except KafkaError as error:
+            clients.close_producer(self._producer, 0)
+            raise clients.unreachable(self._kafka) from error
+        consumer.seek(place, now.offset if found is None else found.offset)
+
+    def _run(self) -> None:
+        forget_at = 0.0
+        while not self._closing.is_set():
+            records = self._reader.read()
+            for record in records:
+                self._receive(record)
+            now = time.monotonic()
+            if records and now >= forget_at:
+                forget_at = now + self._pause
+                self._declarations.forget(records[-1].timestamp)
+            with self._lock:
+                due = [own for own in self._own.values() if own.send_at <= now]
+            for own in due:
+                self._send(own)
+
+    def _receive(self, record: Any) -> None:
+        key = (record.key or b"").decode("utf-8", "replace")
+        self._declarations.apply(key, record.value, record.offset, record.timestamp)
+        own = self._own.get(key)
+        if own is None:
+            return
+        declaration = own.declaration
+        was_held, declaration.held = declaration.held, self._declarations.holds(key, record.timestamp)
+        # who asked may have given up meanwhile
+        answers = not was_held and own.future.set_running_or_notify_cancel()
+        if declaration.held and answers:
+            own.future.set_result(declaration)
+        elif not declaration.held or not (was_held or answers):
+            self.release(declaration)
+            if answers:
+                own.future.set_exception(label_not_unique())
+            elif was_held and own.lost is not None:
+                own.lost()
+
+    def _send(self, own: _Own) -> None:
+        """Send a claim or its renewal."""
+        own.send_at = time.monotonic() + self._pause
+        declaration = own.declaration
+        entry = self._declarations.get(declaration.key)
+        claim = Claim(declaration.labels, declaration.group, self._lease_ms) if entry is None else entry.renewal()
+        self._write(own, _encode(claim))
+
+    def _withdraw(self, own: _Own) -> None:
+        own.declaration.held = False
+        self._write(own, None)
+
+    def _write(self, own: _Own, value: bytes | None) -> None:
+        key = own.declaration.key.encode()
+        try:
+            sent = self._producer.send(self._topic, key=key, value=value, partition=0)
+        except (KafkaError, ValueError) as error:
+            self._failed(own, error)
+        else:
+            sent.add_errback(partial(self._failed, own))
+
+    def _failed(self, own: _Own, error: BaseException) -> None:
+        log.warning("Kafka did not take a declaration of %s: %s", ", ".join(sorted(own.declaration.labels)), error)
+        own.send_at = time.monotonic() + RETRY_SECONDS
+
+
+# -- The labels of one client, kept as long as it lives.
+
+
 DECLARE_SECONDS = 15.0
-AGAIN_SECONDS = 5.0
+REDECLARE_SECONDS = 5.0
 
 
 class Labels:
@@ -58,6 +251,6 @@ class Labels:
         if self._declarer is None or self._declared is None or not self._declared.done() or self.held:
             return
         if now >= self._again_at:
-            self._again_at = now + AGAIN_SECONDS
+            self._again_at = now + REDECLARE_SECONDS
             log.error("The labels %s are lost and declared again.", ", ".join(sorted(self._wanted)))
             self._declared = self._declarer.declare(self._wanted, group=self._group)

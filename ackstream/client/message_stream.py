@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackstream.client.errors import ClientError
-from ackstream.publishing.queries import positions
+from ackstream.protocol import queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.bookmarks import MemoryBookmarks
-    from ackstream.publishing.acks import Ack, AckType
-    from ackstream.publishing.queries.positions import Position
+    from ackstream.protocol.messages import AckType, CommandAck
+    from ackstream.protocol.queries import Position
 
 PUBLISH = "publish"
 
@@ -86,7 +86,7 @@ class MessageStream(Iterator[Message]):
         """
         self.cid = cid
         self.sub_id = sub_id
-        self.acks: list[Ack] = []
+        self.acks: list[CommandAck] = []
         self._awaited = set(awaited)
         self._live = live
         self._bookmarks = bookmarks
@@ -119,7 +119,7 @@ class MessageStream(Iterator[Message]):
             raise StopIteration
         return message
 
-    def wait(self, ack_type: AckType, timeout: float | None = None) -> Ack:
+    def wait(self, ack_type: AckType, timeout: float | None = None) -> CommandAck:
         """Wait for an acknowledgement; of several the last one is returned.
 
         :raises CommandTimeout: it has not come
@@ -139,7 +139,7 @@ class MessageStream(Iterator[Message]):
                 self._changed.wait(left)
 
     @property
-    def stats(self) -> Ack:
+    def stats(self) -> CommandAck:
         """The numbers of a query or a delete: ``topic_matches``, ``matches``, ``records_returned``, ``…_deleted``."""
         return self.wait("stats")
 
@@ -153,7 +153,7 @@ class MessageStream(Iterator[Message]):
     def take(self, id_: str, message: Message) -> None:
         """Take a message; one that was told again after a crash is dropped."""
         if message.command == PUBLISH:
-            position = positions.parse(message.bookmark)
+            position = queries.parse_bookmark(message.bookmark)
             if self._reached is not None and position <= self._reached:
                 return
             self._reached = position
@@ -168,7 +168,7 @@ class MessageStream(Iterator[Message]):
             self._messages.append(message)
             self._changed.notify_all()
 
-    def told(self, id_: str, ack: Ack) -> None:
+    def told(self, id_: str, ack: CommandAck) -> None:
         """Take an acknowledgement."""
         if self._bookmarks is not None and ack.ack_type == "persisted" and isinstance(ack.bookmark, str):
             self._bookmarks.persisted(str(self.sub_id), ack.bookmark)

@@ -1,4 +1,4 @@
-"""Answers on their way to the broker: some wait for their time, some for the broker; none is lost on the way."""
+"""Up to which offset everything is done, although answers are finished in any order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,73 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kafka.errors import KafkaError
 
-from ackstream.client.connection import SEND_AGAIN
-from ackstream.client.records import CORRELATION_ID
+from ackstream.kafka.clients import SEND_AGAIN
+from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from ackstream.client.progress import Work
+    from collections.abc import Hashable, Iterable
+
+
+Place = TypeVar("Place", bound="Hashable")
+
+
+@dataclass(eq=False)
+class Work:
+    """What one record still waits for: the number of its answers that are not stored yet."""
+
+    offset: int
+    remaining: int = 0
+
+
+class OffsetProgress(Generic[Place]):
+    """Follows the records of partitions.
+
+    An offset may be committed when all records before it have no remaining work: what was not finished is read again
+    after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[Place, int] = {}
+        self._work: dict[Place, deque[Work]] = {}
+
+    def start(self, place: Place, offset: int) -> None:
+        """Follow a partition from an offset on, unless it is followed already."""
+        if place not in self._next:
+            self._next[place] = offset
+            self._work[place] = deque()
+
+    def begin(self, place: Place, offset: int) -> Work | None:
+        """Take up a record; ``None`` for one that was taken up before (it is read again after a rebalance)."""
+        self.start(place, offset)
+        if offset < self._next[place]:
+            return None
+        self._next[place] = offset + 1
+        work = Work(offset)
+        self._work[place].append(work)
+        return work
+
+    def keep(self, places: Iterable[Place]) -> None:
+        """Forget all partitions but these: the others belong to somebody else now."""
+        kept = set(places)
+        for place in self._next.keys() - kept:
+            del self._next[place], self._work[place]
+
+    def positions(self) -> dict[Place, int]:
+        """Return for each partition the offset that may be committed: the first that is not done, else the next."""
+        found = {}
+        for place, work in self._work.items():
+            while work and work[0].remaining == 0:
+                work.popleft()
+            found[place] = work[0].offset if work else self._next[place]
+        return found
+
+
+# -- Answers on their way to the broker: some wait for their time, some for the broker; none is lost on the way.
+
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client import connection
-from ackstream.client.acknowledged import Acknowledged, ReaderAcknowledgements
-from ackstream.client.closing import Closing
-from ackstream.client.errors import StoreError, TakenOverError
-from ackstream.client.outstanding import Handlers, Kept, Outstanding
-from ackstream.client.places import Places
-from ackstream.client.reader import POLL_MS, Reader
+from ackstream.client.errors import MessageTooLargeError, StoreError, TakenOverError, refused
+from ackstream.client.publish_window import PublishWindow
+from ackstream.client.reader_acks import Acknowledged, ReaderAcknowledgements
+from ackstream.client.readers.qos import WriterQos
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
     FailedMessage,
@@ -31,19 +28,21 @@ from ackstream.client.receipts import (
     Receipt,
     Stage,
 )
-from ackstream.client.store import MemoryMessages, SqliteMessages
-from ackstream.delivery.readers.qos import WriterQos
-from ackstream.protocol import app_acks
-from ackstream.publishing.acks import Ack, decode_ack
-from ackstream.publishing.reasons import MessageTooLargeError, refused
-from ackstream.publishing.window import PublishWindow
+from ackstream.client.storage import MemoryMessages, SqliteMessages
+from ackstream.client.unacknowledged import Handlers, Kept, Outstanding
+from ackstream.kafka import clients
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.partitions import PartitionAssignment
+from ackstream.kafka.reader import POLL_MS, TopicReader
+from ackstream.protocol import readers as protocol_readers
+from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.delivery.readers.publications import Callback
-    from ackstream.protocol.app_acks import WriterAsks
+    from ackstream.client.reader_acks import Callback
+    from ackstream.protocol.readers import WriterAsks
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Publisher(ReaderAcknowledgements, Closing):
         logon_timeout: float = LOGON_TIMEOUT,
         on_receipt: Callable[[Receipt], None] | None = None,
         on_failed_write: Callable[[FailedMessage], None] | None = None,
-        on_ack: Callable[[Ack], None] | None = None,
+        on_ack: Callable[[CommandAck], None] | None = None,
         writer_qos: WriterQos | None = None,
         on_application_acknowledgment: Callable[[Callback], None] | None = None,
         bootstrap: str = "localhost:9092",
@@ -129,7 +128,7 @@ class Publisher(ReaderAcknowledgements, Closing):
         self._conflation_ms = conflation_ms
         self._order = threading.RLock()
         self._logon_id = f"logon-{secrets.token_hex(8)}"
-        self._logon: Ack | None = None
+        self._logon: CommandAck | None = None
         self._closing = threading.Event()
         # Kafka's own deliveries need no timer of ours
         limits = PublishWindow(window, round(ack_timeout * 1000) if stage == "persisted" else _NEVER_MS)
@@ -182,7 +181,7 @@ class Publisher(ReaderAcknowledgements, Closing):
         :raises MessageTooLargeError: Kafka would not take it
         :raises StoreError: it cannot be kept
         """
-        if len(value) > connection.MAX_RECORD_BYTES - _HEADROOM:
+        if len(value) > clients.MAX_RECORD_BYTES - _HEADROOM:
             raise MessageTooLargeError("message too large", f"A message of {len(value)} bytes")
         extra = [("topic", topic.encode())] if topic is not None else []
         kept = Kept(value, [*headers, *extra], key)
@@ -251,7 +250,7 @@ class Publisher(ReaderAcknowledgements, Closing):
             return
         self._closing.set()
         self._end(PublisherClosedError("The publisher was closed before the acknowledgement came."))
-        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
         self._messages.close()
@@ -261,19 +260,19 @@ class Publisher(ReaderAcknowledgements, Closing):
     def _connect(self) -> None:
         acks = self._kafka.topic("publisher-acks")
         topics = [self._topic, acks, *([] if self._readers is None else [self._kafka.topic("app-acks")])]
-        consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
+        consumer = clients.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
         try:
-            connection.check_topics(consumer, self._kafka, *topics)
-            self._places = Places(consumer, self._name, addressed=(acks,))
-            self._producer = connection.connect_producer(
+            clients.check_topics(consumer, self._kafka, *topics)
+            self._places = PartitionAssignment(consumer, self._name, addressed=(acks,))
+            self._producer = clients.connect_producer(
                 self._kafka, self._topic, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
             )
         except BaseException as error:
             consumer.close(autocommit=False)
             if isinstance(error, KafkaError):
-                raise connection.unreachable(self._kafka) from error
+                raise clients.unreachable(self._kafka) from error
             raise
-        self._reader = Reader(consumer, self._closing)
+        self._reader = TopicReader(consumer, self._closing)
 
     def _log_on(self, timeout: float) -> None:
         outstanding = self._outstanding
@@ -366,7 +365,7 @@ class Publisher(ReaderAcknowledgements, Closing):
                 return
 
     def _take(self, record: Any) -> None:
-        answer = app_acks.read_answer(record.value)
+        answer = protocol_readers.read_answer(record.value)
         if answer is not None:
             if self._readers is not None:
                 self._readers.take(answer)
@@ -382,7 +381,7 @@ class Publisher(ReaderAcknowledgements, Closing):
         elif ack.ack_type == "processed" and (ack.cid or "").startswith("logon-"):
             self._take_logon(ack)
 
-    def _take_logon(self, ack: Ack) -> None:
+    def _take_logon(self, ack: CommandAck) -> None:
         if ack.cid == self._logon_id:
             with self._outstanding.changed:
                 self._logon = ack
@@ -394,7 +393,7 @@ class Publisher(ReaderAcknowledgements, Closing):
 
     def _ask_settle(self, question: WriterAsks) -> None:
         try:
-            self._producer.send(self._kafka.topic("app-acks"), app_acks.write(question), self._name)
+            self._producer.send(self._kafka.topic("app-acks"), protocol_readers.write(question), self._name)
         except (KafkaError, ValueError) as error:
             log.warning("Kafka did not take a question of %s, which is asked again: %s", question.writer, error)
 
@@ -404,6 +403,6 @@ class Publisher(ReaderAcknowledgements, Closing):
             self._readers.end(error)
 
 
-def _position(logon: Ack) -> int:
+def _position(logon: CommandAck) -> int:
     """Return the position of a logon among those of its client."""
     return logon.bookmark if isinstance(logon.bookmark, int) else -1

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
-from ackstream.client.closing import Closing
 from ackstream.client.query_link import QueryLink
-from ackstream.publishing.commands import MOST_RECENT
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.queries import MOST_RECENT
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.message_stream import Message, MessageStream
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
 
 TIMEOUT = 60.0
 HEARTBEAT = 30.0
@@ -40,7 +40,7 @@ class QueryClient(Closing):
         timeout: float = TIMEOUT,
         heartbeat: float = HEARTBEAT,
         conflation_ms: int | None = None,
-        on_ack: Callable[[Ack], None] | None = None,
+        on_ack: Callable[[CommandAck], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -156,7 +156,7 @@ class QueryClient(Closing):
         *,
         keys: Iterable[str] = (),
         timeout: float | None = None,
-    ) -> Ack:
+    ) -> CommandAck:
         """Take records out of the state of the world, those of a filter or of keys; the log keeps their messages.
 
         :return: the numbers: ``topic_matches``, ``matches``, ``records_deleted``

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
-from ackstream.client import connection
-from ackstream.client.errors import TakenOverError
+from ackstream.client.command_session import CommandSession
+from ackstream.client.errors import TakenOverError, refused
 from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
-from ackstream.client.places import Places
-from ackstream.client.reader import POLL_MS, Reader
-from ackstream.publishing.acks import decode_ack, expected
-from ackstream.publishing.queries import positions
-from ackstream.publishing.reasons import refused
-from ackstream.publishing.session import Session
+from ackstream.kafka import clients
+from ackstream.kafka.partitions import PartitionAssignment
+from ackstream.kafka.reader import POLL_MS, TopicReader
+from ackstream.protocol import queries
+from ackstream.protocol.messages import decode_ack, expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.bookmarks import MemoryBookmarks
-    from ackstream.publishing.acks import Ack
-    from ackstream.publishing.session import Outcome, Send
+    from ackstream.client.command_session import CommandOutcome, Send
+    from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class QueryLink:
         *,
         timeout: float,
         heartbeat: float,
-        on_ack: Callable[[Ack], None] | None,
+        on_ack: Callable[[CommandAck], None] | None,
     ) -> None:
         """Connect, and begin to read.
 
@@ -69,8 +68,8 @@ class QueryLink:
         self._numbers = count(1)
         self._logged_on: tuple[int, int] | None = None
         self._changed = threading.Condition()
-        self._session = Session()
-        self._outcomes: dict[str | None, Outcome] = {}
+        self._session = CommandSession()
+        self._outcomes: dict[str | None, CommandOutcome] = {}
         self._streams: dict[str, MessageStream] = {}
         self._closing = threading.Event()
         self._ended: StreamClosedError | TakenOverError | None = None
@@ -148,7 +147,7 @@ class QueryLink:
             # with the session, what it has subscribed to is gone, or another's
             self._send("unsubscribe", (), {"sub_id": "all"})
         self._closing.set()
-        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
         self._reader.consumer.close(autocommit=False, timeout_ms=1_000)
         self._end(StreamClosedError("The client was closed."))
@@ -157,20 +156,20 @@ class QueryLink:
 
     def _connect(self) -> None:
         results = self._kafka.topic("query-results")
-        consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
+        consumer = clients.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
         try:
-            connection.check_topics(consumer, self._kafka, self._topic, results)
+            clients.check_topics(consumer, self._kafka, self._topic, results)
             try:
-                self._places = Places(consumer, self._name, addressed=(results,))
+                self._places = PartitionAssignment(consumer, self._name, addressed=(results,))
             except KafkaError as error:
-                raise connection.unreachable(self._kafka) from error
-            self._producer = connection.connect_producer(
+                raise clients.unreachable(self._kafka) from error
+            self._producer = clients.connect_producer(
                 self._kafka, self._topic, delivery_timeout=DELIVERY_SECONDS, linger_ms=0
             )
         except BaseException:
             consumer.close(autocommit=False)
             raise
-        self._reader = Reader(consumer, self._closing)
+        self._reader = TopicReader(consumer, self._closing)
 
     def _open(
         self,
@@ -189,7 +188,7 @@ class QueryLink:
         kept = bookmark is not None and sub_id is not None
         if kept:
             self._bookmarks.open(str(sub_id), said.get("topic", ""))
-        ends = bookmark is not None and positions.ends(bookmark) and "completed" in awaited
+        ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
         return MessageStream(
             cid,
             sub_id,
@@ -241,7 +240,7 @@ class QueryLink:
         elif command in ("sow", "publish") and (stream := self._streams.get(cid)) is not None:
             stream.take(id_, _message(command, record, stream.sub_id, self._bookmarks))
 
-    def _take_ack(self, id_: str, ack: Ack) -> None:
+    def _take_ack(self, id_: str, ack: CommandAck) -> None:
         if self._on_ack is not None:
             self._on_ack(ack)
         cid = ack.cid or ""
@@ -267,7 +266,7 @@ class QueryLink:
             name = self._name.decode()
             self._end(TakenOverError(f"Another client has logged on as {name}: names are for one."))
 
-    def _decide(self, outcomes: list[Outcome], sends: list[Send]) -> None:
+    def _decide(self, outcomes: list[CommandOutcome], sends: list[Send]) -> None:
         for outcome in outcomes:
             self._outcomes[outcome.cid] = outcome
         if outcomes:

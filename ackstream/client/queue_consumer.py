@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.closing import Closing
 from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.queue_link import QueueLink
-from ackstream.client.queue_message import QueueMessage, QueueStatistics
-from ackstream.client.queue_session import QueueSession
-from ackstream.client.reader import POLL_MS
-from ackstream.delivery.errors import InconsistentQosError, NotConnectedError
-from ackstream.delivery.queues.handlers import after_handler, takes_call
-from ackstream.protocol.queues import Bind, Delivered
+from ackstream.client.queue_link import QueueLink, QueueMessage, QueueStatistics
+from ackstream.client.queue_session import QueueSession, after_handler, takes_call
+from ackstream.errors import InconsistentQosError, NotConnectedError
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.reader import POLL_MS
+from ackstream.protocol.queues import Bind, MessageDelivered
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.delivery.queues.handlers import AckMode
-    from ackstream.protocol.app_acks import Outcome
+    from ackstream.client.queue_session import AckMode
     from ackstream.protocol.queues import NotSettled, ServiceRecord
+    from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
@@ -63,7 +61,7 @@ class QueueConsumer(Closing):
         handler: Callable[[QueueMessage], object] | None = None,
         mode: AckMode = "client",
         backlog: int | None = None,
-        outcomes: Iterable[Outcome] = (),
+        outcomes: Iterable[SampleOutcome] = (),
         lake: Lake | None = None,
         ack_batch: int = 1,
         ack_timeout: float = 1.0,
@@ -100,7 +98,7 @@ class QueueConsumer(Closing):
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._ready: deque[QueueMessage] = deque()
-        self._named: list[Delivered] = []
+        self._named: list[MessageDelivered] = []
         self._previous: QueueMessage | None = None
         self.ended: Exception | None = None
         """What ended the consumer before it was closed."""
@@ -203,15 +201,15 @@ class QueueConsumer(Closing):
             if outcome is not None:
                 self._settle_quietly(message, outcome)
 
-    def _settle(self, message: QueueMessage, outcome: Outcome) -> None:
+    def _settle(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):
             self._decide(message, outcome)
 
-    def _decide(self, message: QueueMessage, outcome: Outcome) -> None:
+    def _decide(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         with self._changed:
             self._link.say(*self._session.settle(message.delivery, outcome, _now()))
 
-    def _settle_quietly(self, message: QueueMessage, outcome: Outcome) -> None:
+    def _settle_quietly(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         try:
             self._decide(message, outcome)
         except NotConnectedError as error:
@@ -256,7 +254,7 @@ class QueueConsumer(Closing):
             if over is not None:
                 self._start_again(over.reason)
             self._changed.notify_all()
-        if isinstance(news, Delivered):
+        if isinstance(news, MessageDelivered):
             self._named.append(news)
         elif news is not None:
             log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)

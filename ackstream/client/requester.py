@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client import connection
-from ackstream.client.addressing import address
-from ackstream.client.closing import Closing
 from ackstream.client.errors import (
     ClosedError,
     NoReplyExpectedError,
@@ -20,19 +19,26 @@ from ackstream.client.errors import (
     RequestError,
     RequestTimeout,
 )
-from ackstream.client.pending import Open, OpenRequests
-from ackstream.client.reader import Reader
-from ackstream.client.records import CORRELATION_ID, REPLY_ID, REPLY_TO
-from ackstream.client.reply import Reply, read_reply
-from ackstream.client.statistics import RequesterStatistics, Stored
-from ackstream.protocol.envelopes import Envelope, encode
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.requests import Request, read_request
+from ackstream.client.open_requests import OpenRequest, OpenRequests
+from ackstream.client.receipts import RequesterStatistics, Stored
+from ackstream.client.replies import Reply, read_reply
+from ackstream.kafka import clients
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.envelopes import Envelope, encode
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO, header
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +91,15 @@ class Requester(Closing):
         self._requests = OpenRequests()
         self._closing = threading.Event()
         self._foreign = self._malformed = 0
-        consumer = connection.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
+        consumer = clients.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
         try:
-            connection.check_topics(consumer, self._kafka, self._signals, self._replies)
-            connection.subscribe_at_end(consumer, self._kafka, self._replies)
-            self._producer = connection.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
+            clients.check_topics(consumer, self._kafka, self._signals, self._replies)
+            clients.subscribe_at_end(consumer, self._kafka, self._replies)
+            self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
         except BaseException:
             consumer.close()
             raise
-        self._reader = Reader(consumer, self._closing)
+        self._reader = TopicReader(consumer, self._closing)
         self._thread = threading.Thread(target=self._run, name="ackstream-replies", daemon=True)
         self._thread.start()
 
@@ -188,7 +194,7 @@ class Requester(Closing):
         if self._closing.is_set():
             return
         self._closing.set()
-        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer, _CLOSE_SECONDS)
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
         for request in self._requests.close_all():
@@ -209,16 +215,16 @@ class Requester(Closing):
 
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
-    ) -> Open:
+    ) -> OpenRequest:
         now = time.monotonic()
         headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
         record = (self._signals, encode(envelope), envelope.topic.thing_id.encode(), headers)
-        request = Open(identity, wait, now + self._delivery_timeout, record, on_stored)
+        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, on_stored)
         self._requests.add(request, now)
         self._hand_over(request)
         return request
 
-    def _hand_over(self, request: Open) -> None:
+    def _hand_over(self, request: OpenRequest) -> None:
         if request.record is None:
             return
         try:
@@ -229,7 +235,7 @@ class Requester(Closing):
             sent.add_callback(partial(self._stored, request))
             sent.add_errback(partial(self._failed, request))
 
-    def _stored(self, request: Open, metadata: Any) -> None:
+    def _stored(self, request: OpenRequest, metadata: Any) -> None:
         if request.on_stored is not None:
             request.on_stored()
         if self._requests.stored(request, time.monotonic()) and request.future.set_running_or_notify_cancel():
@@ -238,8 +244,8 @@ class Requester(Closing):
             )
             request.future.set_result(place)
 
-    def _failed(self, request: Open, error: BaseException) -> None:
-        retriable = isinstance(error, connection.SEND_AGAIN)
+    def _failed(self, request: OpenRequest, error: BaseException) -> None:
+        retriable = isinstance(error, clients.SEND_AGAIN)
         self._requests.failed(request, error, time.monotonic(), retriable=retriable)
 
     def _run(self) -> None:
@@ -275,7 +281,7 @@ class Requester(Closing):
         if request is not None and request.future.set_running_or_notify_cancel():
             request.future.set_result(reply)
 
-    def _timed_out(self, request: Open) -> RequestTimeout:
+    def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
         return RequestTimeout(
             f"No reply to {request.correlation_id} came to {self._replies} within {request.wait:g} s: check that the "
@@ -284,13 +290,43 @@ class Requester(Closing):
         )
 
 
-def _fail(request: Open, error: RequestError) -> None:
+def _fail(request: OpenRequest, error: RequestError) -> None:
     if request.future.set_running_or_notify_cancel():
         request.future.set_exception(error)
 
 
-def _not_sent(request: Open, error: BaseException | None) -> NotSentError:
+def _not_sent(request: OpenRequest, error: BaseException | None) -> NotSentError:
     reason = "no answer in time" if error is None else str(error)
     found = NotSentError(f"Kafka did not take the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error
     return found
+
+
+# -- What a sender adds to a command: its deadline, whom it waits for, and its correlation-id.
+
+
+def address(
+    command: Envelope,
+    *,
+    timeout: float | str | None = None,
+    acks: Iterable[str] | None = None,
+    response_required: bool | None = None,
+    correlation_id: str | None = None,
+) -> tuple[Envelope, str]:
+    """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header as it is.
+
+    :param timeout: seconds, or a text of the protocol such as ``"500ms"``
+    :param acks: labels of the acknowledgements to wait for
+    :param correlation_id: else that of the command's headers, else a new one
+    :raises DittoError: a negative number of seconds
+    """
+    identity = str(correlation_id or header(command.headers, CORRELATION_ID) or uuid.uuid4())
+    headers = {name: value for name, value in command.headers.items() if name.lower() != CORRELATION_ID}
+    headers[CORRELATION_ID] = identity
+    if timeout is not None:
+        headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
+    if acks is not None:
+        headers[REQUESTED_ACKS] = list(acks)
+    if response_required is not None:
+        headers[RESPONSE_REQUIRED] = response_required
+    return msgspec.structs.replace(command, headers=headers), identity

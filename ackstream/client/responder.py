@@ -6,18 +6,17 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.answers import Answer, failure, messages
-from ackstream.client.closing import Closing
-from ackstream.client.signal import Signal, read_signal
-from ackstream.client.statistics import ResponderStatistics
+from ackstream.client.receipts import ResponderStatistics
+from ackstream.client.signals import Answer, Signal, failure, messages, read_signal
 from ackstream.client.worker import Start, Worker
-from ackstream.protocol.errors import DittoError
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.errors import DittoError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.progress import Work
+    from ackstream.client.outbox import Work
 
 log = logging.getLogger(__name__)
 

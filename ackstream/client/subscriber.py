@@ -11,25 +11,31 @@ from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.answers import Ack, Answer
-from ackstream.client.closing import Closing
-from ackstream.client.delivered import Delivered, Open
 from ackstream.client.labels import Labels
-from ackstream.client.records import correlation_id
-from ackstream.client.statistics import SubscriberStatistics
+from ackstream.client.receipts import SubscriberStatistics
+from ackstream.client.signals import Ack, Answer, Delivered, OpenDelivery
 from ackstream.client.worker import Start, Worker
-from ackstream.protocol import subscriptions
-from ackstream.protocol.acknowledgements import write_ack
-from ackstream.protocol.defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.envelopes import decode
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.issued import issued_ack
-from ackstream.protocol.subscriptions import Delivery, Drop, Publication, Subscription, decide, publication, weak_acks
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto import subscriptions
+from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
+from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.ditto.subscriptions import (
+    Drop,
+    Publication,
+    SignalDelivery,
+    Subscription,
+    decide,
+    publication,
+    weak_acks,
+)
+from ackstream.protocol.record_headers import correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.progress import Work
+    from ackstream.client.outbox import Work
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -80,12 +86,12 @@ class Subscriber(Closing):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._handler = handler
-        self._subscriber = subscriptions.Subscriber.of(labels, wanted)
+        self._subscriber = subscriptions.SubscriberState.of(labels, wanted)
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
         self._counts: Counter[str] = Counter()
-        self._agenda: list[tuple[float, int, Open]] = []
+        self._agenda: list[tuple[float, int, OpenDelivery]] = []
         self._order = count()
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, self._subscriber.labels, group)
@@ -139,7 +145,7 @@ class Subscriber(Closing):
                 self._counts["weak"] += 1
                 self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
             return
-        opened = Open(self._worker, work, set(decision.labels))
+        opened = OpenDelivery(self._worker, work, set(decision.labels))
         self._call(
             Delivered(
                 signal.correlation_id,
@@ -158,10 +164,10 @@ class Subscriber(Closing):
             opened,
         )
 
-    def _decide(self, signal: Publication, timestamp: int) -> Delivery | Drop:
+    def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
         who = self._subscriber
         if self.labels != who.labels:
-            who = subscriptions.Subscriber(self.labels, who.subscriptions)
+            who = subscriptions.SubscriberState(self.labels, who.subscriptions)
         visible = self._visible is None or self._visible(signal)
         wanted = who.subscriptions.get(signal.stream)
         extra = None
@@ -191,7 +197,7 @@ class Subscriber(Closing):
             log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
             return None
 
-    def _call(self, signal: Delivered, opened: Open) -> None:
+    def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
         self._counts["handled"] += 1
         if not self._automatic and opened.hold():
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
@@ -212,7 +218,7 @@ class Subscriber(Closing):
             self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
 
 
-def _topics(subscriber: subscriptions.Subscriber) -> list[str]:
+def _topics(subscriber: subscriptions.SubscriberState) -> list[str]:
     """Return what has to be read: with labels everything that may ask for them."""
     streams = subscriptions.STREAMS if subscriber.labels else subscriber.subscriptions
     return sorted({_TOPIC_OF[stream] for stream in streams})

@@ -12,18 +12,17 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.client import connection
-from ackstream.client.closing import Closing
 from ackstream.client.errors import UnreachableError
-from ackstream.client.outbox import Outbox, Outgoing
-from ackstream.client.progress import Progress, Work
-from ackstream.client.reader import POLL_MS, Reader
-from ackstream.protocol.envelopes import encode
+from ackstream.client.outbox import OffsetProgress, Outbox, Outgoing, Work
+from ackstream.kafka import clients
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.reader import POLL_MS, TopicReader
+from ackstream.protocol.ditto.envelopes import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.protocol.envelopes import Envelope
+    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Worker(Closing):
         self._handle = handle
         self._group = group
         self._turn = turn
-        self._progress: Progress[Any] = Progress()
+        self._progress: OffsetProgress[Any] = OffsetProgress()
         self._committed: dict[Any, int] = {}
         self._commit_at = 0.0
         self._assignments = Assignments()
@@ -137,7 +136,7 @@ class Worker(Closing):
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
-        connection.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer, _CLOSE_SECONDS)
         self.outbox.settle(time.monotonic())
         consumer = self._reader.consumer
         try:
@@ -149,24 +148,24 @@ class Worker(Closing):
 
     def _connect(self, topics: list[str], answers: str, start: Start) -> None:
         reset = start if self._group is not None else "earliest"
-        consumer = connection.connect_consumer(
+        consumer = clients.connect_consumer(
             self._kafka, self._group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS
         )
         try:
-            connection.check_topics(consumer, self._kafka, *topics, answers)
+            clients.check_topics(consumer, self._kafka, *topics, answers)
             if self._group is None:
-                connection.subscribe_at_end(consumer, self._kafka, *topics)
+                clients.subscribe_at_end(consumer, self._kafka, *topics)
                 self._joined.set()
             else:
                 consumer.subscribe(topics, listener=self._assignments)
             # acknowledgements of one poll go in few requests
-            self._producer = connection.connect_producer(
+            self._producer = clients.connect_producer(
                 self._kafka, answers, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
             )
         except BaseException:
             consumer.close(autocommit=False)
             raise
-        self._reader = Reader(consumer, self._closing)
+        self._reader = TopicReader(consumer, self._closing)
         self.outbox = Outbox(self._producer, answers)
 
     def _run(self) -> None:

@@ -1,11 +1,9 @@
-"""Runs cases and scenarios against the library, so that whoever writes a client can see that both understand the same.
+"""Run Ditto Protocol cases against the library, so that authors of other clients can compare their understanding.
 
-``*.jsonl`` files hold cases of the protocol (:mod:`.cases`), ``*.json`` files scenarios of publishers and consumers
-(:mod:`.scenarios`).
+A ``*.jsonl`` file holds one case per line.
 """
 
-from ackstream.conformance.cases import KINDS, Case, check
-from ackstream.conformance.files import main, run
-from ackstream.conformance.results import CaseFileError, Failure, FileResult
+from ackstream.conformance.cases import KINDS, Case, CaseFileError, Failure, FileResult, check
+from ackstream.conformance.runner import main, run
 
 __all__ = ["KINDS", "Case", "CaseFileError", "Failure", "FileResult", "check", "main", "run"]

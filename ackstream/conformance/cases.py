@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.conformance.results import Failure
-from ackstream.correlation import aggregation
-from ackstream.protocol import rql, settlement
-from ackstream.protocol.acknowledgements import (
+from ackstream.errors import AckstreamError
+from ackstream.jobs.correlate import decision as correlate_decision
+from ackstream.protocol import rql
+from ackstream.protocol.ditto import settlement
+from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
     aggregate_headers,
@@ -28,11 +29,9 @@ from ackstream.protocol.acknowledgements import (
     write_ack,
     write_acks,
 )
-from ackstream.protocol.defaults import check_combination, default_headers, effect
-from ackstream.protocol.durations import Duration
-from ackstream.protocol.envelopes import Envelope, decode, encode, raw
-from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-from ackstream.protocol.headers import (
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
+from ackstream.protocol.ditto.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,
@@ -41,14 +40,41 @@ from ackstream.protocol.headers import (
     requested_acks_in,
     requested_acks_out,
 )
-from ackstream.protocol.internal_json import ack_to_json
-from ackstream.protocol.labels import is_built_in, parse_label, parse_request
-from ackstream.protocol.topics import TopicPath
+from ackstream.protocol.ditto.labels import is_built_in, parse_label, parse_request
+from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers, effect
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 Json = dict[str, Any]
+
+
+class CaseFileError(AckstreamError):
+    """A path is not there, or what is there are no cases."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A case that came out otherwise than expected."""
+
+    id: str
+    expected: dict[str, Any]
+    actual: dict[str, Any]
+
+
+class FileResult(msgspec.Struct):
+    """What the cases of one file came to; ``not_run`` holds id and reason of those that nothing here can run."""
+
+    name: str
+    passed: int = 0
+    failed: list[Failure] = []
+    not_run: list[tuple[str, str]] = []
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether all cases passed."""
+        return not self.failed and not self.not_run
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -151,7 +177,14 @@ def _topic_path(given: Json) -> Json:
 def _read_ack(given: Json) -> Json:
     envelope = _envelope(given["protocol"])
     ack, thing_id = read_ack(envelope), envelope.topic.thing_id
-    return {"ack": ack_to_json(ack, thing_id), "written-again": _json(write_ack(ack, thing_id))}
+    return {"ack": _internal_json(ack, thing_id), "written-again": _json(write_ack(ack, thing_id))}
+
+
+def _internal_json(ack: Acknowledgement, thing_id: str) -> Json:
+    """Return the JSON that Ditto's services exchange for an acknowledgement (``AcknowledgementJsonParser``)."""
+    body = {"type": "acknowledgement", "label": ack.label, "entityId": thing_id, "entityType": "thing"}
+    payload = {} if ack.payload is msgspec.UNSET else {"payload": msgspec.json.decode(ack.payload)}
+    return body | {"status": ack.status} | payload | {"headers": ack.headers}
 
 
 def _read_acks(given: Json) -> Json:
@@ -175,13 +208,13 @@ def _write_ack(given: Json) -> Json:
 
 def _aggregate(given: Json) -> Json:
     correlation_id, timeout = given["correlation-id"], Duration.parse(given["timeout"]).milliseconds
-    received: aggregation.Aggregation[Acknowledgement] = aggregation.Aggregation(given["requested"])
+    received: correlate_decision.Aggregation[Acknowledgement] = correlate_decision.Aggregation(given["requested"])
     for ack in given["received"]:
         received.receive(_ack(ack))
-    entries = received.entries(lambda label: aggregation.timed_out(label, correlation_id, timeout))
+    entries = received.entries(lambda label: correlate_decision.timed_out(label, correlation_id, timeout))
     return {
-        "status": aggregation.status(entries),
-        "missing": aggregation.missing(entries),
+        "status": correlate_decision.status(entries),
+        "missing": correlate_decision.missing(entries),
         "successful": [ack.label for ack in entries if ack.success],
         "failed": [ack.label for ack in entries if not ack.success],
         "entries": _entries(entries),
@@ -219,7 +252,9 @@ def _rql_like(given: Json) -> Json:
 
 def _settlement(given: Json) -> Json:
     answers = [
-        settlement.Answer(tuple(answer["acks"]) if "acks" in answer else (answer["status"],), answer.get("live", False))
+        settlement.SettlementAnswer(
+            tuple(answer["acks"]) if "acks" in answer else (answer["status"],), answer.get("live", False)
+        )
         for answer in given.get("responses", [])
     ]
     complete = given.get("complete", True)

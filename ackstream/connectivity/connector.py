@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
-from ackstream.client.closing import Closing
 from ackstream.client.labels import Labels
-from ackstream.connections import KafkaConnection, MqttConnection
-from ackstream.connections import KafkaSource as KafkaSourceSettings
 from ackstream.connectivity.deliveries import backoff
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.kafka_source import KafkaSource
-from ackstream.connectivity.kafka_target import KafkaPublisher
-from ackstream.connectivity.mqtt_source import MqttSource
-from ackstream.connectivity.mqtt_target import MqttPublisher
-from ackstream.connectivity.outlets import Outlets
+from ackstream.connectivity.kafka import KafkaPublisher, KafkaSource
+from ackstream.connectivity.mqtt import MqttPublisher, MqttSource
+from ackstream.connectivity.outbound import Outlets
 from ackstream.connectivity.system import System
 from ackstream.errors import AckstreamError
-from ackstream.protocol.errors import DittoError
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.errors import DittoError
 from ackstream.settings import Kafka
+from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings, MqttConnection
 
 if TYPE_CHECKING:
     import threading

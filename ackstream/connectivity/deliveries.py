@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from ackstream.client.progress import Place, Progress, Work
+from ackstream.client.outbox import OffsetProgress, Place, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Deliveries(Generic[Place]):
     """
 
     def __init__(self) -> None:
-        self._progress: Progress[Place] = Progress()
+        self._progress: OffsetProgress[Place] = OffsetProgress()
         self._seen: dict[Place, int] = {}
         self._runs: dict[Place, int] = {}
         self._rejected: dict[Place, set[int]] = {}

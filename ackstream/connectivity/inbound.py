@@ -9,29 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.connectivity.messages import resolved
-from ackstream.connectivity.requested import requested_acks
-from ackstream.protocol.acknowledgements import read_ack, read_acks
-from ackstream.protocol.connections import resolve_label
-from ackstream.protocol.decoding import UNREADABLE
-from ackstream.protocol.defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
-from ackstream.protocol.durations import Duration
-from ackstream.protocol.envelopes import Envelope, decode, raw
-from ackstream.protocol.errors import (
+from ackstream.connectivity.transport import resolved
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
+from ackstream.protocol.ditto.connections import resolve_label
+from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text, raw
+from ackstream.protocol.ditto.errors import (
     DittoError,
     correlation_id_missing,
     header_invalid,
     label_not_declared,
     unknown_topic_path,
 )
-from ackstream.protocol.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
-from ackstream.protocol.placeholders import Context, Pipeline, Template
-from ackstream.protocol.requests import Request, read_request
-from ackstream.protocol.topics import TopicPath
+from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
+from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
+from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from ackstream.connections import PayloadTemplate, Source
-    from ackstream.connectivity.messages import ExternalMessage
+    from collections.abc import Sequence
+
+    from ackstream.connectivity.transport import ExternalMessage
+    from ackstream.settings.connections import PayloadTemplate, Source
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -154,3 +155,41 @@ class Inbound:
         if CORRELATION_ID not in envelope.headers:
             raise correlation_id_missing()
         return envelope
+
+
+# -- ``acknowledgementRequests`` of a source: which acknowledgements are requested for the signals that come from it.
+# Source of the rules: Eclipse Ditto, ``InboundDispatchingSink#appendConnectionAcknowledgementsToSignal``,
+# ``RequestedAcksFilter`` (ditto.md 1.7).
+
+
+_NONE = "[]"
+
+
+def requested_acks(
+    own: list[str] | None, includes: Sequence[str], condition: Pipeline | None, context: Context
+) -> list[str] | None:
+    """Return the labels that are requested for a signal; ``None``: the channel's default follows.
+
+    :param own: those the signal itself requests, ``None`` where it does not say
+    :param includes: added, unless the signal says ``[]``
+    :param condition: the filter, over the headers of the external message. Where it lets nothing through, nothing is
+        requested; what it lets through is requested; without any labels its own result is
+    :raises DittoError: 400 ``header.invalid``: the filter's result is not a JSON array of labels
+    """
+    labels = own
+    if includes and own != []:
+        labels = list(dict.fromkeys([*(own or ()), *includes]))
+    if condition is None:
+        return labels
+    text = _NONE if labels is None else json_text(labels)
+    result = condition.resolve(context, _NONE if "'" in text else text)
+    if result is None:
+        return []
+    if labels is None:
+        result = condition.resolve(context)
+    return None if result is None else _labels(result)
+
+
+def _labels(text: str) -> list[str]:
+    headers: dict[str, Any] = read_headers({REQUESTED_ACKS: text})
+    return list(headers[REQUESTED_ACKS])

@@ -7,31 +7,33 @@ import threading
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from kafka.errors import KafkaError
 
-from ackstream.client import Requester, RequestTimeout, connection, fields_of
-from ackstream.client.closing import Closing
-from ackstream.client.outcomes import Outcomes
-from ackstream.client.records import CORRELATION_ID
-from ackstream.connectivity.identities import Identities
-from ackstream.connectivity.replies import Failure, verdict
-from ackstream.protocol.envelopes import encode
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.settlement import Answer
+from ackstream.client import Requester, RequestTimeout, fields_of
+from ackstream.client.replies import Outcomes
+from ackstream.connectivity.intake import SourceFailure, verdict
+from ackstream.kafka import clients
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.settlement import SettlementAnswer
+from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from ackstream.client import Reply
-    from ackstream.client.outcomes import Outcome
+    from ackstream.client.replies import RequestOutcome
     from ackstream.connectivity.inbound import Asked
-    from ackstream.protocol.envelopes import Envelope
+    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
-    Received = Callable[[Answer | Failure | None], None]
+    Received = Callable[[SettlementAnswer | SourceFailure | None], None]
     Replied = Callable[[Envelope], None]
+
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ DELIVERY_SECONDS = 120.0
 EXTRA_TIMEOUT = "20s"
 """So long the twin has for extra fields."""
 
-STORED = Answer(())
+STORED = SettlementAnswer(())
 """The broker has it, and nothing else is waited for."""
 
 _CLOSE_SECONDS = 5.0
@@ -61,8 +63,8 @@ class System(Closing):
             self.extra = fields_of(self._requester, EXTRA_TIMEOUT)
             self._outcomes = Outcomes(kafka)
             stack.callback(self._outcomes.close)
-            self._producer = connection.connect_producer(kafka, self._acks, delivery_timeout=DELIVERY_SECONDS)
-            stack.callback(connection.close_producer, self._producer, _CLOSE_SECONDS)
+            self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=DELIVERY_SECONDS)
+            stack.callback(clients.close_producer, self._producer, _CLOSE_SECONDS)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -127,7 +129,7 @@ def _replied(asked: Asked, replied: Replied, received: Received, future: Future[
             log.warning("%s", error)
         return
     reply = future.result()
-    answer: Answer | Failure | None = None
+    answer: SettlementAnswer | SourceFailure | None = None
     try:
         replied(reply.envelope)
         answer = verdict(reply.envelope, completed_by=reply.completed_by, live=request.live)
@@ -137,15 +139,46 @@ def _replied(asked: Asked, replied: Replied, received: Received, future: Future[
         received(answer)
 
 
-def _decided(waiting: ExitStack, received: Received, future: Future[Outcome]) -> None:
+def _decided(waiting: ExitStack, received: Received, future: Future[RequestOutcome]) -> None:
     waiting.close()
     outcome = future.result()
     if outcome.completed_by in ("error", "invalid"):
-        received(Failure(outcome.status))
+        received(SourceFailure(outcome.status))
     else:
-        received(Answer(tuple(ack.status for ack in outcome.entries)))
+        received(SettlementAnswer(tuple(ack.status for ack in outcome.entries)))
 
 
 def _not_sent(received: Received, error: BaseException) -> None:
     log.warning("A signal of a connection got no answer: %s", error)
     received(None)
+
+
+# -- Under which correlation-id a signal goes to the system.
+# The system takes a correlation-id that comes twice for a producer's retry, which the first answer serves too. A
+# message that is delivered again wants an answer of its own, as does one that repeats the id of another; so their
+# signals get a suffix, as Ditto does (``AcknowledgementForwarderActorStarter``, ditto.md 2).
+
+
+REMEMBERED = 100_000
+
+
+class Identities:
+    """Gives each signal a correlation-id that was not used lately."""
+
+    def __init__(self, token: Callable[[], str] = lambda: uuid4().hex[:8]) -> None:
+        """Make suffixes with ``token``."""
+        self._token = token
+        # a dict keeps the order in which they came
+        self._used: dict[str, None] = {}
+
+    def take(self, correlation_id: str, *, redelivered: bool) -> str:
+        """Return the correlation-id itself where it is fresh, else one with a suffix.
+
+        :param redelivered: the message may have come before, to another process perhaps
+        """
+        fresh = correlation_id not in self._used and not redelivered
+        identity = correlation_id if fresh else f"{correlation_id}#{self._token()}"
+        self._used[identity] = None
+        if len(self._used) > REMEMBERED:
+            del self._used[next(iter(self._used))]
+        return identity

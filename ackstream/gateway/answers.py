@@ -7,25 +7,32 @@ Source of the rules: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgem
 from __future__ import annotations
 
 import base64
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
+from ackstream.gateway.errors import internal_error, method_not_allowed, not_found
 from ackstream.gateway.translation import is_json, media_type
-from ackstream.protocol.acknowledgements import Acknowledgement, http_body, is_success
-from ackstream.protocol.envelopes import JSON_CONTENT_TYPE
-from ackstream.protocol.errors import DittoError, command_timeout
-from ackstream.protocol.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
-from ackstream.protocol.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.ditto.errors import DittoError, command_timeout
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from starlette.requests import Request
+
     from ackstream.client import Reply
-    from ackstream.client.outcomes import Outcome
-    from ackstream.protocol.envelopes import Envelope
+    from ackstream.client.replies import RequestOutcome
+    from ackstream.protocol.ditto.envelopes import Envelope
+
 
 OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502
 _BODILESS = (NO_CONTENT, NOT_MODIFIED)
@@ -40,7 +47,7 @@ _UNRESERVED = "/:@!$&'()*+,;=~"
 _SINGLE = {TWIN_PERSISTED, LIVE_RESPONSE}
 
 
-class Answer(msgspec.Struct):
+class HttpAnswer(msgspec.Struct):
     """An HTTP response: status, headers without the content type, that one, and the body."""
 
     status: int
@@ -49,15 +56,15 @@ class Answer(msgspec.Struct):
     body: bytes = b""
 
 
-def of_error(error: DittoError, correlation_id: str | None = None) -> Answer:
+def of_error(error: DittoError, correlation_id: str | None = None) -> HttpAnswer:
     """Return the answer that tells an error."""
     headers = dict(getattr(error, "headers", ()))
     if correlation_id is not None:
         headers[CORRELATION_ID] = correlation_id
-    return Answer(error.status, headers, JSON_CONTENT_TYPE, msgspec.json.encode(error.to_dict()))
+    return HttpAnswer(error.status, headers, JSON_CONTENT_TYPE, msgspec.json.encode(error.to_dict()))
 
 
-def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> Answer:
+def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> HttpAnswer:
     """Return the answer that a reply is.
 
     :param command: the request
@@ -80,7 +87,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
     return _answer(status, headers, envelope.value, content_type)
 
 
-def of_outcome(outcome: Outcome, timeout_ms: int, correlation_id: str) -> Answer:
+def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> HttpAnswer:
     """Return the answer to a request that requires no response: 202, or what went wrong."""
     headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
     if is_success(outcome.status):
@@ -95,14 +102,14 @@ def of_outcome(outcome: Outcome, timeout_ms: int, correlation_id: str) -> Answer
     return _answer(status, headers, body, JSON_CONTENT_TYPE)
 
 
-def accepted(correlation_id: str) -> Answer:
+def accepted(correlation_id: str) -> HttpAnswer:
     """Return the answer to a request that succeeded, or may have, and whose client wants no response."""
-    return Answer(ACCEPTED, {CORRELATION_ID: correlation_id})
+    return HttpAnswer(ACCEPTED, {CORRELATION_ID: correlation_id})
 
 
 def _of_acks(
     entries: list[Acknowledgement], headers: dict[str, Any], on_wire: str, correlation_id: str, location: str
-) -> Answer:
+) -> HttpAnswer:
     for entry in entries:
         if entry.headers.get(CORRELATION_ID) == on_wire:
             entry.headers[CORRELATION_ID] = correlation_id
@@ -116,19 +123,21 @@ def _of_acks(
     return _answer(status, headers, body, content_type)
 
 
-def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> Answer:
+def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> HttpAnswer:
     shown = {name: text for name, text in map(_header, headers.items()) if name in _SHOWN and _sendable(text)}
     if status in _BODILESS or value is UNSET:
-        return Answer(status, shown)
+        return HttpAnswer(status, shown)
     kind = media_type(content_type)
     if is_json(kind):
-        return Answer(status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type, bytes(value))
+        return HttpAnswer(
+            status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type, bytes(value)
+        )
     decoded = msgspec.json.decode(value)
     if not isinstance(decoded, str) or not _sendable(content_type):
-        return Answer(status, shown, JSON_CONTENT_TYPE, bytes(value))
+        return HttpAnswer(status, shown, JSON_CONTENT_TYPE, bytes(value))
     if kind.startswith("text/"):
-        return Answer(status, shown, f"{kind}; charset=utf-8", decoded.encode())
-    return Answer(status, shown, content_type, _binary(decoded))
+        return HttpAnswer(status, shown, f"{kind}; charset=utf-8", decoded.encode())
+    return HttpAnswer(status, shown, content_type, _binary(decoded))
 
 
 def _binary(text: str) -> bytes:
@@ -152,3 +161,36 @@ def _path(command: Envelope) -> str:
     """Return a thing's resource, percent-encoded."""
     path = "" if command.path == "/" else command.path
     return quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
+
+
+# -- Answers as Starlette sends them, errors of the framework included.
+
+
+log = logging.getLogger(__name__)
+
+METHOD_NOT_ALLOWED = 405
+
+
+def response(answer: HttpAnswer) -> Response:
+    """Return an answer as a response."""
+    return Response(answer.body, answer.status, answer.headers, answer.content_type)
+
+
+async def on_ditto_error(_request: Request, error: Exception) -> Response:
+    """Answer with an error of ours that a route raised."""
+    assert isinstance(error, DittoError)  # noqa: S101 - registered for it
+    return response(of_error(error))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer with an error of the framework in our form."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    if error.status_code == METHOD_NOT_ALLOWED:
+        return response(of_error(method_not_allowed(request.method, ["GET"])))
+    return response(of_error(not_found(request.url.path)))
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """Answer a request in which the gateway failed."""
+    log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
+    return response(of_error(internal_error()))

@@ -6,25 +6,34 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway import answers
-from ackstream.gateway.correlation_ids import CorrelationIds
+from ackstream.gateway.answers import response
 from ackstream.gateway.errors import body_too_large, no_answer
-from ackstream.gateway.expectation import Expectation, expect
+from ackstream.gateway.exchange import CorrelationIds
 from ackstream.gateway.operations import PREFIX, Match, find
 from ackstream.gateway.permissions import restrict, visible_part
-from ackstream.gateway.responses import response
-from ackstream.gateway.translation import Query, command, read_request_headers
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.headers import CORRELATION_ID
+from ackstream.gateway.translation import QueryParameters, command, read_request_headers
+from ackstream.protocol.ditto.errors import DittoError, unknown_topic_path
+from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.signal_defaults import (
+    check_combination,
+    default_headers,
+    signal_kind,
+    timeout_milliseconds,
+    waits_for_acks,
+)
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from ackstream.gateway.answers import Answer
-    from ackstream.gateway.dependencies import Dependencies
-    from ackstream.protocol.envelopes import Envelope
+    from ackstream.gateway.answers import HttpAnswer
+    from ackstream.gateway.service import Dependencies
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.settings import Gateway
+
 
 ORIGINATOR = "ditto-originator"
 GRACE_SECONDS = 10.0
@@ -55,18 +64,18 @@ class Api:
             return
         await response(answer)(scope, receive, send)
 
-    async def _answer(self, request: Request, headers: list[tuple[str, str]]) -> Answer:
+    async def _answer(self, request: Request, headers: list[tuple[str, str]]) -> HttpAnswer:
         subjects = await self._dependencies.authenticator.identify(request)
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         match = find(request.method, raw_path.decode("latin-1").removeprefix(PREFIX))
-        query = Query(tuple(request.query_params.multi_items()))
+        query = QueryParameters(tuple(request.query_params.multi_items()))
         given = read_request_headers(headers, query)
         client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
         given[CORRELATION_ID] = self._ids.free(client_id, time.monotonic())
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         if match.operation.kind == "create" and query.last("namespace") is None:
-            query = Query((*query.values, ("namespace", self._settings.default_namespace)))
+            query = QueryParameters((*query.values, ("namespace", self._settings.default_namespace)))
         body = b"" if match.operation.body is None else await self._body(request)
         asked = command(match, given, query, request.headers.get("content-type", ""), body)
         restrict(self._dependencies.access, subjects, match.operation.kind, asked)
@@ -75,13 +84,15 @@ class Api:
             return await self._settle(asked, expectation, client_id)
         return await self._ask(match, asked, subjects, client_id, f"{str(request.base_url).rstrip('/')}{PREFIX}")
 
-    async def _ask(self, match: Match, asked: Envelope, subjects: tuple[str, ...], client_id: str, url: str) -> Answer:
+    async def _ask(
+        self, match: Match, asked: Envelope, subjects: tuple[str, ...], client_id: str, url: str
+    ) -> HttpAnswer:
         reply = await self._dependencies.exchange.ask(asked)
         envelope = reply.envelope
         envelope.value = visible_part(self._dependencies.access, subjects, match.operation.kind, asked, envelope)
         return answers.of_reply(reply, asked, client_id, url)
 
-    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> Answer:
+    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> HttpAnswer:
         """Send what requires no response: wait for its acknowledgements, else a moment for an error."""
         exchange = self._dependencies.exchange
         if not expectation.acks:
@@ -105,3 +116,48 @@ class Api:
             if len(found) > maximum:
                 raise body_too_large(maximum)
         return bytes(found)
+
+
+# -- What an HTTP request is to wait for, by the rules of the three headers.
+# Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; the table is in ``ditto.md`` 1.8.
+
+
+CLAIM = "claim"
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What is awaited: a response, else acknowledgements, else nothing; for how long, in milliseconds."""
+
+    response: bool
+    acks: bool
+    timeout_ms: int
+
+
+def expect(command: Envelope, settings: Gateway) -> Expectation:
+    """Return what a command has its client wait for, and write the timeout that holds into its headers.
+
+    The headers keep what the client wrote otherwise: the service applies the same defaults to them.
+
+    :raises DittoError: 400; the headers contradict each other, or the timeout is above its bound
+    """
+    topic = command.topic
+    kind = signal_kind(topic, command.headers)
+    if kind is None:
+        raise unknown_topic_path(str(topic))
+    headers = default_headers(kind, command.headers)
+    check_combination("HTTP", kind, headers)
+    most = settings.max_timeout
+    claims = kind == "message" and topic.subject == CLAIM
+    bound = settings.max_claim_timeout if claims else most
+    waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
+    if kind == "message":
+        # a claim may name more than it is waited for; Ditto writes whole seconds without a unit
+        waited = min(waited, most)
+        command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
+    else:
+        command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
+    return Expectation(
+        bool(headers.get(RESPONSE_REQUIRED, True)),
+        waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
+        waited,
+    )

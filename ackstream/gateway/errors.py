@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.ditto.errors import DittoError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,17 +7,16 @@ Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingS
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote_plus
 
 import msgspec
 
 from ackstream.gateway.operations import Kind
-from ackstream.protocol.acknowledgements import read_ack, read_acks
-from ackstream.protocol.declarations import check_declared
-from ackstream.protocol.defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
-from ackstream.protocol.durations import Duration
-from ackstream.protocol.envelopes import Envelope, decode
-from ackstream.protocol.errors import DittoError, correlation_id_missing, json_field_missing, unknown_topic_path
-from ackstream.protocol.headers import (
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
+from ackstream.protocol.ditto.declarations import check_declared
+from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.errors import DittoError, correlation_id_missing, json_field_missing, unknown_topic_path
+from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
     DEFINITIONS,
@@ -26,10 +25,13 @@ from ackstream.protocol.headers import (
     read_headers,
     taken_headers,
 )
-from ackstream.protocol.subscriptions import stream_of
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
+from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
+from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
 
 _BENEATH = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
 _ANSWERS = frozenset({"commands", "messages", "errors"})
@@ -44,7 +46,7 @@ class Incoming(msgspec.Struct, frozen=True):
     response: bool = False
 
 
-class Refused(Exception):  # noqa: N818 - a verdict on somebody's message, not a fault of ours
+class RefusedMessage(Exception):  # noqa: N818 - a verdict on somebody's message, not a fault of ours
     """A message that cannot be taken: what its sender is told, and as much of it as could be read."""
 
     def __init__(self, error: DittoError, envelope: Envelope | None) -> None:
@@ -75,7 +77,7 @@ def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str]
             return Incoming("event", envelope)
         return _request(envelope)
     except DittoError as error:
-        raise Refused(error, envelope) from error
+        raise RefusedMessage(error, envelope) from error
 
 
 def _lower(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,3 +140,48 @@ def _check_ids(envelope: Envelope) -> None:
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
         raise json_field_missing("/thingIds")
+
+
+# -- The messages by which a WebSocket client subscribes: ``START-SEND-EVENTS?namespaces=…&filter=…&extraFields=…``.
+# Source of the forms: Eclipse Ditto, ``ProtocolMessageType``, ``ProtocolMessageExtractor``.
+
+
+_NAMES: dict[str, Stream] = {
+    "EVENTS": "events",
+    "MESSAGES": "messages",
+    "LIVE-COMMANDS": "live-commands",
+    "LIVE-EVENTS": "live-events",
+}
+_ACK = ":ACK"
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What a client wants of a stream: its signals by a subscription, or no more of them (``None``)."""
+
+    stream: Stream
+    subscription: Subscription | None
+    confirmation: str
+
+
+def read_control(text: str) -> Control | None:
+    """Read such a message; ``None`` where it is none.
+
+    :raises DittoError: 400, the filter cannot be parsed or evaluated
+    """
+    for name, stream in _NAMES.items():
+        if text.startswith(start := f"START-SEND-{name}"):
+            return Control(stream, _subscription(stream, text), start + _ACK)
+        if text.startswith(stop := f"STOP-SEND-{name}"):
+            return Control(stream, None, stop + _ACK)
+    return None
+
+
+def _subscription(stream: Stream, text: str) -> Subscription:
+    pairs = (pair.partition("=") for pair in text.partition("?")[2].split("&"))
+    given = {unquote_plus(name): unquote_plus(value) for name, _, value in pairs}
+    return subscription(
+        stream,
+        namespaces=[name for name in given.get("namespaces", "").split(",") if name],
+        filter=given.get("filter"),
+        extra_fields=given.get("extraFields"),
+    )

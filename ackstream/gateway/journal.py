@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.monitor.meter import percentile, verdict
-from ackstream.protocol.acknowledgements import is_success
+from ackstream.gateway.meter import percentile, verdict
+from ackstream.protocol.ditto.acknowledgements import is_success
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +92,7 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     content: Raw | UnsetType = UNSET
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailureEntry(msgspec.Struct, frozen=True):
     """A request that did not succeed; times in (epoch) milliseconds."""
 
     correlation_id: str
@@ -104,7 +104,7 @@ class Failure(msgspec.Struct, frozen=True):
     latency: int
 
 
-class Tally(msgspec.Struct):
+class LabelTally(msgspec.Struct):
     """What became of a label, or of all labels of a party; latencies in milliseconds."""
 
     name: str
@@ -115,7 +115,7 @@ class Tally(msgspec.Struct):
     p95: int | None = None
 
 
-def _trouble(tally: Tally) -> tuple[int, int, str]:
+def _trouble(tally: LabelTally) -> tuple[int, int, str]:
     return -(tally.missing + tally.refused), -tally.acknowledged, tally.name
 
 
@@ -133,7 +133,7 @@ class Journal:
         """Count over ``window`` milliseconds."""
         self._window = window
         self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
-        self._failures: OrderedDict[str, Failure] = OrderedDict()
+        self._failures: OrderedDict[str, FailureEntry] = OrderedDict()
         self._stories: OrderedDict[str, list[bytes]] = OrderedDict()
         self._bytes = 0
 
@@ -155,7 +155,7 @@ class Journal:
             status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
             self._seen.append(_Seen(written_at, label, status, latency))
         if verdict(outcome.status, outcome.completed_by) != "answered":
-            self._failures[record.id] = Failure(
+            self._failures[record.id] = FailureEntry(
                 correlation_id,
                 outcome.thing_id,
                 outcome.status,
@@ -167,15 +167,15 @@ class Journal:
             if len(self._failures) > FAILURES:
                 self._failures.popitem(last=False)
 
-    def labels(self, now: int) -> list[Tally]:
+    def labels(self, now: int) -> list[LabelTally]:
         """Return what became of each label in the window, those with the most trouble first."""
         return self._tallies(now, lambda label: label)
 
-    def parties(self, now: int) -> list[Tally]:
+    def parties(self, now: int) -> list[LabelTally]:
         """Return the same of each party: the label up to its colon."""
         return self._tallies(now, lambda label: label.partition(":")[0])
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[FailureEntry]:
         """Return the last failures, the latest first."""
         return list(reversed(self._failures.values()))
 
@@ -196,14 +196,14 @@ class Journal:
             self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
         return True
 
-    def _tallies(self, now: int, name_of: Any) -> list[Tally]:
+    def _tallies(self, now: int, name_of: Any) -> list[LabelTally]:
         while self._seen and self._seen[0].at <= now - self._window:
             self._seen.popleft()
-        tallies: dict[str, Tally] = {}
+        tallies: dict[str, LabelTally] = {}
         latencies: dict[str, list[int]] = {}
         for seen in self._seen:
             name = name_of(seen.label)
-            tally = tallies.setdefault(name, Tally(name))
+            tally = tallies.setdefault(name, LabelTally(name))
             if seen.status is None:
                 tally.missing += 1
                 continue

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from kafka.errors import KafkaError
+from msgspec import UNSET, Raw
 
-from ackstream.gateway.journal import Failure, Happening, Journal, Tally, in_order
-from ackstream.gateway.stories import stored
-from ackstream.monitor import ledger
-from ackstream.monitor.feed import Feed, Lag
-from ackstream.monitor.meter import Count, Meter, Verdict
+from ackstream.gateway.feed import Lag, LedgerFeed
+from ackstream.gateway.journal import Event, FailureEntry, Happening, Journal, LabelTally, in_order
+from ackstream.gateway.meter import Count, Meter, Verdict
+from ackstream.protocol import ledger
 
 if TYPE_CHECKING:
-    from ackstream.settings import Settings
+    from collections.abc import Callable, Iterator
+
+    from ackstream.settings import Lake, Settings
+
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +47,11 @@ class View(msgspec.Struct, frozen=True):
     counts: dict[Verdict, Count]
     in_flight: int
     oldest: int | None
-    labels: list[Tally]
-    parties: list[Tally]
+    labels: list[LabelTally]
+    parties: list[LabelTally]
     labels_in_all: int
     parties_in_all: int
-    failures: list[Failure]
+    failures: list[FailureEntry]
     lags: list[Lag]
     note: str
 
@@ -78,7 +84,7 @@ class Live:
         self._closing = threading.Event()
         since = _now() - max(window, settings.correlate.default_timeout)
         with ExitStack() as stack:
-            self._feed = stack.enter_context(Feed(settings, since))
+            self._feed = stack.enter_context(LedgerFeed(settings, since))
             self._connected = stack.pop_all()
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
@@ -127,7 +133,7 @@ class Live:
         while not self._closing.is_set():
             for record in self._feed.records():
                 with self._lock:
-                    ledger.count(self._meter, record.value, record.timestamp)
+                    ledger.count_records(self._meter, record.value, record.timestamp)
                     key = (record.key or b"").decode("utf-8", "replace")
                     self._journal.take(key, record.value or b"", record.timestamp)
             if time.monotonic() >= lags_at:
@@ -143,3 +149,73 @@ class Live:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+# -- The story of a request from the Delta tables, read without Spark.
+
+
+def stored(lake: Lake, correlation_id: str) -> list[Happening]:
+    """Return what the tables tell of a request; nothing where there are none yet.
+
+    :raises Exception: the tables cannot be read; of which kind depends on where they are
+    """
+    return [
+        tell(row)
+        for table, (columns, tell) in _TABLES.items()
+        for row in _rows(lake.table(table), correlation_id, columns)
+    ]
+
+
+def _rows(path: str, correlation_id: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(TableNotFoundError):
+        found = DeltaTable(path).to_pyarrow_table(
+            columns=list(columns), filters=[("correlation_id", "=", correlation_id)]
+        )
+        yield from found.to_pylist()
+
+
+def _request(row: dict[str, Any]) -> Happening:
+    detail = " ".join(filter(None, (row["channel"], row["criterion"], row["action"], row["path"])))
+    return _happening("request", row, "received_at", "value", detail=detail, thing_id=row["thing_id"])
+
+
+def _acknowledgement(row: dict[str, Any]) -> Happening:
+    return _happening(
+        "acknowledgement",
+        row,
+        "received_at",
+        "payload",
+        label=row["label"],
+        status=row["status"],
+        detail=row["disposition"],
+    )
+
+
+def _outcome(row: dict[str, Any]) -> Happening:
+    return _happening(
+        "outcome",
+        row,
+        "decided_at",
+        "reply",
+        status=row["status"],
+        detail=row["completed_by"],
+        thing_id=row["thing_id"],
+    )
+
+
+def _dead_letter(row: dict[str, Any]) -> Happening:
+    return _happening("dead letter", row, "received_at", None, detail=row["reason"])
+
+
+def _happening(event: Event, row: dict[str, Any], time: str, content: str | None, **fields: Any) -> Happening:
+    text = row[content] if content else None
+    at = round(row[time].timestamp() * 1000)
+    return Happening(at, event, row["id"], content=UNSET if text is None else Raw(text.encode()), **fields)
+
+
+_TABLES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], Happening]]] = {
+    "signals": (("id", "received_at", "thing_id", "channel", "criterion", "action", "path", "value"), _request),
+    "acknowledgements": (("id", "received_at", "label", "status", "disposition", "payload"), _acknowledgement),
+    "outcomes": (("id", "decided_at", "thing_id", "status", "completed_by", "reply"), _outcome),
+    "dead_letters": (("id", "received_at", "reason"), _dead_letter),
+}

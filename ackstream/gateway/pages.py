@@ -16,8 +16,8 @@ from ackstream.gateway.errors import not_found, parameter_invalid
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.live import Live
+    from ackstream.gateway.service import Dependencies
 
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {

@@ -11,15 +11,18 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.gateway.errors import thing_not_modifiable
-from ackstream.protocol.envelopes import json_text, raw
-from ackstream.protocol.errors import thing_not_found
+from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.errors import thing_not_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.gateway.operations import Kind
-    from ackstream.protocol.access import Access
-    from ackstream.protocol.envelopes import Envelope
+    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.subscriptions import Publication
+
 
 CONDITIONS = ("condition", "live-channel-condition")
 _NOTHING = 'eq(thingId,"")'
@@ -106,3 +109,22 @@ def visible_part(access: Access, subjects: tuple[str, ...], kind: Kind, command:
 
 def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
+
+
+# -- What a subject gets to see of signals.
+
+
+def seen_by(access: Access, subjects: tuple[str, ...], signal: Publication) -> Publication | None:
+    """Return a signal as the subjects may see it, ``None`` where they may not.
+
+    Of an event that is what they may read of what has changed; commands and messages they see whole or not at all.
+    """
+    envelope = signal.envelope
+    if access is OPEN or access.may("READ", subjects, signal.thing_id, envelope.path):
+        return signal
+    if signal.stream not in ("events", "live-events") or envelope.value is UNSET:
+        return None
+    value = access.visible(subjects, signal.thing_id, envelope.path, msgspec.json.decode(envelope.value))
+    if value is UNSET:
+        return None
+    return msgspec.structs.replace(signal, envelope=msgspec.structs.replace(envelope, value=raw(value)))

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount
 
 from ackstream.client import Requester
-from ackstream.client.outcomes import Outcomes
-from ackstream.gateway.application import application
+from ackstream.client.replies import Outcomes
+from ackstream.gateway import websocket
+from ackstream.gateway.answers import on_ditto_error, on_failure, on_http_error
+from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.live import Live
+from ackstream.gateway.operations import PREFIX
+from ackstream.gateway.pages import Pages
 from ackstream.gateway.streaming import Streaming
-from ackstream.topics import ensure_topics
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ackstream.protocol.ditto.access import Access
     from ackstream.settings import Settings
+
 
 TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
 """The topics the gateway reads and writes, without the prefix."""
@@ -92,3 +102,38 @@ class Server(uvicorn.Server):
         """Stop: no new connections, an answer for everybody who waits."""
         self._exchange.interrupt()
         await super().shutdown(sockets)
+
+
+# -- The ASGI application: all routes of the gateway.
+
+
+def application(dependencies: Dependencies) -> Starlette:
+    """Return the application."""
+    return Starlette(
+        routes=[
+            *websocket.routes(dependencies),
+            Mount(PREFIX, app=Api(dependencies)),
+            *Pages(dependencies, dependencies.live).routes,
+        ],
+        exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
+    )
+
+
+# -- What every route is given.
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """The parts of one gateway.
+
+    A route asks ``authenticator.identify(connection)`` for the subjects (of an HTTP request or a WebSocket), ``access``
+    whether they may do it, and ``exchange`` for the answer. ``live`` is what the page shows, ``streaming`` what
+    WebSockets hear; ``None``: there is none.
+    """
+
+    settings: Settings
+    authenticator: Authenticator
+    access: Access
+    exchange: Exchange
+    live: Live | None = None
+    streaming: Streaming | None = None

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 from starlette.websockets import WebSocketDisconnect
 
-from ackstream.gateway.controls import read_control
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
-from ackstream.gateway.forwarding import Forwarding, Recent
-from ackstream.gateway.incoming import Incoming, Refused, read_incoming
-from ackstream.gateway.permissions import restrict, visible_part
-from ackstream.gateway.visibility import seen_by
-from ackstream.protocol.acknowledgements import write_ack
-from ackstream.protocol.defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.envelopes import Envelope, encode, error_envelope
-from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
-from ackstream.protocol.headers import CORRELATION_ID
-from ackstream.protocol.subscriptions import Drop, Subscriber, decide, weak_acks
+from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
+from ackstream.gateway.permissions import restrict, seen_by, visible_part
+from ackstream.gateway.streaming import Forwarding, RecentIds
+from ackstream.protocol.ditto.acknowledgements import write_ack
+from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
+from ackstream.protocol.ditto.errors import DittoError, label_not_unique, thing_not_found
+from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.service import Dependencies
     from ackstream.gateway.streaming import Streaming
-    from ackstream.protocol.subscriptions import Publication, Subscription
+    from ackstream.protocol.ditto.subscriptions import Publication, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 Outgoing = str | asyncio.Task[str | None]
 
 
-class Session:
+class SocketSession:
     """One client for the time of its connection."""
 
     def __init__(
@@ -76,9 +74,9 @@ class Session:
         self._given = given
         if dependencies.authenticator.required:
             self._given[ORIGINATOR] = subjects[0]
-        self._subscriber = Subscriber(frozenset(), {})
+        self._subscriber = SubscriberState(frozenset(), {})
         self._forwarding = Forwarding()
-        self._issued = Recent(_LIFETIME_SECONDS)
+        self._issued = RecentIds(_LIFETIME_SECONDS)
         self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -94,7 +92,7 @@ class Session:
         try:
             if declared is not None:
                 await asyncio.wait_for(declared, DECLARE_SECONDS)
-                self._subscriber = Subscriber(labels, {})
+                self._subscriber = SubscriberState(labels, {})
                 streaming.own(self, labels)
             self._start(self._send())
             self._start(self._receive())
@@ -143,7 +141,7 @@ class Session:
             return
         try:
             incoming = read_incoming(text, self._given, self._subscriber.labels, str(uuid.uuid4()))
-        except Refused as refused:
+        except RefusedMessage as refused:
             self._tell(refused.error, refused.envelope)
             return
         if incoming.what == "request":
@@ -159,7 +157,7 @@ class Session:
         else:
             subscriptions[stream] = wanted
             self._streaming.want(self, stream)
-        self._subscriber = Subscriber(self._subscriber.labels, subscriptions)
+        self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
     async def _ask(self, incoming: Incoming) -> None:
         command = incoming.envelope

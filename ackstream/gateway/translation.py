@@ -23,10 +23,9 @@ from ackstream.gateway.errors import (
     thing_id_differs,
     thing_id_generated,
 )
-from ackstream.protocol.decoding import UNREADABLE
-from ackstream.protocol.envelopes import JSON_CONTENT_TYPE, Envelope, raw
-from ackstream.protocol.errors import json_format_invalid, json_invalid
-from ackstream.protocol.headers import (
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
+from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
+from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -35,8 +34,9 @@ from ackstream.protocol.headers import (
     external_in,
     read_headers,
 )
-from ackstream.protocol.topics import TopicPath
-from ackstream.twin.resources import check_id
+from ackstream.protocol.ditto.things import check_id
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ _SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Query:
+class QueryParameters:
     """Query parameters; of one that comes several times all values count where it is a list, else the last."""
 
     values: tuple[tuple[str, str], ...]
@@ -81,7 +81,7 @@ class Query:
         return [piece for value in self.all(name) for piece in value.split(",") if piece]
 
 
-def read_request_headers(headers: Iterable[tuple[str, str]], query: Query) -> dict[str, Any]:
+def read_request_headers(headers: Iterable[tuple[str, str]], query: QueryParameters) -> dict[str, Any]:
     """Return a request's headers for the protocol: known ones and those that begin with ``x-``, with the parameters.
 
     :param headers: names in lower case
@@ -101,7 +101,7 @@ def read_request_headers(headers: Iterable[tuple[str, str]], query: Query) -> di
     return read_headers(taken)
 
 
-def command(match: Match, headers: dict[str, Any], query: Query, content_type: str, body: bytes) -> Envelope:
+def command(match: Match, headers: dict[str, Any], query: QueryParameters, content_type: str, body: bytes) -> Envelope:
     """Return the command or message that a request is.
 
     :param headers: as :func:`read_request_headers` returns them, with the correlation-id
@@ -144,7 +144,7 @@ def _topic(
     return TopicPath(namespace, name, "things", channel, criterion, action, subject)
 
 
-def _query(match: Match, headers: dict[str, Any], query: Query) -> Envelope:
+def _query(match: Match, headers: dict[str, Any], query: QueryParameters) -> Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
     # nothing but the twin knows several things
@@ -170,7 +170,7 @@ def _query(match: Match, headers: dict[str, Any], query: Query) -> Envelope:
     return Envelope(topic, headers, match.operation.template, raw(wanted))
 
 
-def _fields(query: Query) -> str | None:
+def _fields(query: QueryParameters) -> str | None:
     return ",".join(query.pieces("fields")) or None
 
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from starlette.routing import WebSocketRoute
 
 from ackstream.gateway import answers
-from ackstream.gateway.responses import response
-from ackstream.gateway.session import Session
-from ackstream.gateway.translation import Query, read_request_headers
-from ackstream.protocol.declarations import parse_labels
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.headers import DECLARED_ACKS
+from ackstream.gateway.answers import response
+from ackstream.gateway.session import SocketSession
+from ackstream.gateway.translation import QueryParameters, read_request_headers
+from ackstream.protocol.ditto.declarations import parse_labels
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.headers import DECLARED_ACKS
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.websockets import WebSocket
 
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.service import Dependencies
 
 PATH = "/ws/2"
 
@@ -33,12 +33,12 @@ def routes(dependencies: Dependencies) -> list[BaseRoute]:
         try:
             subjects = await dependencies.authenticator.identify(websocket)
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw]
-            given = read_request_headers(headers, Query(tuple(websocket.query_params.multi_items())))
+            given = read_request_headers(headers, QueryParameters(tuple(websocket.query_params.multi_items())))
             labels = parse_labels(given.get(DECLARED_ACKS, ()))
         except DittoError as error:
             await websocket.send_denial_response(response(answers.of_error(error, None)))
             return
         await websocket.accept()
-        await Session(websocket, dependencies, streaming, subjects, given).run(labels)
+        await SocketSession(websocket, dependencies, streaming, subjects, given).run(labels)
 
     return [WebSocketRoute(PATH, endpoint)]

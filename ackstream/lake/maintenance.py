@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from ackstream.errors import SettingsError
-from ackstream.lake import publishers, tables
+from ackstream.lake import messages, tables
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
     tables.create(spark, lake, [name])
     table = DeltaTable.forPath(spark, tables.location(lake, name))
     files_before, bytes_before = _size(table)
-    if name == publishers.TABLE:
-        publishers.prune(spark, lake)
+    if name == messages.TABLE:
+        messages.prune(spark, lake)
     table.optimize().executeCompaction()
     table.vacuum()
     files_after, bytes_after = _size(table)

@@ -17,7 +17,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, java, places, ports
+from ackstream.local import jars, java, submit
+from ackstream.local import process as local_process
 from ackstream.local.process import PidFile, detach
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Broker:
     def status(self) -> Status:
         """Look at the broker without changing anything (a stale pid file apart, which is removed)."""
         pid = self._pid_file.read()
-        answers = pid is not None and ports.answers(self._local.port)
+        answers = pid is not None and local_process.answers(self._local.port)
         return Status(pid, answers, self.bootstrap, self.data, self.log)
 
     @contextlib.contextmanager
@@ -130,18 +131,18 @@ class Broker:
             yield
 
     def _check_port(self, key: str, port: int) -> None:
-        if ports.is_free(port):
+        if local_process.is_free(port):
             return
         also = " and kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)" if key == "port" else ""
         raise LocalError(
-            f"Port {port} is in use by {ports.owner(port) or 'another program'}: stop that, or set local.{key} "
+            f"Port {port} is in use by {local_process.owner(port) or 'another program'}: stop that, or set local.{key} "
             f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
         )
 
     def _write_properties(self) -> str:
         client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"
         return (
-            f"{places.conf('broker.properties').read_text('utf-8')}\n"
+            f"{submit.conf('broker.properties').read_text('utf-8')}\n"
             "# Written at every start; changes here are lost\n"
             f"listeners=PLAINTEXT://{client},CONTROLLER://{controller}\n"
             f"advertised.listeners=PLAINTEXT://{client}\n"
@@ -210,7 +211,7 @@ def _run(
     options = [
         f"-Xmx{heap}",
         "-XX:TieredStopAtLevel=1",
-        f"-Dlog4j2.configurationFile={places.conf('log4j2.properties')}",
+        f"-Dlog4j2.configurationFile={submit.conf('log4j2.properties')}",
     ]
     return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
         [program, *options, *arguments],
@@ -226,7 +227,7 @@ def _run(
 def _kafka_version(class_path: list[Path]) -> str:
     versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
     if not versions:
-        raise LocalError(f"There is no Kafka among the broker jars of {places.conf('ivy.xml')}: restore the file.")
+        raise LocalError(f"There is no Kafka among the broker jars of {submit.conf('ivy.xml')}: restore the file.")
     return versions[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 import subprocess
 import zipfile
@@ -12,17 +13,20 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+from xml.etree import ElementTree as ET
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ackstream.errors import LocalError
-from ackstream.local import java, mirror, places
+from ackstream.local import java, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
+
 
 Configuration = Literal["spark", "broker"]
 """``spark``: what a Spark job needs beside Spark. ``broker``: the one-node Kafka."""
@@ -90,15 +94,15 @@ def spark_home() -> Path:
 
 def _listing(configuration: Configuration) -> Path:
     """Name the listing of this very ``ivy.xml``: checkouts with other versions share the cache."""
-    digest = hashlib.sha256(places.conf("ivy.xml").read_bytes()).hexdigest()[:16]
-    return places.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
+    digest = hashlib.sha256(submit.conf("ivy.xml").read_bytes()).hexdigest()[:16]
+    return submit.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
 def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console | None) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
     command: list[str | Path] = [
-        program, "-Xmx256m", f"-Dackstream.cache={cache}", *mirror.java_options(), "-jar", _ivy_jar(),
-        "-settings", places.conf("ivysettings.xml"), "-ivy", places.conf("ivy.xml"), "-confs", configuration,
+        program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
+        "-settings", submit.conf("ivysettings.xml"), "-ivy", submit.conf("ivy.xml"), "-confs", configuration,
         "-types", "jar", "bundle", "-cachepath", class_path,
     ]  # fmt: skip
     problem = ""
@@ -192,3 +196,58 @@ def _write(path: Path, content: bytes) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(content)
     part.replace(path)
+
+
+# -- How this machine reaches Maven Central: straight, through a mirror of ``~/.m2/settings.xml``, or through a proxy.
+
+
+def java_options(environment: Mapping[str, str] | None = None, maven_settings: Path | None = None) -> list[str]:
+    """Return the ``-D`` options that tell Java and ``conf/ivysettings.xml`` about the mirror and the proxy.
+
+    :param environment: the environment variables; ``None`` takes the process's
+    :param maven_settings: Maven's user settings; ``None`` takes ``~/.m2/settings.xml``
+    :raises LocalError: the settings are not XML
+    """
+    environment = os.environ if environment is None else environment
+    options = list(_proxy(environment))
+    if root := _mirror_of_central(maven_settings or Path.home() / ".m2" / "settings.xml"):
+        options += ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={root}"]
+    return options
+
+
+def _proxy(environment: Mapping[str, str]) -> Iterator[str]:
+    """Java does not read the proxy variables that every other program reads."""
+    for scheme in ("http", "https"):
+        text = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
+        if text:
+            url = urlsplit(text if "//" in text else f"//{text}")
+            yield f"-D{scheme}.proxyHost={url.hostname}"
+            yield f"-D{scheme}.proxyPort={url.port or 80}"
+    if direct := environment.get("no_proxy") or environment.get("NO_PROXY"):
+        hosts = [host.strip() for host in direct.split(",") if host.strip()]
+        yield "-Dhttp.nonProxyHosts=" + "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
+
+
+def _mirror_of_central(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        document = ET.parse(path).getroot()  # noqa: S314 - the user's own Maven settings
+    except ET.ParseError as error:
+        raise LocalError(f"Maven's settings {path} are not XML ({error}): correct the file.") from None
+    for element in document.iter():
+        if _local_name(element) == "mirror":
+            fields = {_local_name(child): (child.text or "").strip() for child in element}
+            if fields.get("blocked") != "true" and _covers_central(fields.get("mirrorOf", "")):
+                return fields.get("url") or None
+    return None
+
+
+def _covers_central(mirror_of: str) -> bool:
+    """Maven's pattern list: names, ``*``, ``external:*``, and exclusions with ``!``."""
+    patterns = {pattern.strip() for pattern in mirror_of.split(",")}
+    return "!central" not in patterns and bool(patterns & {"central", "*", "external:*"})
+
+
+def _local_name(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]

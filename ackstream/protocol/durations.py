@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.errors import DittoError, grouped, timeout_invalid
+from ackstream.protocol.ditto.errors import DittoError, grouped, timeout_invalid
 
 __all__ = ["LONG_MAX", "Duration", "grouped"]
 

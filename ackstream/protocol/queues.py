@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ackstream.protocol.app_acks import Outcome
-from ackstream.protocol.decoding import decoded
+from ackstream.protocol.json import decoded
+from ackstream.protocol.readers import SampleOutcome
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are for queues."""
@@ -41,7 +41,7 @@ class Bind(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", ta
     consumer: str
     session: Session
     backlog: Annotated[int, Meta(ge=1)] | None = None
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[SampleOutcome, ...] = ()
 
 
 class Alive(msgspec.Struct, frozen=True, tag_field="type", tag="queue_alive"):
@@ -60,17 +60,17 @@ class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
     session: Session
 
 
-class Settle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
+class SettleMessages(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
     """I have decided about these messages."""
 
     queue: str
     consumer: str
     session: Session
     messages: tuple[str, ...]
-    outcome: Outcome = "accepted"
+    outcome: SampleOutcome = "accepted"
 
 
-ConsumerRecord: TypeAlias = Bind | Alive | Unbind | Settle
+ConsumerRecord: TypeAlias = Bind | Alive | Unbind | SettleMessages
 
 # -- what it hears
 
@@ -92,7 +92,7 @@ class Bound(msgspec.Struct, frozen=True, tag_field="type", tag="bound"):
     session_ms: int
 
 
-class Delivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
+class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
     """A message is yours until you settle it, or its lease or your session ends.
 
     :ivar message: its id in the queue
@@ -127,7 +127,7 @@ class NotSettled(msgspec.Struct, frozen=True, tag_field="type", tag="not_settled
     session: int
     number: int
     message: str
-    outcome: Outcome
+    outcome: SampleOutcome
     reason: Refusal
 
 
@@ -140,7 +140,7 @@ class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
     reason: UnboundReason
 
 
-ServiceRecord: TypeAlias = Bound | Delivered | NotSettled | Unbound
+ServiceRecord: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
 
 _consumer_decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
 _service_decoder: msgspec.json.Decoder[ServiceRecord] = msgspec.json.Decoder(ServiceRecord)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.jobs.twin.job import _ROWS, TwinFold, columns
 from ackstream.lake import things
-from ackstream.twin.query import _ROWS, Twin, columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
-    from ackstream.twin.batch import Row
+    from ackstream.jobs.twin.batch import Row
 
 
-class MergingTwin(Twin):
+class MergingTwin(TwinFold):
     """Everything as the product does it, but for the commit."""
 
     def _append(self, spark: SparkSession, rows: Sequence[Row], query_id: str, batch: int) -> None:  # noqa: ARG002

@@ -10,21 +10,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client import connection
-from ackstream.client.reader import Reader
-from ackstream.delivery.settle.rules import RequiredRole, SettleRules
-from ackstream.delivery.settle.settled import REPORTS, STORED, DeliveryRow, ReportRecord
-from ackstream.delivery.settle.shard import Shard
-from ackstream.protocol import stored
-from ackstream.publishing.acks import encode_ack
-from ackstream.publishing.persist.facts import Fact
-from ackstream.publishing.persist.ledger import fold
-from ackstream.publishing.persist.verdicts import Entitlement, Rules
+from ackstream.jobs.persist.account import fold
+from ackstream.jobs.persist.admission import Entitlement, Rules
+from ackstream.jobs.persist.columns import Fact
+from ackstream.jobs.settle.output import REPORTS, STORED, DeliveryRow, ReportRecord
+from ackstream.jobs.settle.shard import SettleShard
+from ackstream.jobs.settle.state import RequiredRole, SettleRules
+from ackstream.kafka import clients
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol import messages
+from ackstream.protocol.messages import encode_ack
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ackstream.publishing.persist.account import Ledger
+    from ackstream.jobs.persist.account import Ledger
     from ackstream.settings import Kafka
 
 TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")
@@ -45,7 +45,7 @@ class Acknowledging:
         self._kafka = kafka
         self._rules = Rules(entitlements=(Entitlement(("*",), ("[!s]*", "")),))
         rules = SettleRules(tuple(RequiredRole(role, quorum) for role, quorum in required.items()), shards=SHARDS)
-        self._shards = [Shard(rules, index) for index in range(SHARDS)]
+        self._shards = [SettleShard(rules, index) for index in range(SHARDS)]
         self._ledgers: dict[str, Ledger] = {}
         self._facts: list[Fact] = []
         self._reports: list[ReportRecord] = []
@@ -53,11 +53,11 @@ class Acknowledging:
         self._watermark = 0
         self._stop = threading.Event()
         self._sources = {kafka.topic("stored"): STORED, kafka.topic("app-acks"): REPORTS}
-        consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        connection.subscribe_at_end(consumer, kafka, kafka.topic("messages"), *self._sources)
-        self._reader = Reader(consumer, self._stop)
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        clients.subscribe_at_end(consumer, kafka, kafka.topic("messages"), *self._sources)
+        self._reader = TopicReader(consumer, self._stop)
         self._answers = kafka.topic("publisher-acks")
-        self._producer = connection.connect_producer(kafka, self._answers, delivery_timeout=30)
+        self._producer = clients.connect_producer(kafka, self._answers, delivery_timeout=30)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -99,7 +99,7 @@ class Acknowledging:
         for client, ack in result.acks:
             self._producer.send(self._answers, encode_ack(ack), client.encode())
         for record in result.stored:
-            self._producer.send(self._kafka.topic("stored"), stored.write(record), record.client.encode())
+            self._producer.send(self._kafka.topic("stored"), messages.write_stored(record), record.client.encode())
 
     def _settle(self) -> None:
         taken, self._reports = self._reports, []

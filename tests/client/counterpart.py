@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, TopicPartition
 
-from ackstream.client import connection
-from ackstream.client.reader import Reader
-from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
-from ackstream.protocol.envelopes import decode, encode
+from ackstream.kafka import clients
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.envelopes import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,10 +68,10 @@ class Counterpart:
         self._answer = answer
         self._replies = replies or kafka.topic("replies")
         self._stop = threading.Event()
-        consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        connection.subscribe_at_end(consumer, kafka, kafka.topic(topic))
-        self._reader = Reader(consumer, self._stop)
-        self.producer = connection.connect_producer(kafka, self._replies, delivery_timeout=120)
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        clients.subscribe_at_end(consumer, kafka, kafka.topic(topic))
+        self._reader = TopicReader(consumer, self._stop)
+        self.producer = clients.connect_producer(kafka, self._replies, delivery_timeout=120)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -81,7 +81,7 @@ class Counterpart:
     def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
-        connection.close_producer(self.producer, 5)
+        clients.close_producer(self.producer, 5)
         self._reader.consumer.close()
 
     def write(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:

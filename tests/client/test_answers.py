@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from ackstream.client import Ack, After, Response
-from ackstream.client.answers import failure, messages
-from ackstream.protocol.acknowledgements import read_ack
-from ackstream.protocol.envelopes import decode, encode
-from ackstream.protocol.errors import DittoError, thing_not_found
+from ackstream.client.signals import failure, messages
+from ackstream.protocol.ditto.acknowledgements import read_ack
+from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.errors import DittoError, thing_not_found
 from tests.client.test_signal import read
 
 LIVE = "org.acme/lamp/things/live/messages/dim"

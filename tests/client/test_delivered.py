@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.answers import Ack, After, Response
-from ackstream.client.delivered import Delivered, Open
-from ackstream.client.progress import Work
-from ackstream.protocol.envelopes import Envelope
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.topics import TopicPath
+from ackstream.client.outbox import Work
+from ackstream.client.signals import Ack, After, Delivered, OpenDelivery, Response
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.topics import TopicPath
 
 
 class Worker:
@@ -33,9 +32,9 @@ class Worker:
         work.remaining -= 1
 
 
-def delivered(*labels: str) -> tuple[Delivered, Open, Worker, Work]:
+def delivered(*labels: str) -> tuple[Delivered, OpenDelivery, Worker, Work]:
     worker, work = Worker(), Work(7)
-    opened = Open(worker, work, labels)  # type: ignore[arg-type]
+    opened = OpenDelivery(worker, work, labels)  # type: ignore[arg-type]
     topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
     signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, opened)  # noqa: FBT003
     return signal, opened, worker, work

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import labels
-from ackstream.client.closing import Closing
-from ackstream.client.declarer import Declaration
 from ackstream.client.errors import UnreachableError
-from ackstream.client.labels import AGAIN_SECONDS, Labels
-from ackstream.protocol.errors import DittoError, label_not_unique
+from ackstream.client.labels import REDECLARE_SECONDS, Declaration, Labels
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.errors import DittoError, label_not_unique
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def test_lost_labels_are_declared_again_and_again_until_they_are_held(stack: Exi
     declaration.held = False
     found.keep(100.0)
     assert found.held == frozenset()
-    found.keep(100.0 + AGAIN_SECONDS - 0.1)
+    found.keep(100.0 + REDECLARE_SECONDS - 0.1)
     assert len(Declarer.answers) == 1
-    found.keep(100.0 + AGAIN_SECONDS)
+    found.keep(100.0 + REDECLARE_SECONDS)
     assert found.held == WANTED

@@ -4,8 +4,8 @@ import pytest
 
 from ackstream.client.bookmarks import MemoryBookmarks
 from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
-from ackstream.publishing.acks import Ack
-from ackstream.publishing.queries.positions import Position, bookmark
+from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.queries import Position, bookmark
 
 
 def _stream(
@@ -27,9 +27,9 @@ def _take(stream: MessageStream, *messages: Message) -> None:
 def test_a_query_ends_with_its_last_acknowledgement() -> None:
     stream = _stream("completed stats")
     _take(stream, _message(2, "sow"), _message(1, "sow"))
-    stream.told("1", Ack(ack_type="completed", cid="c1"))
+    stream.told("1", CommandAck(ack_type="completed", cid="c1"))
     assert not stream.over
-    stream.told("2", Ack(ack_type="stats", cid="c1", matches=2))
+    stream.told("2", CommandAck(ack_type="stats", cid="c1", matches=2))
     assert [message.value for message in stream] == [b"2", b"1"]
     assert stream.stats.matches == 2
     assert stream.over
@@ -41,7 +41,7 @@ def test_what_a_batch_brings_again_is_dropped() -> None:
         _take(query, _message(2, "sow"), _message(1, "sow"))
         _take(live, _message(1), _message(3))
     _take(live, _message(4))
-    query.told("1", Ack(ack_type="completed", cid="c1"))
+    query.told("1", CommandAck(ack_type="completed", cid="c1"))
     live.end()
     assert [message.value for message in query] == [b"2", b"1"]
     assert [message.value for message in live] == [b"1", b"3", b"4"]
@@ -68,7 +68,7 @@ def test_of_the_bookmarks_the_last_one_is_kept() -> None:
     stream = _stream(live=True, bookmarks=store)
     for number in (7, 9):
         mark = bookmark(Position(number, 0, 0), "orders")
-        stream.told("1", Ack(ack_type="persisted", sub_id="s", bookmark=mark))
+        stream.told("1", CommandAck(ack_type="persisted", sub_id="s", bookmark=mark))
     assert stream.wait("persisted", 0).bookmark == mark == store.most_recent("s")
     assert len(stream.acks) == 1
 

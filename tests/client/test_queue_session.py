@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -5,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.queue_session import QueueSession
-from ackstream.delivery.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
-from ackstream.protocol.queues import Alive, Bind, Bound, Delivered, NotSettled, Settle, Unbind, Unbound
+from ackstream.client.queue_session import AckBatch, AckBatches, AckMode, QueueSession, after_handler, takes_call
+from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 if TYPE_CHECKING:
     from ackstream.protocol.queues import ServiceRecord
+
 
 BIND = Bind("q", "A", 7, None, ("failed",))
 BOUND = Bound("q", "A", 7, 1, 10, 0, 30_000)
 
 
-def _delivered(number: int, message: str = "m", count: int = 1, **more: Any) -> Delivered:
-    return Delivered(**{"queue": "q", "session": 7} | more, consumer="A", number=number, message=message,
+def _delivered(number: int, message: str = "m", count: int = 1, **more: Any) -> MessageDelivered:
+    return MessageDelivered(**{"queue": "q", "session": 7} | more, consumer="A", number=number, message=message,
                      topic="messages", partition=0, offset=0, batch=0, count=count)  # fmt: skip
 
 
@@ -51,14 +54,14 @@ def test_a_copy_of_a_delivery_is_never_seen_and_a_redelivery_is() -> None:
 
 
 @pytest.mark.parametrize("record", [_delivered(2, queue="other"), _delivered(2, session=6)])
-def test_what_is_for_another_queue_or_session_is_passed_over(record: Delivered) -> None:
+def test_what_is_for_another_queue_or_session_is_passed_over(record: MessageDelivered) -> None:
     assert _session(BOUND).hear(record) is None
 
 
 def test_a_settlement_is_said_once() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery)
-    assert list(session.settle(delivery, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+    assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
     assert list(session.settle(delivery, "failed", 0)) == []
 
 
@@ -67,7 +70,7 @@ def test_a_message_that_comes_again_may_be_settled_again() -> None:
     session = _session(BOUND, first)
     list(session.settle(first, "failed", 0))
     session.hear(again)
-    assert list(session.settle(again, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+    assert list(session.settle(again, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
 
 
 def test_acceptances_go_together_and_failures_alone_and_at_once() -> None:
@@ -77,16 +80,18 @@ def test_acceptances_go_together_and_failures_alone_and_at_once() -> None:
     _due(session, 0)
     said = [list(session.settle(one, "accepted", at)) for at, one in enumerate(deliveries[:3])]
     assert said == [[], [], []]
-    assert list(session.settle(deliveries[3], "failed", 10)) == [Settle("q", "A", 7, ("m5",), "failed")]
-    assert list(session.settle(deliveries[4], "accepted", 20)) == [Settle("q", "A", 7, ("m2", "m3", "m4", "m6"))]
+    assert list(session.settle(deliveries[3], "failed", 10)) == [SettleMessages("q", "A", 7, ("m5",), "failed")]
+    assert list(session.settle(deliveries[4], "accepted", 20)) == [
+        SettleMessages("q", "A", 7, ("m2", "m3", "m4", "m6"))
+    ]
     list(session.settle(deliveries[5], "accepted", 30))
-    assert [_due(session, now) for now in (1_029, 1_030)] == [[], [Settle("q", "A", 7, ("m7",))]]
+    assert [_due(session, now) for now in (1_029, 1_030)] == [[], [SettleMessages("q", "A", 7, ("m7",))]]
 
 
 def test_a_batch_shrinks_to_the_backlog_that_was_granted() -> None:
     delivery = _delivered(2)
     session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000), delivery, ack_batch=10)
-    assert list(session.settle(delivery, "accepted", 0)) == [Settle("q", "A", 7, ("m",))]
+    assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
 
 
 def test_an_outcome_that_was_not_declared_is_refused_and_the_message_stays() -> None:
@@ -111,7 +116,7 @@ def test_the_last_words_are_what_was_accepted_then_goodbye() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery, ack_batch=4)
     list(session.settle(delivery, "accepted", 0))
-    assert list(session.end()) == [Settle("q", "A", 7, ("m",)), Unbind("q", "A", 7)]
+    assert list(session.end()) == [SettleMessages("q", "A", 7, ("m",)), Unbind("q", "A", 7)]
     assert list(session.end()) == []
     assert list(_session(Unbound("q", "A", 7, "lost")).end()) == []
 
@@ -129,3 +134,55 @@ def test_everything_is_counted() -> None:
 def test_batches_that_might_never_be_full_are_refused() -> None:
     with pytest.raises(InconsistentQosError, match="more than 0 ms"):
         _session(ack_batch=2, ack_timeout_ms=0)
+
+
+def test_acknowledgements_go_together_when_the_batch_is_full() -> None:
+    batches = AckBatches(3)
+    assert [batches.add(message, 0) for message in "abcd"] == [None, None, AckBatch(("a", "b", "c")), None]
+
+
+def test_or_when_the_oldest_has_waited_long_enough() -> None:
+    batches = AckBatches(10, 1_000)
+    for at, message in enumerate("abcd"):
+        batches.add(message, at * 10)
+    assert (batches.deadline, batches.due(999)) == (1_000, None)
+    assert batches.due(1_000) == AckBatch(("a", "b", "c", "d"))
+    assert (batches.deadline, batches.due(5_000)) == (None, None)
+
+
+def test_another_outcome_goes_at_once_alone() -> None:
+    batches = AckBatches(10)
+    batches.add("a", 0)
+    assert batches.add("b", 1, "failed") == AckBatch(("b",), "failed")
+    assert batches.flush() == AckBatch(("a",))
+    assert batches.flush() is None
+
+
+@pytest.mark.parametrize(("granted", "size"), [(2, 2), (9, 3), (0, 3)])
+def test_a_batch_is_never_larger_than_the_granted_backlog(granted: int, size: int) -> None:
+    batches = AckBatches(3)
+    batches.grant(granted)
+    sent = [batches.add(str(number), 0) for number in range(size)]
+    assert [entry is not None for entry in sent] == [False] * (size - 1) + [True]
+
+
+@pytest.mark.parametrize(("size", "timeout"), [(0, 1_000), (2, 0), (2, -1)])
+def test_a_batch_that_might_never_go_is_refused(size: int, timeout: int) -> None:
+    with pytest.raises(InconsistentQosError, match="more than 0 ms for more than 1"):
+        AckBatches(size, timeout)
+
+
+@pytest.mark.parametrize(
+    ("mode", "returned", "raised"),
+    [("client", None, None), ("auto", "accepted", None), ("auto-cancel", "accepted", "failed")],
+)
+def test_what_the_end_of_a_handler_means(mode: AckMode, returned: str | None, raised: str | None) -> None:
+    assert after_handler(mode, raised=False) == returned
+    assert after_handler(mode, raised=True) == raised
+
+
+def test_the_applications_calls_count_where_nobody_else_acknowledges() -> None:
+    assert takes_call("client", "rejected")
+    assert not takes_call("auto", "accepted")
+    with pytest.raises(OutcomeNotEnabledError, match="cannot be settled as failed"):
+        takes_call("auto", "failed")

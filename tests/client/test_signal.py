@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.client.signal import Signal, read_signal
-from ackstream.protocol.errors import DittoError
+from ackstream.client.signals import Signal, read_signal
+from ackstream.protocol.ditto.errors import DittoError
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance.scenarios import Scenario, check
+from tests.conformance.scenarios import Scenario, check
 
 EXPLICIT: dict[str, Any] = {"ack_kind": "APPLICATION_EXPLICIT"}
 

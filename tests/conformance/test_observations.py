@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance.scenarios.observations import Counted, Lines, Series, Span, Stream, matches, plain
+from tests.conformance.scenarios.observations import Counted, Lines, Series, Span, Stream, matches, plain
 
 
 @pytest.mark.parametrize(

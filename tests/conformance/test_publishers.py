@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance.scenarios import Scenario, Uncovered, check
+from tests.conformance.scenarios import Scenario, Uncovered, check
 
 Json = dict[str, Any]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance import Failure, main, scenarios
-from ackstream.conformance.scenarios import Interpreter, Scenario, Uncovered, check
+from ackstream.conformance import Failure
+from tests.conformance import scenarios
+from tests.conformance.scenarios import Interpreter, Scenario, Uncovered, check
 
 FILES = Path(__file__).parent.parent / "vectors" / "scenarios"
 
@@ -80,41 +81,3 @@ def test_an_exception_is_the_result_of_its_scenario() -> None:
     outcome = check(_scenario(when=[{"op": "add"}]))
     assert isinstance(outcome, Failure)
     assert outcome.actual == {"exception": "KeyError: 'n'"}
-
-
-def _write(path: Path, *entries: Any) -> Path:
-    path.write_text(json.dumps(entries), encoding="utf-8")
-    return path
-
-
-GOOD = {"id": "TEST-1", "given": {}, "when": [{"op": "add", "n": 2}], "expect": {"sum": 2}}
-
-
-def test_the_command_says_which_scenarios_it_does_not_cover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    odd = GOOD | {"id": "TEST-2", "when": [{"op": "multiply"}]}
-    assert main([_write(tmp_path / "test.json", GOOD, odd)]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "test.json: 1 passed, 0 failed, 1 uncovered",
-        "  TEST-2",
-        "    not known: op multiply",
-    ]
-
-
-def test_of_a_directory_json_files_without_scenarios_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _write(tmp_path / "test.json", GOOD)
-    _write(tmp_path / "prose.json", {"id": "x", "given": "a label", "expect": "an error"})
-    (tmp_path / "broken.json").write_text("[", encoding="utf-8")
-    assert main([tmp_path]) == 0
-    assert capsys.readouterr().out == "test.json: 1 passed, 0 failed, 0 uncovered\n"
-
-
-@pytest.mark.parametrize("text", ["{}", "[5]", "[", '[{"id": "x"}]'])
-def test_a_json_file_that_holds_no_scenarios_gives_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    file = tmp_path / "odd.json"
-    file.write_text(text, encoding="utf-8")
-    assert main([file]) == 1
-    assert capsys.readouterr().err.startswith(f"{file} is no file of scenarios: it must be one JSON array")

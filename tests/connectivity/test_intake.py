@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import json
@@ -5,15 +7,94 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connections import Source
-from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.messages import ExternalMessage
-from ackstream.connectivity.replies import Failure
-from ackstream.protocol.settlement import Answer
-from tests.prose import each
+from ackstream.connectivity.inbound import Refused
+from ackstream.connectivity.intake import (
+    IDLE_SECONDS,
+    Collector,
+    Intake,
+    SourceFailure,
+    published_error,
+    published_reply,
+    response_kind,
+    verdict,
+)
+from ackstream.connectivity.transport import ExternalMessage
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack, write_acks
+from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
+from ackstream.protocol.ditto.errors import label_not_declared, thing_not_found
+from ackstream.protocol.ditto.settlement import SettlementAnswer
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.settings.connections import ReplyTarget, Source
+from tests.prose import each, prose
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.messages import Outgoing
+    from ackstream.connectivity.transport import OutgoingMessage
+
+
+def collected(expected: int | None, *answers: SettlementAnswer | SourceFailure | None, after: float = 0.0) -> Any:
+    collector = Collector(0.0)
+    if expected is not None:
+        collector.expect(expected, 0.0)
+    for answer in answers:
+        collector.receive(answer, 0.0)
+    return collector.settlement(after)
+
+
+@each("settlement", "collector-")
+def test_prose_collected_answers(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    answers = [SettlementAnswer((each["status"],), live="live" in each["kind"]) for each in given_["responses"]]
+    idle = IDLE_SECONDS if given_.get("collector") == "timed out" else 0.0
+    assert collected(given_["expectedCount"], *answers, after=idle) == expect["settlement"]
+    assert (collected(given_["expectedCount"], *answers) is not None) is expect["allArrived"]
+    assert [answer.statuses[0] for answer in answers if answer.failed] == expect["failed"]
+
+
+@each("settlement", "consumer-")
+def test_prose_consumed_messages(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    outcome = given_["outcome"]
+    answer: SettlementAnswer | SourceFailure = SettlementAnswer((outcome["status"],))
+    if outcome["kind"].startswith("error"):
+        answer = SourceFailure(outcome["status"])
+    assert collected(len(given_["requested"]), answer) == expect["settlement"]
+
+
+def test_prose_other_weak_ack_settles() -> None:
+    assert "other-weak-ack" in prose("settlement")
+    assert collected(1, SettlementAnswer((200,))) == "settle"
+
+
+def test_nothing_awaited_settles_at_once() -> None:
+    assert collected(0) == "settle"
+
+
+@pytest.mark.parametrize("answers", [[], [SettlementAnswer((204,))]])
+def test_as_long_as_something_may_come_nothing_is_decided(answers: list[SettlementAnswer]) -> None:
+    assert collected(2, *answers, after=IDLE_SECONDS - 1) is None
+    assert collected(2, *answers, after=IDLE_SECONDS) == "reject-with-redelivery"
+
+
+def test_news_prolong_the_wait() -> None:
+    collector = Collector(0.0)
+    collector.expect(2, 10.0)
+    collector.receive(SettlementAnswer((204,)), 90.0)
+    assert collector.settlement(IDLE_SECONDS + 80) is None
+    collector.receive(SettlementAnswer((204,)), 180.0)
+    assert collector.settlement(180.0) == "settle"
+
+
+def test_what_will_never_come_is_not_waited_for() -> None:
+    assert collected(2, None) == "reject-with-redelivery"
+    assert collected(2, SettlementAnswer((404,)), None) == "reject-without-redelivery"
+
+
+@pytest.mark.parametrize(
+    ("status", "settlement"),
+    [(412, "settle"), (404, "reject-without-redelivery"), (503, "reject-with-redelivery")],
+)
+def test_an_error_decides_at_once(status: int, settlement: str) -> None:
+    assert collected(3, SourceFailure(status), SettlementAnswer((204,))) == settlement
+    assert collected(None, SourceFailure(status)) == settlement
+
 
 COMMAND = {"topic": "org.acme/lamp/things/twin/commands/modify", "headers": {}, "path": "/attributes/x", "value": 1}
 
@@ -23,7 +104,7 @@ class Other:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.published: list[Outgoing] = []
+        self.published: list[OutgoingMessage] = []
 
     def ask(self, asked: Any, *, redelivered: bool, replied: Any, received: Any) -> None:
         self.asked.append((asked, redelivered, replied, received))
@@ -31,7 +112,7 @@ class Other:
     def relay(self, envelope: Any, received: Any) -> None:
         self.asked.append((envelope, False, None, received))
 
-    def publish(self, message: Outgoing, done: Any) -> None:
+    def publish(self, message: OutgoingMessage, done: Any) -> None:
         self.published.append(message)
         done(ConnectionError("as if"))
 
@@ -53,7 +134,7 @@ class Taken:
 
         self.intake.take(ExternalMessage(identity, {}, data), done, **options)
 
-    def answer(self, index: int, answer: Answer | Failure | None) -> None:
+    def answer(self, index: int, answer: SettlementAnswer | SourceFailure | None) -> None:
         self.other.asked[index][3](answer)
         self.intake.turn()
 
@@ -63,17 +144,17 @@ def test_a_message_is_settled_when_its_answer_is_there() -> None:
     taken.take("one")
     taken.intake.turn()
     assert taken.settled == {}
-    taken.answer(0, Answer((204,)))
+    taken.answer(0, SettlementAnswer((204,)))
     assert taken.settled == {"one": "settle"}
 
 
 @pytest.mark.parametrize(
     ("answers", "settlement"),
     [
-        ([Answer((204,)), Answer((204,))], "settle"),
-        ([Answer((204,)), Answer((404,))], "reject-without-redelivery"),
-        ([Answer((204,)), None], "reject-with-redelivery"),
-        ([Failure(503)], "reject-with-redelivery"),
+        ([SettlementAnswer((204,)), SettlementAnswer((204,))], "settle"),
+        ([SettlementAnswer((204,)), SettlementAnswer((404,))], "reject-without-redelivery"),
+        ([SettlementAnswer((204,)), None], "reject-with-redelivery"),
+        ([SourceFailure(503)], "reject-with-redelivery"),
     ],
 )
 def test_a_message_of_several_signals_waits_for_all_of_them(answers: list[Any], settlement: str) -> None:
@@ -128,7 +209,7 @@ def test_prose_beyond_the_limit_there_is_no_room(given_: dict[str, Any], expect:
         assert taken.intake.room == 200 - number
         taken.take(str(number))
     assert taken.intake.room == 0
-    taken.answer(7, Answer((204,)))
+    taken.answer(7, SettlementAnswer((204,)))
     assert (taken.intake.room, taken.settled) == (1, {"7": "settle"})
 
 
@@ -143,5 +224,102 @@ def test_what_comes_after_the_end_counts_for_nothing() -> None:
     taken = Taken()
     taken.take("one")
     taken.intake.forget()
-    taken.answer(0, Answer((204,)))
+    taken.answer(0, SettlementAnswer((204,)))
     assert taken.settled == {}
+
+
+THING = "org.acme:lamp"
+
+
+def aggregate(*statuses: int) -> Envelope:
+    acks = [Acknowledgement(f"ack-{number}", status) for number, status in enumerate(statuses)]
+    return write_acks(acks, thing_id=THING, channel="twin", headers={"correlation-id": "mine#1", "device": "7"})
+
+
+def response(status: int = 204, channel: str = "twin") -> Envelope:
+    topic = TopicPath.parse(f"org.acme/lamp/things/{channel}/commands/modify")
+    return Envelope(topic, {"correlation-id": "mine#1"}, "/attributes/x", status=status)
+
+
+ERROR = error_envelope(thing_not_found(THING), thing_id=THING, channel="twin", headers={"correlation-id": "mine#1"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (response(), "response"),
+        (response(404, "live"), "response"),
+        (aggregate(200, 204), "response"),
+        (aggregate(200), "response"),
+        (aggregate(200, 404), "nack"),
+        (aggregate(408), "nack"),
+        (write_ack(Acknowledgement("my-ack", 200), THING), "response"),
+        (write_ack(Acknowledgement("my-ack", 304), THING), "nack"),
+        (ERROR, "error"),
+    ],
+)
+def test_a_reply_target_gets_the_kinds_it_expects(answer: Envelope, kind: Any) -> None:
+    assert response_kind(answer) == kind
+    for expected in ("response", "error", "nack"):
+        target = ReplyTarget(address="answers", expected=(expected,))
+        assert (published_reply(answer, {}, target, "plant") is not None) is (expected == kind)
+    assert published_reply(answer, {}, None, "plant") is None
+
+
+def test_nacks_are_not_published_unless_they_are_listed() -> None:
+    target = ReplyTarget(address="answers")
+    assert published_reply(aggregate(200, 424), {}, target, "plant") is None
+    assert published_reply(ERROR, {}, target, "plant") is not None
+
+
+def test_the_reply_has_the_request_s_correlation_id_and_the_mapped_headers() -> None:
+    target = ReplyTarget(
+        address="answers/{{ header:reply-key }}",
+        header_mapping={"device": "{{ header:device }}", "thing": "{{ thing:id }}", "none": "{{ header:none }}"},
+    )
+    found = published_reply(aggregate(200), {"correlation-id": "mine", "reply-key": "k"}, target, "plant")
+    assert found is not None
+    assert found.address == "answers/k"
+    assert found.headers == {
+        "content-type": "application/vnd.eclipse.ditto+json",
+        "correlation-id": "mine",
+        "ditto-connection-id": "plant",
+        "device": "7",
+        "thing": THING,
+    }
+    assert decode(found.payload).headers["correlation-id"] == "mine"
+
+
+def test_without_an_address_nothing_is_published() -> None:
+    target = ReplyTarget(address="answers/{{ header:none }}")
+    assert published_reply(response(), {}, target, "plant") is None
+
+
+def test_an_error_names_what_it_concerns() -> None:
+    refused = Refused(label_not_declared("x-ack"), response().topic, {"correlation-id": "mine"}, rejects=False)
+    found = published_error(refused, ReplyTarget(address="answers"), "plant")
+    assert found is not None
+    envelope = decode(found.payload)
+    assert (str(envelope.topic), envelope.status) == ("org.acme/lamp/things/twin/errors", 400)
+
+
+@pytest.mark.parametrize(
+    ("answer", "completed_by", "live", "expect"),
+    [
+        (response(), "response", False, SettlementAnswer((204,))),
+        (response(404, "live"), "response", True, SettlementAnswer((404,), live=True)),
+        (aggregate(200, 408), "timeout", False, SettlementAnswer((200, 408))),
+        (aggregate(200, 200), "acknowledgements", True, SettlementAnswer((200, 200))),
+        (ERROR, "error", False, SourceFailure(404)),
+        (ERROR, "invalid", False, SourceFailure(404)),
+        (ERROR, "timeout", True, SourceFailure(404)),
+        (ERROR, "response", True, SettlementAnswer((404,), live=True)),
+    ],
+)
+def test_what_an_answer_means_for_its_message(
+    answer: Envelope,
+    completed_by: str,
+    live: bool,  # noqa: FBT001 - a table
+    expect: SettlementAnswer | SourceFailure,
+) -> None:
+    assert verdict(answer, completed_by=completed_by, live=live) == expect

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderForPartitionError
 
-from ackstream.connectivity.kafka_source import expired, external
-from ackstream.connectivity.kafka_target import KafkaPublisher, facts
-from ackstream.protocol.errors import kafka_message_rejected
+from ackstream.connectivity.kafka import KafkaPublisher, expired, external, facts
+from ackstream.protocol.ditto.errors import kafka_message_rejected
 from tests.prose import each
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ackstream.connections import KafkaConnection
 from ackstream.connectivity.outbound import Outbound, answer_of
-from ackstream.protocol.acknowledgements import Acknowledgement, read_acks
-from ackstream.protocol.envelopes import decode
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.subscriptions import Publication, publication, weak_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_acks
+from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
+from ackstream.settings.connections import KafkaConnection
 from tests.prose import each
 
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"

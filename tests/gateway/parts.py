@@ -9,19 +9,18 @@ import httpx
 import msgspec
 from msgspec import UNSET
 
-from ackstream.client.reply import Reply
-from ackstream.gateway.application import application
+from ackstream.client.replies import Reply
 from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.dependencies import Dependencies
-from ackstream.protocol.acknowledgements import Acknowledgement, write_acks
-from ackstream.protocol.envelopes import Envelope, encode, error_envelope, raw
+from ackstream.gateway.service import Dependencies, application
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.settings import Gateway, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.client.outcomes import Outcome
-    from ackstream.protocol.errors import DittoError
+    from ackstream.client.replies import RequestOutcome
+    from ackstream.protocol.ditto.errors import DittoError
 
 URL = "http://gateway.example"
 
@@ -41,7 +40,7 @@ class Exchange:
             command.headers["correlation-id"], "r-1", envelope.status or 200, completed_by, encode(envelope), 0
         )
 
-    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> Outcome | None:
+    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> RequestOutcome | None:
         self.sent.append(command)
         self.waits.append((seconds, any_answer))
         return self._answer(command)

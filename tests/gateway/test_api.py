@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.outcomes import Outcome
-from ackstream.protocol.acknowledgements import Acknowledgement
-from ackstream.protocol.envelopes import raw
-from ackstream.protocol.errors import ack_request_timeout, command_timeout, thing_not_found
+from ackstream.client.replies import RequestOutcome
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout, thing_not_found
 from tests.gateway.parts import URL, Web, aggregate, decoded, failure, response
 from tests.prose import each, prose
 
@@ -21,7 +21,7 @@ PATCH = {"content-type": "application/merge-patch+json"}
 
 def outcome(status: int, completed_by: str, *entries: tuple[str, int], error: Any = None) -> Any:
     acks = [Acknowledgement(label, code) for label, code in entries]
-    found = Outcome(status, completed_by, acks, **({} if error is None else {"error": raw(error)}))
+    found = RequestOutcome(status, completed_by, acks, **({} if error is None else {"error": raw(error)}))
     return lambda _command: found
 
 

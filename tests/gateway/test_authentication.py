@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.passwords import hash_password, matches
+from ackstream.gateway.authentication import Authenticator, access_of, hash_password, matches
 from ackstream.settings import Gateway
 from tests.gateway.parts import Web, aggregate, decoded, response
 

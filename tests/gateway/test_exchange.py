@@ -10,12 +10,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
-from ackstream.client.outcomes import Outcome
-from ackstream.gateway.exchange import Exchange
-from ackstream.protocol.errors import DittoError
+from ackstream.client.replies import RequestOutcome
+from ackstream.gateway.exchange import CorrelationIds, Exchange
+from ackstream.protocol.ditto.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def test_an_id_that_is_free_stays_as_it_is() -> None:
+    ids = CorrelationIds(10)
+    assert [ids.free("a", 0), ids.free("b", 0)] == ["a", "b"]
+
+
+def test_an_id_that_was_used_gets_a_suffix() -> None:
+    ids = CorrelationIds(10)
+    assert [ids.free("a", 0) for _ in range(3)] == ["a", "a#0", "a#1"]
+
+
+def test_a_suffix_that_a_client_chose_itself_is_passed_over() -> None:
+    ids = CorrelationIds(10)
+    assert [ids.free("a#0", 0), ids.free("a", 0), ids.free("a", 0)] == ["a#0", "a", "a#1"]
+
+
+def test_an_id_is_free_again_when_the_service_has_forgotten_it() -> None:
+    ids = CorrelationIds(10)
+    assert [ids.free("a", 0), ids.free("a", 9.9), ids.free("a", 10)] == ["a", "a#0", "a"]
+
 
 COMMAND = Command.of("org.acme/lamp/things/twin/commands/delete", headers={"correlation-id": "c-1"})
 
@@ -96,11 +117,11 @@ def test_an_outcome_is_awaited_from_before_the_request_is_sent() -> None:
         await asyncio.sleep(0)
         expected, sent = clients.futures
         assert clients.expected == [("c-1", True)]
-        expected.set_result(Outcome(404, "error"))
+        expected.set_result(RequestOutcome(404, "error"))
         sent.set_result(None)
         return await waiting
 
-    assert asyncio.run(go()) == Outcome(404, "error")
+    assert asyncio.run(go()) == RequestOutcome(404, "error")
     assert clients.expected == []
 
 

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import json
@@ -6,8 +8,52 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.gateway.incoming import Incoming, Refused, read_incoming
+from ackstream.gateway.incoming import Control, Incoming, RefusedMessage, read_control, read_incoming
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.subscriptions import subscription
 from tests.prose import each
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [
+        ("EVENTS", "events"),
+        ("MESSAGES", "messages"),
+        ("LIVE-COMMANDS", "live-commands"),
+        ("LIVE-EVENTS", "live-events"),
+    ],
+)
+def test_each_stream_is_started_and_stopped_with_a_confirmation(name: str, stream: str):
+    assert read_control(f"START-SEND-{name}") == Control(stream, subscription(stream), f"START-SEND-{name}:ACK")
+    assert read_control(f"STOP-SEND-{name}") == Control(stream, None, f"STOP-SEND-{name}:ACK")
+
+
+def test_a_subscription_has_namespaces_a_filter_and_extra_fields():
+    text = (
+        "START-SEND-EVENTS?namespaces=org.acme,org.other&extraFields=attributes%2Fx,features"
+        "&filter=and(gt(attributes/x,1),like(attributes/y,%22a+b%3D*%22))"
+    )
+    assert read_control(text) == Control(
+        "events",
+        subscription(
+            "events",
+            namespaces=["org.acme", "org.other"],
+            filter='and(gt(attributes/x,1),like(attributes/y,"a b=*"))',
+            extra_fields="attributes/x,features",
+        ),
+        "START-SEND-EVENTS:ACK",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "START-SEND", "START-SEND-POLICY-ANNOUNCEMENTS", "start-send-events"])
+def test_anything_else_is_none(text: str):
+    assert read_control(text) is None
+
+
+def test_a_filter_that_cannot_be_read_is_refused():
+    with pytest.raises(DittoError):
+        read_control("START-SEND-EVENTS?filter=eq(")
+
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
@@ -21,7 +67,7 @@ def read(
 
 
 def refused(*arguments: Any, **fields: Any) -> dict[str, Any]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedMessage) as caught:
         read(*arguments, **fields)
     return caught.value.error.to_dict()
 
@@ -94,7 +140,7 @@ def test_what_is_no_request_of_a_thing_is_refused(topic: str, error: str):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\ud800"])
 def test_what_is_no_protocol_message_is_refused(text: str):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedMessage) as caught:
         read_incoming(text, {}, frozenset(), "new")
     assert (caught.value.error.status, caught.value.envelope) == (400, None)
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.correlation import ledger
 from ackstream.gateway import journal as module
-from ackstream.gateway.journal import Failure, Journal, Tally, in_order
-from ackstream.protocol.envelopes import raw
+from ackstream.gateway.journal import FailureEntry, Journal, LabelTally, in_order
+from ackstream.protocol import ledger
+from ackstream.protocol.ditto.envelopes import raw
 
 if TYPE_CHECKING:
     import pytest
@@ -68,13 +68,13 @@ def test_labels_and_parties_are_counted_with_their_latencies() -> None:
     journal = Journal(1000)
     journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
     assert journal.labels(300) == [
-        Tally("audit:kept", missing=1),
-        Tally("fleet:done", refused=1, p50=30, p95=30),
-        Tally("fleet:got", acknowledged=1, p50=10, p95=10),
+        LabelTally("audit:kept", missing=1),
+        LabelTally("fleet:done", refused=1, p50=30, p95=30),
+        LabelTally("fleet:got", acknowledged=1, p50=10, p95=10),
     ]
     assert journal.parties(300) == [
-        Tally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
-        Tally("audit", missing=1),
+        LabelTally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
+        LabelTally("audit", missing=1),
     ]
 
 
@@ -106,7 +106,7 @@ def test_the_latest_failure_comes_first() -> None:
     journal.take("good", outcome(identity="good"), 300)
     failures = journal.failures()
     assert len(failures) == module.FAILURES
-    assert failures[0] == Failure("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
+    assert failures[0] == FailureEntry("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
 
 
 def test_a_story_is_told_in_the_order_of_time() -> None:

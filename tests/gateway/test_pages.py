@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ackstream.gateway.journal import Failure, Happening, Tally
+from ackstream.gateway.feed import Lag
+from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
 from ackstream.gateway.live import Story, View
+from ackstream.gateway.meter import VERDICTS, Count
 from ackstream.gateway.operations import OPERATIONS, PREFIX
 from ackstream.gateway.pages import FILES
-from ackstream.monitor.feed import Lag
-from ackstream.monitor.meter import VERDICTS, Count
-from ackstream.protocol.envelopes import raw
+from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 
@@ -23,11 +23,11 @@ class Seen:
 
     def view(self) -> View:
         failures = [
-            Failure(f"of-{name}", thing_id, 424, "timeout", ["a:b"], 5, 6)
+            FailureEntry(f"of-{name}", thing_id, 424, "timeout", ["a:b"], 5, 6)
             for name, thing_id in (("door", "org.acme:door"), ("lamp", "org.acme:lamp"), ("nothing", None))
         ]
         counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
-        tally = Tally("a:b", 1, 2, 3, 4, 5)
+        tally = LabelTally("a:b", 1, 2, 3, 4, 5)
         return View(10, 60_000, counts, 7, 8, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], "")
 
     def story(self, correlation_id: str) -> Story:

@@ -14,17 +14,16 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from ackstream.client.declarer import Declaration
+from ackstream.client.labels import Declaration
 from ackstream.gateway import session
-from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.correlation_ids import CorrelationIds
-from ackstream.gateway.dependencies import Dependencies
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.authentication import Authenticator, access_of, hash_password
+from ackstream.gateway.exchange import CorrelationIds
+from ackstream.gateway.service import Dependencies
 from ackstream.gateway.websocket import routes
-from ackstream.protocol.envelopes import Envelope, encode, raw
-from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
-from ackstream.protocol.subscriptions import publication
-from ackstream.protocol.topics import TopicPath
+from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
+from ackstream.protocol.ditto.errors import DittoError, label_not_unique, thing_not_found
+from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings import Gateway, Settings
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ackstream.quiet import QUICK_START
+from ackstream.cli.terminal import QUICK_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Program:
         self, name: str, arguments: list[str], settings: Settings, logs: Path, more: dict[str, str] | None = None
     ) -> None:
         self.name = name
-        code = [] if arguments[0] == "-c" else ["-c", "from ackstream.cli import app; app()"]
+        code = [] if arguments[0] == "-c" else ["-c", "from ackstream.cli.main import app; app()"]
         self._command = [sys.executable, *code, *arguments]
         self._environment = environment(settings) | (more or {})
         self.log = logs / f"{name}.log"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from ackstream.publishing.acks import decode_ack
-from ackstream.publishing.persist import query
+from ackstream.jobs.persist import job
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
-from ackstream.topics import ensure_topics
 from tests.integration.system import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
 
 INTERVAL = "200ms"
 
@@ -44,7 +44,7 @@ class Persistence:
             lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
             persist=Persist.model_validate({"interval": INTERVAL, **rules}),
         )
-        ensure_topics(self.settings, query.TOPICS)
+        ensure_topics(self.settings, job.TOPICS)
         # several queries of one name need sessions of their own
         self._spark = spark.newSession()
         self._messages = self.kafka.topic("messages")
@@ -60,7 +60,7 @@ class Persistence:
         self._recorder.close()
 
     def start(self) -> None:
-        self._query = query.start(self._spark, self.settings)
+        self._query = job.start(self._spark, self.settings)
 
     def stop(self) -> None:
         self._query.stop()
@@ -73,14 +73,14 @@ class Persistence:
                 self._producer.send(self._messages, value, client.encode(), encoded)
             self._producer.flush()
 
-    def wait_for(self, client: str, cid: str) -> Ack:
+    def wait_for(self, client: str, cid: str) -> CommandAck:
         """Wait for the answer to a command."""
-        found: list[Ack] = eventually(
+        found: list[CommandAck] = eventually(
             self._query, lambda: [ack for ack, _ in self.acks(client) if ack.cid == cid], f"the answer to {cid}"
         )
         return found[0]
 
-    def acks(self, client: str) -> list[tuple[Ack, int]]:
+    def acks(self, client: str) -> list[tuple[CommandAck, int]]:
         """Return what the client was told, and when: the broker's time."""
         return [(decode_ack(record.value), record.timestamp) for record in self._read("publisher-acks", client)]
 

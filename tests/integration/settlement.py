@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from ackstream.delivery.settle import service as settle_service
-from ackstream.protocol import app_acks
-from ackstream.publishing.persist import query
+from ackstream.jobs.persist import job
+from ackstream.jobs.settle import job as settle_service
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol import readers
 from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
-from ackstream.topics import ensure_topics
 from tests.integration.persistence import INTERVAL, Recorder
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.protocol.app_acks import Answer, ConsumerRecord
+    from ackstream.protocol.readers import Answer, ConsumerRecord
 
 _numbers = count()
 
@@ -44,7 +44,7 @@ class Settlement:
             self._recorder = Recorder(self.kafka, "app-acks", "publisher-acks")
             stack.callback(self._recorder.close)
             session = spark.newSession()
-            stack.callback(query.start(session, self.settings).stop)
+            stack.callback(job.start(session, self.settings).stop)
             self._query = stack.enter_context(settle_service.running(session, self.settings))
             self._running = stack.pop_all()
 
@@ -53,12 +53,12 @@ class Settlement:
 
     def reports(self) -> list[tuple[ConsumerRecord, int]]:
         """Return what readers and writers have said, and when: the broker's time."""
-        return [(app_acks.read(record.value), record.timestamp) for record in self._recorder.read("app-acks")]
+        return [(readers.read(record.value), record.timestamp) for record in self._recorder.read("app-acks")]
 
     def answers(self) -> list[tuple[Answer, int]]:
         """Return what settle has said, and when: the broker's time."""
         read = (
-            (app_acks.read_answer(record.value), record.timestamp) for record in self._recorder.read("publisher-acks")
+            (readers.read_answer(record.value), record.timestamp) for record in self._recorder.read("publisher-acks")
         )
         return [(answer, at) for answer, at in read if answer is not None]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
-from ackstream.correlation.service import TOPICS, running
+from ackstream.jobs.correlate.job import TOPICS, running
+from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
-from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,12 +9,12 @@ import pytest
 from kafka import KafkaProducer
 from pyspark.errors import StreamingQueryException
 
-from ackstream.lake import archive
-from ackstream.lake.archive import Archive
+from ackstream.jobs.archive import job
+from ackstream.jobs.archive.job import ArchiveFold
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Archive as ArchiveSettings
 from ackstream.settings import Kafka, Lake, Settings
-from ackstream.topics import ensure_topics
 from tests.lake import records
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def rows(settings: Settings, name: str) -> list[Any]:
 
 
 def finish(spark: SparkSession, settings: Settings) -> None:
-    archive.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
+    job.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
 
 
 def test_a_query_that_is_started_again_goes_on_where_it_was(spark: SparkSession, settings: Settings) -> None:
@@ -96,10 +96,10 @@ def test_a_crash_between_the_commits_of_two_tables_leaves_no_gap_and_no_copy(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(settings, entries())
-    real = Archive._append
+    real = ArchiveFold._append
     left = {"outcomes": 2, "acknowledgements": 4}
 
-    def failing(self: Archive, table: str, *args: Any, **kwargs: Any) -> None:
+    def failing(self: ArchiveFold, table: str, *args: Any, **kwargs: Any) -> None:
         if table in left:
             left[table] -= 1
             if left[table] < 0:
@@ -107,7 +107,7 @@ def test_a_crash_between_the_commits_of_two_tables_leaves_no_gap_and_no_copy(
                 raise OSError(f"the store of {table} is away")
         real(self, table, *args, **kwargs)
 
-    monkeypatch.setattr(Archive, "_append", failing)
+    monkeypatch.setattr(ArchiveFold, "_append", failing)
     for table in ("outcomes", "acknowledgements"):
         with pytest.raises(StreamingQueryException, match=f"the store of {table} is away"):
             finish(spark, settings)

@@ -11,13 +11,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 from typer.testing import CliRunner
 
-from ackstream.cli import app
+from ackstream.cli.main import app
 from ackstream.errors import LocalError
-from ackstream.local import ports
+from ackstream.kafka.topics import TOPICS, ensure_topics
+from ackstream.local import process
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.topics import TOPICS, ensure_topics
 from tests.conftest import free_ports
 
 if TYPE_CHECKING:
@@ -130,5 +130,5 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     assert code == 0
     assert f"answers at {settings.kafka.bootstrap}" in text
     assert run("down") == (0, f"Kafka is stopped; its data stay in {settings.local.data}/kafka/data\n")
-    assert ports.is_free(settings.local.port)
+    assert process.is_free(settings.local.port)
     assert run("status")[0] == 1

@@ -26,14 +26,14 @@ from ackstream.client import (
     RequestTimeout,
     Responder,
     UnreachableError,
-    connection,
 )
+from ackstream.kafka import clients
+from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
-from ackstream.protocol.acknowledgements import read_ack
-from ackstream.protocol.envelopes import decode
-from ackstream.protocol.errors import thing_not_found
+from ackstream.protocol.ditto.acknowledgements import read_ack
+from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
 from tests.conftest import free_ports
 
@@ -311,7 +311,7 @@ def test_a_callback_may_send_but_not_wait(topics: Kafka):
 
 
 def test_replies_on_partitions_that_are_added_later_arrive(topics: Kafka, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(connection._COMMON, "metadata_max_age_ms", 300)
+    monkeypatch.setitem(clients._COMMON, "metadata_max_age_ms", 300)
     with Counterpart(topics) as job, Requester(topics) as requester:
         requester.request(LAMP)
         with KafkaAdminClient(bootstrap_servers=topics.bootstrap) as admin:

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from kafka import KafkaProducer
 
-from ackstream.client.declarer import Declarer
+from ackstream.client.labels import Declarer
 from ackstream.connectivity.connector import Connector
-from ackstream.protocol.envelopes import decode, encode
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
 from tests.integration.connections import Elsewhere, connected
 from tests.integration.jobs import environment
@@ -422,7 +422,7 @@ class Process:
         self._log = logs / "connect.log"
 
     def start(self) -> None:
-        run = [sys.executable, "-c", "from ackstream.cli import app; app()", "connect"]
+        run = [sys.executable, "-c", "from ackstream.cli.main import app; app()", "connect"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(run, stdout=log, stderr=log, env=self._environment)
 

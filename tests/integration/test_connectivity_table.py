@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.protocol.envelopes import decode
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import until
 from tests.integration.connections import Elsewhere, connected
 from tests.integration.system import System

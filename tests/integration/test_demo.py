@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ackstream.kafka.topics import admin
 from ackstream.local.broker import Broker
-from ackstream.local.ports import is_free
+from ackstream.local.process import is_free
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.topics import admin
 from tests.conftest import free_ports
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROC = Path("/proc")
 # for the slowest machine; nothing waits longer than it must
 PATIENCE_SECONDS = 300
-DEMO = [sys.executable, "-c", "from ackstream.cli import app; app()", "demo"]
+DEMO = [sys.executable, "-c", "from ackstream.cli.main import app; app()", "demo"]
 
 
 class Place:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.client import Subscriber
-from ackstream.protocol.subscriptions import subscription
+from ackstream.jobs.twin import job as twin
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Gateway, Kafka
-from ackstream.topics import ensure_topics
-from ackstream.twin import service as twin
 from tests.integration.system import System
 from tests.integration.test_gateway import LAMP, Running, check_header_table, serving
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
-from ackstream.topics import ensure_topics
+from ackstream.kafka.topics import ensure_topics
 from tests.conftest import free_ports
 from tests.integration.jobs import Job, Program
 from tests.integration.system import System, eventually

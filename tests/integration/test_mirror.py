@@ -16,16 +16,17 @@ from delta.tables import DeltaTable
 from kafka import KafkaProducer
 
 from ackstream.client.publisher import Publisher
-from ackstream.destinations import Destination
 from ackstream.errors import StartError
+from ackstream.jobs.mirror import job
+from ackstream.jobs.mirror.job import Mirror
+from ackstream.jobs.persist import job as persist_job
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.lake.schemas import DESTINATIONS
-from ackstream.protocol import replicated, stored
-from ackstream.publishing.acks import Ack, decode_ack
-from ackstream.publishing.persist import mirror, query
-from ackstream.publishing.persist.mirror import Mirror
+from ackstream.protocol import messages
+from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
-from ackstream.topics import ensure_topics
+from ackstream.settings.destinations import Destination
 from tests.integration.system import eventually, records
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.protocol.stored import Stored
+    from ackstream.protocol.messages import StoredRange
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +54,7 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
             _destination(tmp_path, "far", type="async"),
         ),
     )
-    ensure_topics(made, query.TOPICS)
+    ensure_topics(made, persist_job.TOPICS)
     return made
 
 
@@ -69,7 +70,7 @@ def _ruled(settings: Settings, **rules: Any) -> Settings:
 
 @contextmanager
 def _persisting(spark: SparkSession, settings: Settings) -> Iterator[Any]:
-    started = query.start(spark, settings)
+    started = persist_job.start(spark, settings)
     try:
         yield started
         assert started.exception() is None
@@ -85,7 +86,7 @@ def _mirroring(spark: SparkSession, settings: Settings) -> Iterator[None]:
 
     def run() -> None:
         try:
-            mirror.run(spark, settings, settings.destinations[0], stop)
+            job.run(spark, settings, settings.destinations[0], stop)
         except Exception as error:  # noqa: BLE001 - for the test's own thread
             failures.append(error)
 
@@ -104,7 +105,7 @@ def _decided(settings: Settings) -> int:
     return max((_read(record).last for record in records(settings.kafka, "stored")), default=0)
 
 
-def _told(settings: Settings) -> list[Ack]:
+def _told(settings: Settings) -> list[CommandAck]:
     return [decode_ack(record.value) for record in records(settings.kafka, "publisher-acks")]
 
 
@@ -154,13 +155,17 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
             assert publish(12)[0].result(PATIENCE).seq == 12
             eventually(running, lambda: _rows(_there(settings)) == _rows(settings.lake), "everything to be there")
     # AMPS-15: the interval of the destination is one of its own
-    reports = [record for record in records(settings.kafka, "destinations") if replicated.read(record.value).batch >= 0]
+    reports = [
+        record
+        for record in records(settings.kafka, "destinations")
+        if messages.read_replicated(record.value).batch >= 0
+    ]
     times = [record.timestamp for record in reports]
     assert all(later - earlier >= INTERVAL_MS for earlier, later in pairwise(times))
 
 
-def _read(record: Any) -> Stored:
-    return stored.read(record.value)
+def _read(record: Any) -> StoredRange:
+    return messages.read_stored(record.value)
 
 
 def _send(settings: Settings, *commands: dict[str, Any]) -> None:
@@ -228,7 +233,7 @@ def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
         Mirror(spark, settings, destination)
     tables.create(spark, settings.lake, ["messages"])
     _put(spark, settings, (0, 2), (1, 1), (2, 3))
-    monkeypatch.setattr(mirror, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(job, "ROWS_AT_ONCE", 3)
     one, other = Mirror(spark, settings, destination), Mirror(spark, settings, destination)
     assert (one.copy(), one.last) == (True, 1)
     # it was to write the same, under the same name

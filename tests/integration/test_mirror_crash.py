@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from ackstream.client.publisher import Publisher
+from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Lake, Settings
-from ackstream.topics import ensure_topics
 from tests.integration.jobs import Program, alive
 from tests.integration.system import eventually
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.connectivity.connector import Connector
-from ackstream.protocol.envelopes import decode
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import Counterpart, aggregate, until
 from tests.conftest import free_ports
 from tests.integration.connections import connected

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from ackstream.client.errors import NotEntitledError
 from ackstream.client.publisher import Publisher
+from ackstream.jobs.persist import job
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.protocol import stored
-from ackstream.publishing.persist import query
-from ackstream.publishing.reasons import NotEntitledError
+from ackstream.protocol import messages
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
-from ackstream.topics import ensure_topics
 from tests.integration.system import eventually, records
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
 
@@ -34,13 +34,13 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
     rules = Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),))  # type: ignore[arg-type]
     made = Settings(kafka=kafka, lake=lake, persist=rules)
-    ensure_topics(made, query.TOPICS)
+    ensure_topics(made, job.TOPICS)
     return made
 
 
 @pytest.fixture
 def running(spark: SparkSession, settings: Settings) -> Iterator[Any]:
-    started = query.start(spark, settings)
+    started = job.start(spark, settings)
     yield started
     started.stop()
 
@@ -53,7 +53,7 @@ def _rows(spark: SparkSession, settings: Settings) -> list[tuple[Any, ...]]:
 def test_the_example_of_the_document_on_the_running_system(
     spark: SparkSession, settings: Settings, running: Any
 ) -> None:
-    acks: list[Ack] = []
+    acks: list[CommandAck] = []
     with Publisher(settings.kafka, client="p1", on_ack=acks.append, conflation_ms=10) as publisher:
         assert publisher.effective_conflation_ms == 100
         futures = [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
@@ -77,7 +77,7 @@ def test_the_example_of_the_document_on_the_running_system(
 
 def _relied_on(settings: Settings) -> tuple[int, list[tuple[int, int]]]:
     """Return up to where the records on ``stored`` go, without a gap, and which runs of them are not there."""
-    found = [stored.read(record.value) for record in records(settings.kafka, "stored")]
+    found = [messages.read_stored(record.value) for record in records(settings.kafka, "stored")]
     assert [record.first for record in found] == [1, *[record.last + 1 for record in found]][: len(found)]
     return found[-1].last if found else 0, [run for record in found for run in record.refused]
 
@@ -89,13 +89,13 @@ def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
         for number in range(50):
             publisher.publish(b"%d" % number, topic="open", key=b"k", headers=[("colour", b"red")])
         publisher.publish_flush(PATIENCE)
-    query.start(spark, settings, available_now=True).awaitTermination()
+    job.start(spark, settings, available_now=True).awaitTermination()
     first = _rows(spark, settings)
     assert [value for *_, value in first] == [b"%d" % number for number in range(50)]
     again = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
     )
-    query.start(spark, again, available_now=True).awaitTermination()
+    job.start(spark, again, available_now=True).awaitTermination()
     assert _rows(spark, settings) == first
     row = tables.read(spark, settings.lake, "messages").first()
     assert (row.subject, bytes(row.key), row.headers[0].name, bytes(row.headers[0].value)) == (
@@ -111,19 +111,19 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
             publisher.publish(value).result(PATIENCE)
 
     publish(b"first")
-    query.start(spark, settings, available_now=True).awaitTermination()
+    job.start(spark, settings, available_now=True).awaitTermination()
     publish(b"second")
     with monkeypatch.context() as patch:
 
         def die(*_: object) -> None:
             raise RuntimeError("the moment before the messages are committed")
 
-        patch.setattr(query.Persist, "_append_messages", die)
+        patch.setattr(job.PersistFold, "_append_messages", die)
         with pytest.raises(StreamingQueryException):
-            query.start(spark, settings, available_now=True).awaitTermination()
+            job.start(spark, settings, available_now=True).awaitTermination()
     assert tables.read(spark, settings.lake, "publishers").agg({"batch": "max"}).first()[0] == 1
     again = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
     )
-    query.start(spark, again, available_now=True).awaitTermination()
+    job.start(spark, again, available_now=True).awaitTermination()
     assert [value for *_, value in _rows(spark, settings)] == [b"first", b"second"]

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from ackstream.client.store import SqliteMessages
+from ackstream.client.storage import SqliteMessages
+from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
-from ackstream.publishing.acks import decode_ack
+from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.topics import ensure_topics
 from tests.conftest import free_ports
 from tests.integration.jobs import Program, alive
 from tests.integration.system import System, eventually

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import connection
-from ackstream.client.errors import StoreError, TakenOverError
+from ackstream.client.errors import MessageTooLargeError, NotEntitledError, StoreError, TakenOverError
+from ackstream.client.publish_window import GapError, SequenceError, WindowError
 from ackstream.client.publisher import Publisher
 from ackstream.client.receipts import (
     AcknowledgementTimeout,
@@ -23,12 +23,10 @@ from ackstream.client.receipts import (
     Receipt,
     WouldBlockError,
 )
-from ackstream.publishing.acks import Ack, encode_ack
-from ackstream.publishing.reasons import MessageTooLargeError, NotEntitledError
-from ackstream.publishing.store import GapError, SequenceError
-from ackstream.publishing.window import WindowError
+from ackstream.kafka import clients
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,9 +55,9 @@ class Service:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._acks = kafka.topic("publisher-acks")
-        self._consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        connection.subscribe_at_end(self._consumer, kafka, kafka.topic("messages"))
-        self._producer = connection.connect_producer(kafka, self._acks, delivery_timeout=PATIENCE)
+        self._consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        clients.subscribe_at_end(self._consumer, kafka, kafka.topic("messages"))
+        self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=PATIENCE)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -69,13 +67,13 @@ class Service:
         self._consumer.close(autocommit=False)
         self._producer.close()
 
-    def answer(self, client: str, *acks: Ack) -> None:
+    def answer(self, client: str, *acks: CommandAck) -> None:
         for ack in acks:
             self._producer.send(self._acks, encode_ack(ack), client.encode()).get(PATIENCE)
 
     def persisted(self, client: str, seq: int, reason: str | None = None) -> None:
         status = "success" if reason is None else "failure"
-        self.answer(client, Ack(ack_type="persisted", status=status, client=client, seq=seq, reason=reason))
+        self.answer(client, CommandAck(ack_type="persisted", status=status, client=client, seq=seq, reason=reason))
 
     def wait_for(self, count: int) -> list[tuple[str, int, bytes]]:
         with self._changed:
@@ -96,7 +94,8 @@ class Service:
                 last = self.last.get(client, int(headers.get("first", 1)) - 1)
                 position = len(self.logons)
                 self.answer(
-                    client, Ack(ack_type="processed", client=client, cid=headers["cid"], seq=last, bookmark=position)
+                    client,
+                    CommandAck(ack_type="processed", client=client, cid=headers["cid"], seq=last, bookmark=position),
                 )
             return
         with self._changed:
@@ -130,7 +129,7 @@ def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
 
 
 def test_merged_acks_end_the_futures_of_all_messages_they_are_about(topics: Kafka, service: Service) -> None:
-    raw: list[Ack] = []
+    raw: list[CommandAck] = []
     failed: list[FailedMessage] = []
     with _publisher(topics, on_ack=raw.append, on_failed_write=failed.append) as publisher:
         futures = [publisher.publish(b"%d" % seq, key=b"k", context=seq) for seq in range(1, 6)]
@@ -264,7 +263,7 @@ def test_a_second_publisher_of_the_same_name_ends_the_first(topics: Kafka, servi
 
 def test_an_older_logon_that_is_told_again_ends_nobody(topics: Kafka, service: Service) -> None:
     with _publisher(topics) as publisher:
-        service.answer("p1", Ack(ack_type="processed", client="p1", cid="logon-old", bookmark=0))
+        service.answer("p1", CommandAck(ack_type="processed", client="p1", cid="logon-old", bookmark=0))
         future = publisher.publish(b"x")
         service.persisted("p1", 1)
         assert future.result(PATIENCE).seq == 1
@@ -283,7 +282,7 @@ def test_a_number_that_is_not_the_next_is_refused(topics: Kafka, service: Servic
 def test_what_cannot_be_sent_is_refused_before_it_has_a_number(topics: Kafka) -> None:
     with _publisher(topics, stage="accepted") as publisher:
         with pytest.raises(MessageTooLargeError):
-            publisher.publish(b"x" * connection.MAX_RECORD_BYTES)
+            publisher.publish(b"x" * clients.MAX_RECORD_BYTES)
         assert publisher.statistics.published == 0
 
 

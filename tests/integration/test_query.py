@@ -14,24 +14,24 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
-from ackstream.client.errors import TakenOverError
-from ackstream.client.message_stream import CommandTimeout
-from ackstream.client.publisher import Publisher
-from ackstream.client.query_client import QueryClient
-from ackstream.client.query_link import QueryLink
-from ackstream.publishing.acks import decode_ack
-from ackstream.publishing.persist import query
-from ackstream.publishing.queries import service
-from ackstream.publishing.queries.positions import parse
-from ackstream.publishing.reasons import (
+from ackstream.client.errors import (
     BadFilterError,
     InvalidBookmarkError,
     InvalidTopicError,
     NotSupportedError,
     RefusedError,
+    TakenOverError,
 )
+from ackstream.client.message_stream import CommandTimeout
+from ackstream.client.publisher import Publisher
+from ackstream.client.query_client import QueryClient
+from ackstream.client.query_link import QueryLink
+from ackstream.jobs.persist import job
+from ackstream.jobs.query import job as query_job
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.messages import decode_ack
+from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
-from ackstream.topics import ensure_topics
 from tests.integration.system import eventually
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ackstream.client.message_stream import Message, MessageStream
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
 
@@ -61,10 +61,10 @@ class System:
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
         self.kafka = kafka
-        ensure_topics(self.settings, {*query.TOPICS, *service.TOPICS})
+        ensure_topics(self.settings, {*job.TOPICS, *query_job.TOPICS})
         self.spark = spark
-        self.persist = query.start(spark, self.settings)
-        self.query = service.start(spark, self.settings)
+        self.persist = job.start(spark, self.settings)
+        self.query = query_job.start(spark, self.settings)
         self._publisher = Publisher(kafka, client="p1")
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class System:
 
     def restart(self) -> None:
         self.query.stop()
-        self.query = service.start(self.spark, self.settings)
+        self.query = query_job.start(self.spark, self.settings)
 
     def publish(self, topic: str, values: Iterable[Any], *, keyed: bool = False) -> None:
         for value in values:
@@ -101,7 +101,7 @@ class System:
         finally:
             consumer.close()
 
-    def acks(self, client: str) -> list[Ack]:
+    def acks(self, client: str) -> list[CommandAck]:
         """Return all acknowledgements for a client."""
         records = self.records("query-results", client)
         return [decode_ack(record.value) for record in records if dict(record.headers)["command"] == b"ack"]
@@ -196,7 +196,7 @@ def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_n
         eventually(system.query, lambda: stream.wait("persisted").bookmark != before, "a later bookmark")
         newest = stream.wait("persisted").bookmark
     kept = SqliteBookmarks(store, "reader")
-    assert parse(kept.most_recent("mine")) >= parse(str(newest))
+    assert parse_bookmark(kept.most_recent("mine")) >= parse_bookmark(str(newest))
     kept.close()
 
 
@@ -266,7 +266,7 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
 
 
 def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
-    ensure_topics(Settings(kafka=kafka), service.TOPICS)
+    ensure_topics(Settings(kafka=kafka), query_job.TOPICS)
     link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE, on_ack=None)
     try:
         with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
@@ -337,9 +337,9 @@ def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(
     frame = system.spark.createDataFrame(rows, COLUMNS).selectExpr(
         "topic", "partition", "offset", "timestamp_millis(1) AS timestamp", "key", "value", "headers"
     )
-    service.Service(system.settings).write(frame, 0, "crashed")
+    query_job.QueryFold(system.settings).write(frame, 0, "crashed")
     system.publish(topic, [{"n": 2}])
-    service.Service(system.settings).write(frame, 0, "crashed")
+    query_job.QueryFold(system.settings).write(frame, 0, "crashed")
     told = [(record.headers, record.value) for record in system.records("query-results", "crashed")]
     assert told[: len(told) // 2] == told[len(told) // 2 :]
     assert system.seen("crashed", "again")[: len(told) // 2] == [

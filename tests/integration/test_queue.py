@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import TopicPartition
 
-from ackstream.client import connection
 from ackstream.client.errors import BindTimeout, MessageGoneError, UnknownQueueError
-from ackstream.client.fetching import Fetcher
 from ackstream.client.publisher import Publisher
 from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.delivery.errors import NotConnectedError, OutcomeNotEnabledError
-from ackstream.delivery.queues.service import TOPICS, running
+from ackstream.client.queue_link import Fetcher
+from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.jobs.persist import job as persist
+from ackstream.jobs.queues.job import TOPICS, running
+from ackstream.kafka import clients
+from ackstream.kafka.topics import admin, ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, Settle, Unbind, Unbound
-from ackstream.publishing.persist import query as persist
-from ackstream.queues import QueueBackoff, QueueSettings
+from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
-from ackstream.topics import admin, ensure_topics
+from ackstream.settings.queues import QueueBackoff, QueueSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.queue_message import QueueMessage
+    from ackstream.client.queue_link import QueueMessage
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,7 @@ class System:
         self.settings = settings
         self.kafka = settings.kafka
         self._publisher = Publisher(self.kafka, client="p", ack_timeout=30.0)
-        self._producer = connection.connect_producer(self.kafka, None, delivery_timeout=30)
+        self._producer = clients.connect_producer(self.kafka, None, delivery_timeout=30)
         self._queues = ExitStack()
         self.start()
 
@@ -96,7 +96,7 @@ class System:
     def close(self) -> None:
         self.stop()
         self._publisher.close()
-        connection.close_producer(self._producer, 1)
+        clients.close_producer(self._producer, 1)
 
     def publish(
         self, queue: str, *values: str, stored: bool = False, headers: tuple[tuple[str, bytes], ...] = ()
@@ -139,7 +139,7 @@ class System:
 
 @contextmanager
 def _reading(kafka: Kafka, topic: str) -> Iterator[Callable[[], list[Any]]]:
-    consumer = connection.connect_consumer(kafka, None, auto_offset_reset="earliest")
+    consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
     name = kafka.topic(topic)
     consumer.assign([TopicPartition(name, number) for number in consumer.partitions_for_topic(name)])
     consumer.seek_to_beginning()
@@ -384,7 +384,7 @@ def amps_37_another_may_settle_where_the_queue_allows_it(system: System) -> None
     with system.consumer("strict") as strict, system.consumer("sublet") as sublet:
         for consumer, queue in ((strict, "strict"), (sublet, "sublet")):
             (message,) = _take(consumer, 1)
-            system.say(Settle(queue, "B", 0, (message.id,)))
+            system.say(SettleMessages(queue, "B", 0, (message.id,)))
         assert _values(_take(sublet, 1)) == ["2"]
         wait_until(lambda: any(event.event == "refused" for event in system.events("strict")))
         assert strict.receive(0.5) is None

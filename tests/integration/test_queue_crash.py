@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import Publisher, QueueConsumer
-from ackstream.delivery.queues.service import TOPICS
+from ackstream.jobs.persist import job as persist
+from ackstream.jobs.queues.job import TOPICS
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.publishing.persist import query as persist
 from ackstream.settings import Lake, Persist, Settings
-from ackstream.topics import ensure_topics
 from tests.integration.jobs import Program
 from tests.integration.test_queue import wait_until
 

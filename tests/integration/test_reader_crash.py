@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable
 
 from ackstream.client import Publisher
-from ackstream.delivery.readers.qos import WriterQos
-from ackstream.protocol import app_acks
-from ackstream.protocol.app_acks import AppAck, AppAckConf
-from ackstream.topics import ensure_topics
+from ackstream.client.readers.qos import WriterQos
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol import readers
+from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.integration.jobs import Program, alive
 from tests.integration.system import PATIENCE_SECONDS, System, eventually
 
@@ -106,8 +106,8 @@ def test_every_role_processes_everything_and_nothing_confirmed_comes_again(kafka
             future.result()
         for program in programs.values():
             program.kill()
-        reports = [app_acks.read(record.value) for record in system.records("app-acks")]
-        answers = [app_acks.read_answer(record.value) for record in system.records("publisher-acks")]
+        reports = [readers.read(record.value) for record in system.records("app-acks")]
+        answers = [readers.read_answer(record.value) for record in system.records("publisher-acks")]
 
     confirmed = {(conf.reader, conf.writer, conf.epoch, conf.count) for conf in answers if isinstance(conf, AppAckConf)}
     acks = [

@@ -9,9 +9,9 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from ackstream.client.publisher import Publisher
+from ackstream.client.readers.qos import ReaderQos, WriterQos
+from ackstream.client.readers.sample_reader import SampleReader
 from ackstream.client.receipts import ReaderTimeout
-from ackstream.client.sample_reader import SampleReader
-from ackstream.delivery.readers.qos import ReaderQos, WriterQos
 from tests.integration.settlement import Settlement
 from tests.integration.system import PATIENCE_SECONDS
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.samples import Sample
-    from ackstream.delivery.readers.publications import Callback
+    from ackstream.client.reader_acks import Callback
+    from ackstream.client.readers.samples import Sample
 
 pytestmark = pytest.mark.integration
 

@@ -13,20 +13,20 @@ import pytest
 
 from ackstream.client.errors import ReaderClosedError, SettleTimeout, TakenOverError
 from ackstream.client.publisher import Publisher
+from ackstream.client.readers.qos import ReaderQos, WriterQos
+from ackstream.client.readers.sample_reader import SampleReader
+from ackstream.client.readers.samples import Sample
 from ackstream.client.receipts import ReaderTimeout
-from ackstream.client.sample_reader import SampleReader
-from ackstream.client.samples import Sample
-from ackstream.delivery.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
-from ackstream.delivery.readers.qos import ReaderQos, WriterQos
+from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
+from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 from tests.client.acknowledging import TOPICS, Acknowledging
 from tests.integration.system import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackstream.delivery.readers.publications import Callback
+    from ackstream.client.reader_acks import Callback
 
 pytestmark = pytest.mark.integration
 

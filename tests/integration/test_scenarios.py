@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ackstream.conformance.scenarios import Scenario
-from ackstream.conformance.scenarios.observations import matches, plain
+from tests.conformance.scenarios import Scenario
+from tests.conformance.scenarios.observations import matches, plain
 from tests.integration.persistence import Persistence, Silence
 from tests.integration.scenarios import stores, windows, wire
 from tests.integration.scenarios.patience import patient

@@ -11,11 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer
 
-from ackstream import sink
-from ackstream.delivery.settle.service import TOPICS, check, running
 from ackstream.errors import StartError
-from ackstream.protocol import app_acks, stored
-from ackstream.protocol.app_acks import (
+from ackstream.jobs.settle.job import TOPICS, check, running
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol import messages, readers
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import (
     AckInterval,
     AppAck,
     AppAckConf,
@@ -30,9 +31,8 @@ from ackstream.protocol.app_acks import (
     WriterState,
     read_answer,
 )
-from ackstream.protocol.stored import Stored
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
-from ackstream.topics import ensure_topics
+from ackstream.spark import kafka as spark_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,12 +64,12 @@ class System:
         self._consumer.close()
 
     def stored(self, writer: str, first: int, last: int, *refused: tuple[int, int]) -> None:
-        self._send("stored", writer, stored.write(Stored(writer, first, last, 0, refused)))
+        self._send("stored", writer, messages.write_stored(StoredRange(writer, first, last, 0, refused)))
 
     def say(self, *records: Any) -> None:
         for record in records:
             by = record.writer if isinstance(record, WriterAsks) else record.reader
-            self._send("app-acks", by, app_acks.write(record))
+            self._send("app-acks", by, readers.write(record))
 
     def raw(self, key: str, value: bytes | None, topic: str = "app-acks") -> None:
         self._send(topic, key, value)
@@ -266,7 +266,7 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
     with closing(System(settings)) as system:
         system.say(_ack("A", "w1", 2, (1, 4)), _ack("A", "w1", 1, (1, 1)))
         with monkeypatch.context() as patched, running(spark, settings) as query:
-            patched.setattr(sink, "write", fail)
+            patched.setattr(spark_kafka, "write", fail)
             with pytest.raises(Exception, match="the broker is away"):
                 query.awaitTermination(PATIENCE)
         committed = system.rows("deliveries")

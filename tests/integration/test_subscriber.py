@@ -11,11 +11,11 @@ import pytest
 from kafka import KafkaProducer
 
 from ackstream.client import Ack, Delivered, Response, Subscriber
-from ackstream.client.declarer import Declarer
-from ackstream.protocol.errors import DittoError, thing_not_found
-from ackstream.protocol.subscriptions import subscription
+from ackstream.client.labels import Declarer
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.errors import DittoError, thing_not_found
+from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import until, whole
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from ackstream.errors import LocalError, StartError
+from ackstream.kafka.topics import TOPICS, admin, check_timestamp_type, ensure_topics
 from ackstream.settings import Kafka, Settings
-from ackstream.topics import TOPICS, admin, check_timestamp_type, ensure_topics
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
+from ackstream.jobs.twin import job as twin_index
+from ackstream.jobs.twin import job as twin_job
+from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Twin
-from ackstream.topics import ensure_topics
-from ackstream.twin import indexing, query, service
 from tests.integration.jobs import Job
 from tests.integration.system import System, eventually
 
@@ -37,7 +38,7 @@ def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
 def twin_system(kafka: Kafka, path: Path, **correlate: Any) -> System:
     system = System(kafka, path, **correlate)
     system.settings = system.settings.model_copy(update={"twin": Twin(index_trigger="1 second")})
-    ensure_topics(system.settings, service.TOPICS)
+    ensure_topics(system.settings, twin_job.TOPICS)
     return system
 
 
@@ -70,7 +71,7 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
         {**command("retrieve", "found", "/search/things", {"filter": 'eq(attributes/city,"Bonn")'}),
          "topic": "_/_/things/twin/commands/retrieve"},
     ]  # fmt: skip
-    with system.correlate(spark) as correlate, service.running(spark, system.settings) as (twin, index):
+    with system.correlate(spark) as correlate, twin_job.running(spark, system.settings) as (twin, index):
         for body in [b"garbage", {"topic": "org.acme/lamp/things/live/messages/x", "path": "/"}, *sent]:
             system.send("signals", body)
         system.send("signals", command("retrieve", "json"), {"correlation-id": b"\xff"})
@@ -111,7 +112,7 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
     spark: SparkSession, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.send("signals", command("create", "first", value={"attributes": {"n": 0}}))
-    real, said = query.send, []
+    real, said = twin_job.send, []
 
     def recording(*arguments: Any) -> None:
         said.append(arguments[-1])
@@ -121,11 +122,11 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
         recording(*arguments)
         raise OSError("killed before Spark's own commit")
 
-    monkeypatch.setattr(query, "send", recording)
-    with service.running(spark, system.settings) as (twin, index):
+    monkeypatch.setattr(twin_job, "send", recording)
+    with twin_job.running(spark, system.settings) as (twin, index):
         eventually(twin, lambda: rows(system.settings, "things"), "the thing")
         said.clear()
-        monkeypatch.setattr(query, "send", dying)
+        monkeypatch.setattr(twin_job, "send", dying)
         for number in range(5):
             system.post("signals", command("modify", f"change-{number}", "/attributes/n", number))
             system.post("signals", command("create", f"refused-{number}", value={}))
@@ -135,8 +136,8 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
         # the index may be ahead of the twin
         eventually(index, lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index")
     first = said.pop()
-    monkeypatch.setattr(query, "send", recording)
-    with service.running(spark, system.settings) as (twin, _):
+    monkeypatch.setattr(twin_job, "send", recording)
+    with twin_job.running(spark, system.settings) as (twin, _):
         eventually(twin, lambda: len({row["revision"] for row in rows(system.settings, "thing_events")}) == 6, "all")
         eventually(twin, lambda: sum(map(len, said)) >= 15, "all answers")
     assert first == said[0]
@@ -156,14 +157,14 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
 
     system.send("signals", command("create", "made", value={}, requested_acks=["search-persisted"]))
     with monkeypatch.context() as patch:
-        patch.setattr(indexing.search, "merge", failing)
+        patch.setattr(twin_index.search, "merge", failing)
         with (
-            service.running(spark, system.settings) as (_, index),
+            twin_job.running(spark, system.settings) as (_, index),
             pytest.raises(StreamingQueryException, match="the store is away"),
         ):
             index.awaitTermination(60)
         assert told() == [500]
-    with service.running(spark, system.settings) as (twin, _):
+    with twin_job.running(spark, system.settings) as (twin, _):
         eventually(twin, lambda: told() == [500, 204], "the second try")
     assert len(rows(system.settings, "things_search")) == 2
 

@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Gateway, Settings
-from ackstream.topics import ensure_topics
 from tests.client.counterpart import Counterpart, until, whole
 from tests.integration.test_gateway import serving
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from websockets.sync.client import connect
 
-from ackstream.protocol.labels import TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from tests.integration.test_gateway_twin import running_with_twin
 from tests.integration.test_websocket import Client
 from tests.prose import prose

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.correlation import ledger
+from ackstream.protocol import ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ import deltalake
 import pytest
 
 from ackstream.errors import SettingsError, StartError
+from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance, tables
-from ackstream.lake.archive import Archive
 from ackstream.settings import Lake, Settings
 from tests.lake import records
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: Lake) -> None:
     tables.create(spark, lake)
-    running = Archive(lake)
+    running = ArchiveFold(lake)
     for batch in range(3):
         running.write(records.frame(spark, [records.outcome(batch, batch)], batch), batch, "query")
     (report,) = maintenance.maintain(spark, Settings(lake=lake), ["outcomes"])

@@ -4,8 +4,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ackstream.correlation import ledger
 from ackstream.lake import schemas
+from ackstream.protocol import ledger
 
 STRUCTS = {
     "signal": (ledger.SignalRow, schemas.LEDGER_SIGNAL),

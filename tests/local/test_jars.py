@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import fcntl
@@ -12,11 +14,12 @@ import pytest
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, places
+from ackstream.local import jars, submit
 from tests.local.programs import java_home
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 # Stands for Ivy: every run takes the next step of the plan and is counted; what it prints is Ivy's own text
 IVY = """
@@ -125,7 +128,7 @@ def test_other_versions_in_ivy_xml_are_another_listing(ivy: Ivy, tmp_path: Path,
     ivy.plan("whole", "whole")
     jars.resolve("spark")
     (tmp_path / "ivy.xml").write_text("<ivy-module/>")
-    monkeypatch.setattr(places, "conf", lambda name: tmp_path / name)
+    monkeypatch.setattr(submit, "conf", lambda name: tmp_path / name)
     assert jars.present("spark") == []
     jars.resolve("spark")
     assert ivy.left == []
@@ -231,8 +234,8 @@ def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "</mirrors></settings>"
     )
     (tmp_path / "ivy.xml").write_text(IVY_XML)
-    real = places.conf
-    monkeypatch.setattr(places, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
+    real = submit.conf
+    monkeypatch.setattr(submit, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
     assert not cache.exists()
     return directory
 
@@ -269,3 +272,49 @@ def test_a_download_cut_off_by_a_kill_is_taken_up_again(repository: Path, cache:
     next(cache.glob("listing-*")).unlink()
     assert jars.resolve("spark") == [jar]
     assert jar.read_bytes() == (repository / "part-1.0.jar").read_bytes()
+
+
+URL = "https://mirror.example/maven"
+SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>
+  <mirror><id>other</id><mirrorOf>jcenter</mirrorOf><url>https://wrong.example</url></mirror>
+  <mirror><id>blocker</id><mirrorOf>*</mirrorOf><url>http://0.0.0.0/</url><blocked>true</blocked></mirror>
+  <mirror><id>ours</id><mirrorOf>{pattern}</mirrorOf><url>{url}</url></mirror>
+</mirrors></settings>"""
+
+
+@pytest.mark.parametrize("pattern", ["central", "*", "external:*", "spring, central", "*,!internal"])
+def test_a_mirror_of_central_is_taken_from_mavens_settings(tmp_path: Path, pattern: str):
+    path = tmp_path / "settings.xml"
+    path.write_text(SETTINGS.format(pattern=pattern, url=URL))
+    assert jars.java_options({}, path) == ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={URL}"]
+
+
+@pytest.mark.parametrize("pattern", ["", "external:http:*", "*,!central", "centralized"])
+def test_a_mirror_of_something_else_is_passed_over(tmp_path: Path, pattern: str):
+    path = tmp_path / "settings.xml"
+    path.write_text(SETTINGS.format(pattern=pattern, url=URL))
+    assert jars.java_options({}, path) == []
+
+
+def test_without_settings_of_maven_central_is_reached_straight(tmp_path: Path):
+    assert jars.java_options({}, tmp_path / "settings.xml") == []
+
+
+def test_settings_of_maven_that_are_not_xml_are_named(tmp_path: Path):
+    path = tmp_path / "settings.xml"
+    path.write_text("<settings>")
+    with pytest.raises(LocalError, match=rf"^Maven's settings {path} are not XML \(.*\): correct the file\.$"):
+        jars.java_options({}, path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({"https_proxy": "http://proxy:3128"}, ["-Dhttps.proxyHost=proxy", "-Dhttps.proxyPort=3128"]),
+        ({"HTTP_PROXY": "proxy:8080"}, ["-Dhttp.proxyHost=proxy", "-Dhttp.proxyPort=8080"]),
+        ({"https_proxy": "http://proxy"}, ["-Dhttps.proxyHost=proxy", "-Dhttps.proxyPort=80"]),
+        ({"no_proxy": "localhost, .corp,"}, ["-Dhttp.nonProxyHosts=localhost|*.corp"]),
+    ],
+)
+def test_the_proxy_of_the_environment_is_told_to_java(tmp_path: Path, environment: dict[str, str], options: list[str]):
+    assert jars.java_options(environment, tmp_path / "settings.xml") == options

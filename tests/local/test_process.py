@@ -1,19 +1,66 @@
+""""""
+
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ackstream.local import process
 from ackstream.local.process import PidFile, command_line
+from tests.conftest import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0"])
+def taken(request: pytest.FixtureRequest) -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind((request.param, 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_where_nobody_listens_is_free():
+    (port,) = free_ports(1)
+    assert process.is_free(port)
+    assert not process.answers(port)
+
+
+def test_a_port_where_somebody_listens_is_not_free(taken: int):
+    assert not process.is_free(taken)
+    assert process.answers(taken)
+
+
+def test_the_program_that_has_a_port_is_named(taken: int):
+    assert str(os.getpid()) in str(process.owner(taken))
+
+
+def test_a_free_port_has_no_owner():
+    (port,) = free_ports(1)
+    assert process.owner(port) is None
+
+
+@pytest.mark.parametrize(("printed", "owner"), [("4711\n4712\n", 4711), ("", None)])
+def test_where_there_is_no_proc_lsof_is_asked(monkeypatch: pytest.MonkeyPatch, printed: str, owner: int | None):
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/sbin/lsof")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
+    assert process._owner_by_lsof(9092) == owner
+
+
+def test_without_lsof_either_the_owner_is_not_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert process._owner_by_lsof(9092) is None
+
 
 OBEDIENT = "print(flush=True); sys.stdin.read()"
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import os
@@ -7,8 +9,47 @@ from pathlib import Path
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, places, submit
+from ackstream.local import jars, submit
 from ackstream.settings import Settings, Spark
+
+
+def test_a_checkout_keeps_conf_and_jobs_beside_the_package():
+    assert submit.installation_root() == Path(__file__).parents[2]
+    assert submit.conf("ivy.xml").is_file()
+    assert submit.entry_point("correlate").is_file()
+
+
+def test_a_wheel_keeps_them_in_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "_data").mkdir()
+    monkeypatch.setattr(submit, "PACKAGE", tmp_path)
+    assert submit.installation_root() == tmp_path / "_data"
+
+
+def test_an_installation_without_its_files_is_told():
+    with pytest.raises(LocalError, match=r"nothing\.xml is missing from the installation of ackstream: install"):
+        submit.conf("nothing.xml")
+
+
+def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submit, "installation_root", lambda: tmp_path)
+    with pytest.raises(LocalError, match=r"There is no job 'twin'; the jobs in .* are: none\.$"):
+        submit.entry_point("twin")
+    (tmp_path / "jobs").mkdir()
+    for name in ("correlate.py", "archive.py"):
+        (tmp_path / "jobs" / name).touch()
+    with pytest.raises(LocalError, match=r"are: archive, correlate\.$"):
+        submit.entry_point("twin")
+
+
+@pytest.mark.parametrize(
+    ("xdg", "expected"),
+    [("/var/cache/me", "/var/cache/me/ackstream"), ("", "{home}/.cache/ackstream"), ("x", "{home}/.cache/ackstream")],
+)
+def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xdg: str, expected: str):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    assert str(submit.cache()) == expected.format(home=tmp_path)
+
 
 JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
 
@@ -26,11 +67,11 @@ def test_the_line_holds_everything_that_spark_needs():
         *("--name", "ackstream correlate"),
         *("--master", "spark://host:7077"),
         *("--driver-memory", "3g"),
-        *("--properties-file", str(places.conf("spark-defaults.conf"))),
+        *("--properties-file", str(submit.conf("spark-defaults.conf"))),
         *("--jars", "/jars/one.jar,/jars/two.jar"),
         *("--conf", "spark.a=1 2"),
         *("--conf", "spark.b==x"),
-        str(places.job("correlate")),
+        str(submit.entry_point("correlate")),
         "an",
         "argument",
     ]  # fmt: skip

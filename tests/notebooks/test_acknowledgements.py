@@ -12,8 +12,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import tables
-from ackstream.lake.archive import Archive
 from ackstream.settings import Lake
 from tests.lake import records
 
@@ -76,7 +76,7 @@ def outputs(notebook: Any, kind: str) -> list[Any]:
 def test_it_shows_its_four_plots(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(path=str(tmp_path / "lake"))
     tables.create(spark, lake)
-    Archive(lake).write(records.frame(spark, small_day()), 0, "query")
+    ArchiveFold(lake).write(records.frame(spark, small_day()), 0, "query")
     executed = execute(tmp_path / "lake", monkeypatch)
     plots = [base64.b64decode(plot) for plot in outputs(executed, "image/png")]
     assert len(plots) == 4

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Alive, Bind, Bound, Delivered, NotSettled, Settle, Unbind, Unbound
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from ackstream.protocol.queues import Alive, Bind, Bound, Delivered, NotSettled,
         Bind("q", "A", 1, 10, ("failed", "rejected")),
         Alive("q", "A", 1),
         Unbind("q", "A", 1),
-        Settle("q", "A", 1, ("messages-0-7",), "failed"),
+        SettleMessages("q", "A", 1, ("messages-0-7",), "failed"),
     ],
 )
 def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.ConsumerRecord) -> None:
@@ -26,7 +26,7 @@ def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.ConsumerR
     "record",
     [
         Bound("q", "A", 1, 1, 10, 60_000, 30_000),
-        Delivered("q", "A", 1, 2, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
+        MessageDelivered("q", "A", 1, 2, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
         NotSettled("q", "A", 1, 3, "messages-0-7", "failed", "not-held"),
         Unbound("q", "A", 1, "lost"),
     ],
@@ -60,5 +60,5 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
 
 
 def test_a_first_delivery_is_no_redelivery() -> None:
-    first, second = (Delivered("q", "A", 1, 2, "m", "messages", 0, 7, 3, count) for count in (1, 2))
+    first, second = (MessageDelivered("q", "A", 1, 2, "m", "messages", 0, 7, 3, count) for count in (1, 2))
     assert (first.redelivered, second.redelivered) == (False, True)

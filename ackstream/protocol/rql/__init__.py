@@ -18,10 +18,11 @@ from ackstream.protocol.rql.nodes import (
     Placeholder,
     Value,
     leaves,
+    to_dict,
+    to_text,
 )
 from ackstream.protocol.rql.parser import MAX_DEPTH, parse
 from ackstream.protocol.rql.values import like
-from ackstream.protocol.rql.writer import to_dict, to_text
 
 __all__ = [
     "MAX_DEPTH",

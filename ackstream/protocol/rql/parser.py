@@ -17,7 +17,7 @@ import math
 import re
 from typing import NoReturn, cast
 
-from ackstream.protocol.rql.errors import rql_expression_invalid
+from ackstream.protocol.ditto.errors import BAD_REQUEST, DittoError
 from ackstream.protocol.rql.nodes import (
     And,
     Comparison,
@@ -206,3 +206,27 @@ def _decode(raw: str) -> str:
 def _character(escape: re.Match[str]) -> str:
     code, character = escape.groups()
     return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))
+
+
+# -- The errors of a filter, with Ditto's codes and descriptions.
+# Source of the texts: Eclipse Ditto, ``InvalidRqlExpressionException`` and ``JsonPointerInvalidException``.
+
+
+def rql_expression_invalid(message: str) -> DittoError:
+    """Refuse a filter for the reason in ``message``."""
+    return DittoError(
+        BAD_REQUEST,
+        "rql.expression.invalid",
+        message,
+        "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid.",
+    )
+
+
+def json_pointer_invalid(pointer: str) -> DittoError:
+    """Refuse a path with an empty segment in it."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.pointer.invalid",
+        f"The JSON pointer <{pointer}> is invalid!",
+        "Consecutive slashes in JSON pointers are not supported.",
+    )

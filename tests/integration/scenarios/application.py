@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import AcknowledgementTimeout, FlushTimeout, Publisher, WouldBlockError
-from ackstream.conformance.scenarios.observations import AT
-from ackstream.publishing.reasons import RefusedError
+from ackstream.client.errors import RefusedError
+from tests.conformance.scenarios.observations import AT
 from tests.integration.scenarios.rules import VALUE, Json, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client import FailedMessage, Receipt
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
     from tests.integration.persistence import Persistence
 
 LINGER = {"linger.ms": "1000"}
@@ -26,7 +26,7 @@ class Application:
     """A real publisher, and what the application hears of it."""
 
     def __init__(self, persistence: Persistence, client: str) -> None:
-        self.acks: list[tuple[Ack, int]] = []
+        self.acks: list[tuple[CommandAck, int]] = []
         self.counts: list[int] = []
         self.receipts: list[Receipt] = []
         self.failed: list[FailedMessage] = []
@@ -70,7 +70,7 @@ class Application:
         wanted = (step["seq"], step["status"], step.get("reason"))
         return any((ack.seq, ack.status, ack.reason) == wanted for ack, _ in self.acks if ack.ack_type == "persisted")
 
-    def _on_ack(self, ack: Ack) -> None:
+    def _on_ack(self, ack: CommandAck) -> None:
         self.acks.append((ack, now()))
         if self._publisher is not None:
             self.counts.append(self._publisher.unpersisted_count)

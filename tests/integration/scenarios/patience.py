@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ackstream.conformance.scenarios.observations import AT, BY, NOT_BEFORE
+from tests.conformance.scenarios.observations import AT, BY, NOT_BEFORE
 
 ALLOWANCE_MS = 60_000
 """What a batch may take on the slowest machine."""

@@ -12,21 +12,21 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
+from ackstream.client.readers.qos import ReaderQos, WriterQos
 from ackstream.client.receipts import ReaderTimeout
-from ackstream.conformance.scenarios.connext import KINDS, TAKES
-from ackstream.conformance.scenarios.observations import AT
-from ackstream.conformance.scenarios.timeline import timed
-from ackstream.delivery.readers.qos import ReaderQos, WriterQos
-from ackstream.protocol.app_acks import AppAck, AppAckConf, SamplesDone, WriterState
+from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
+from tests.conformance.scenarios.connext import KINDS, TAKES
+from tests.conformance.scenarios.observations import AT
+from tests.conformance.scenarios.timeline import timed
 from tests.integration.scenarios.rules import Json, now, sleep_until
 from tests.integration.system import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.client.samples import Sample
-    from ackstream.conformance.scenarios import Scenario
-    from ackstream.delivery.readers.publications import Callback
+    from ackstream.client.reader_acks import Callback
+    from ackstream.client.readers.samples import Sample
+    from tests.conformance.scenarios import Scenario
     from tests.integration.settlement import Settlement
 
 ENGINE_SECONDS = 15.0

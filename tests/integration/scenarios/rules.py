@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ackstream.conformance.scenarios import Scenario
+    from tests.conformance.scenarios import Scenario
 
 Json = dict[str, Any]
 

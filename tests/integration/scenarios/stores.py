@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.outstanding import Kept
-from ackstream.client.store import SqliteMessages
-from ackstream.conformance.scenarios.observations import Counted, Series
-from ackstream.publishing.store import GapError
+from ackstream.client.publish_window import GapError
+from ackstream.client.storage import SqliteMessages
+from ackstream.client.unacknowledged import Kept
+from tests.conformance.scenarios.observations import Counted, Series
 from tests.integration.scenarios.application import Application, outcome
 from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, is_silent, now
 from tests.integration.scenarios.wire import flush
@@ -20,7 +20,7 @@ from tests.integration.system import eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackstream.conformance.scenarios import Scenario
+    from tests.conformance.scenarios import Scenario
     from tests.integration.persistence import Message, Persistence, Silence
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from ackstream.conformance.scenarios.observations import AT
+from tests.conformance.scenarios.observations import AT
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
 from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, Json, now, sleep_until
 from tests.integration.system import PATIENCE_SECONDS, eventually
@@ -14,8 +14,8 @@ from tests.integration.system import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.conformance.scenarios import Scenario
-    from ackstream.publishing.acks import Ack
+    from ackstream.protocol.messages import CommandAck
+    from tests.conformance.scenarios import Scenario
     from tests.integration.persistence import Persistence, Silence
 
 
@@ -83,5 +83,5 @@ def _transmissions(persistence: Persistence, client: str) -> list[int]:
     return [at for headers, at in persistence.messages(client) if "seq" in headers]
 
 
-def _is_good(ack: Ack) -> bool:
+def _is_good(ack: CommandAck) -> bool:
     return ack.ack_type == "persisted" and ack.status == "success"

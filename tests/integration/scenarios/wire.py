@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.conformance.scenarios.observations import AT, Lines
+from tests.conformance.scenarios.observations import AT, Lines
 from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, now, sleep_until
 
 if TYPE_CHECKING:
-    from ackstream.conformance.scenarios import Scenario
+    from tests.conformance.scenarios import Scenario
     from tests.integration.persistence import Message, Persistence
 
 

@@ -1,0 +1,181 @@
+"""The demo from its start to its summary."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import wait
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ackstream.cli.demo import environment as demo_environment
+from ackstream.cli.demo import summary
+from ackstream.cli.demo.check import check
+from ackstream.cli.demo.environment import environment
+from ackstream.cli.demo.evidence import catch_up, gather
+from ackstream.cli.demo.fleet import LABELS, TIMEOUT_SECONDS, Fleet, fleet
+from ackstream.cli.demo.traffic import send_all
+from ackstream.cli.terminal import Interrupts, kill, quiet_session
+from ackstream.client import Command, Requester, Responder
+from ackstream.errors import AckstreamError
+from ackstream.jobs.archive import job
+from ackstream.jobs.correlate.job import TOPICS, running
+from ackstream.jobs.twin import job as twin
+from ackstream.protocol.ditto.labels import TWIN_PERSISTED
+from ackstream.spark.offsets import committer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql.streaming.query import StreamingQuery
+    from rich.console import Console
+
+    from ackstream.cli.demo.fleet import Device
+    from ackstream.settings import Settings
+
+DEVICES = 50
+START_SECONDS = 60.0
+CATCH_UP_SECONDS = 60.0
+GRACE_SECONDS = 60.0
+"""On a busy machine Spark may be so far behind; the answers stay the same, as the broker's time counts."""
+
+POLL_SECONDS = 0.2
+
+
+def demo(settings: Settings, console: Console, number: int, rate: float) -> bool:
+    """Run the demo.
+
+    :param number: of commands
+    :param rate: commands a second
+    :returns: whether everything added up
+    :raises AckstreamError: something is not as needed; with the remedy
+    :raises KeyboardInterrupt: it was interrupted; nothing is left running
+    """
+    with Interrupts() as interrupts:
+        try:
+            with ExitStack() as stack:
+                try:
+                    return _demo(settings, console, number, rate, interrupts, stack)
+                finally:
+                    interrupts.ignore()
+        except Exception as error:  # noqa: BLE001 - raised again
+            # what fails while everything is taken down says nothing
+            if interrupts.seen:
+                raise KeyboardInterrupt from None
+            raise _reason(error) from None
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Return the sentence that began it all, where there is one among the errors that followed each other."""
+    found, step = error, error.__context__
+    while step is not None:
+        found = step if isinstance(step, AckstreamError) else found
+        step = step.__context__
+    return found
+
+
+def _demo(
+    settings: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack
+) -> bool:
+    began = time.monotonic()
+    place = stack.enter_context(environment(settings, console))
+    own = place.settings
+    _log_to(own.local.data / "logs" / "demo.log")
+    origin = "which was running" if place.borrowed else "started for the demo"
+    console.print(f"Kafka at {own.kafka.bootstrap}, {origin}", _watch_hint(own), sep="\n", highlight=False)
+    spark = stack.enter_context(quiet_session(own, "demo"))
+    # PySpark has its own ideas about Ctrl-C
+    interrupts.listen()
+    with console.status("Starting the jobs"):
+        archiving = job.start(spark, own)
+        stack.callback(archiving.stop)
+        stack.enter_context(committer(own.kafka, archiving, own.archive.group))
+        topics = [own.kafka.topic(name) for name in TOPICS]
+        correlating = stack.enter_context(running(spark, own, topics))
+        keeping, indexing = stack.enter_context(twin.running(spark, own))
+        # asked politely, a query ends after its batch; after an error nobody waits for that
+        stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
+        queries = [correlating, archiving, keeping, indexing]
+        healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
+        _await_first_batch(correlating, healthy)
+        devices = fleet(DEVICES)
+        requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
+        _create(requester, devices, healthy)
+        address = stack.enter_context(demo_environment.serve_gateway(own))
+    console.print(
+        "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
+        "and twin (commands → things, events)",
+        f"The gateway is at {address}: the live page at /, the API at /doc. To try it while commands are sent:",
+        demo_environment.curl(address, devices[-1].thing_id, LABELS),
+        sep="\n", soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
+    responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
+    console.print(f"{len(devices)} devices wait for commands: {number:,} of them, {rate:g} a second", highlight=False)
+    console.print()
+    tally = send_all(requester, devices, number, rate, console, healthy)
+    with console.status("Waiting for the last acknowledgements and for the tables"):
+        _await_devices(responder, healthy)
+        reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
+        caught_up = catch_up(own, reads, CATCH_UP_SECONDS, healthy)
+        evidence = gather(spark, own, tally)
+        rows = summary.count_rows(spark, own)
+    findings = check(evidence, LABELS, round(TIMEOUT_SECONDS * 1000))
+    summary.show(console, tally, devices)
+    summary.show_tables(console, own, rows)
+    summary.show_findings(console, findings, caught_up=caught_up)
+    summary.show_queries(console, own)
+    console.print(f"The whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
+    return all(not finding.differences for finding in findings)
+
+
+def _create(requester: Requester, devices: Sequence[Device], healthy: Callable[[], None]) -> None:
+    """Create a thing for each device, and wait until the twin has them."""
+    futures = [
+        requester.send(Command.create_thing(device.thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
+        for device in devices
+    ]
+    while wait(futures, timeout=POLL_SECONDS).not_done:
+        healthy()
+    for reply in (future.result() for future in futures):
+        if not reply.ok:
+            raise AckstreamError(f"The twin did not create {reply.envelope.topic.thing_id}: {reply.explanation}")
+
+
+def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) -> Callable[[], None]:
+    def healthy() -> None:
+        interrupts.check()
+        for query in queries:
+            if not query.isActive:
+                why = str(query.exception() or "without an error").strip().partition("\n")[0]
+                raise AckstreamError(f"The job {query.name} has ended, which it should not: {why} (see {log}).")
+
+    return healthy
+
+
+def _await_first_batch(query: StreamingQuery, healthy: Callable[[], None]) -> None:
+    """Wait until a clock tick has gone all the way: the first batch of a query is slow."""
+    until = time.monotonic() + START_SECONDS
+    while query.lastProgress is None and time.monotonic() < until:
+        healthy()
+        time.sleep(POLL_SECONDS)
+
+
+def _await_devices(responder: Responder, healthy: Callable[[], None]) -> None:
+    """Wait until the late devices have said what they have to say."""
+    while responder.statistics.delayed or responder.statistics.sending:
+        healthy()
+        time.sleep(POLL_SECONDS)
+
+
+def _watch_hint(own: Settings) -> str:
+    prefix = own.kafka.topic_prefix
+    variable = f"ACKSTREAM_KAFKA_TOPIC_PREFIX={prefix} " if prefix else ""
+    return f"To look on from another terminal: {variable}ackstream watch"
+
+
+def _log_to(path: Path) -> None:
+    """Keep what libraries log off the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=path, filemode="w", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.captureWarnings(capture=True)

@@ -1,0 +1,183 @@
+"""What the demo tells at its end: how the commands ended, three of their replies, and the tables."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.json import JSON
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ackstream.cli.demo.fleet import HABITS
+from ackstream.cli.watch import STYLES, span
+from ackstream.gateway.meter import VERDICTS, percentile, verdict
+from ackstream.lake import tables
+from ackstream.lake.schemas import TABLES, TWIN_TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from ackstream.cli.demo.check import Finding
+    from ackstream.cli.demo.fleet import Device
+    from ackstream.cli.demo.traffic import Tally
+    from ackstream.client import Reply
+    from ackstream.settings import Settings
+
+
+PERCENTILES = (0.5, 0.95, 0.99)
+_TABLES = {**TABLES, **TWIN_TABLES}
+
+
+def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    return {name: tables.read(spark, settings.lake, name).count() for name in _TABLES}
+
+
+def show(console: Console, tally: Tally, devices: Sequence[Device]) -> None:
+    """Print how the commands ended, and sample replies."""
+    _title(console, "How the commands ended")
+    console.print(_verdicts(tally), "", _habits(tally, devices), "", sep="\n")
+    for name, reply in samples(tally.replies.values()):
+        _title(console, f"A reply: {name}")
+        topic = reply.envelope.topic
+        console.print(f"{reply.correlation_id} to {topic.thing_id}, completed by {reply.completed_by}", highlight=False)
+        console.print(Text(reply.explanation, style="dim"))
+        value = JSON.from_data(reply.value).text
+        value.no_wrap = False
+        console.print(Padding(value, (0, 0, 1, 2)))
+
+
+def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> None:
+    """Print the row counts."""
+    _title(console, f"Delta tables in {settings.lake.path}")
+    table = Table("table", "rows", "", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for name, number in rows.items():
+        table.add_row(name, f"{number:,}", Text(_TABLES[name].comment, style="dim"))
+    console.print(table, "", sep="\n")
+
+
+def show_findings(console: Console, findings: Iterable[Finding], *, caught_up: bool) -> None:
+    """Print what was checked, and what differs."""
+    _title(console, "Does it add up?")
+    if not caught_up:
+        console.print(Text("The jobs did not catch up in time; what they have not done yet is missing below.", "red"))
+    for finding in findings:
+        good = not finding.differences
+        console.print(Text.assemble(("yes  " if good else "NO   ", "green" if good else "bold red"), finding.text))
+        for difference in finding.differences:
+            console.print(Text(f"     {difference}", style="red"))
+    console.print()
+
+
+def samples(replies: Iterable[Reply]) -> list[tuple[str, Reply]]:
+    """Return one complete reply, one with a 408 entry, and one that is an error, where there are such."""
+    found: dict[str, Reply] = {}
+    for reply in replies:
+        if reply.completed_by == "error":
+            found.setdefault(f"the error {reply.status}", reply)
+        elif reply.missing and reply.missing != tuple(reply.acks):
+            found.setdefault(f"{reply.status}, with a label that timed out", reply)
+        elif reply.ok:
+            found.setdefault(str(reply.status), reply)
+    return sorted(found.items())
+
+
+def _verdicts(tally: Tally) -> Table:
+    headings = [f"p{round(share * 100)}" for share in PERCENTILES]
+    table = Table("", "commands", "share", *headings, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    sent = len(tally.sent)
+    for how in VERDICTS:
+        latencies = sorted(latency for found, latency in tally.latencies if found == how)
+        spans = [span(percentile(latencies, share)) for share in PERCENTILES]
+        table.add_row(Text(how, style=STYLES[how]), f"{len(latencies):,}", f"{len(latencies) / sent:.1%}", *spans)
+    if tally.failures:
+        share = f"{len(tally.failures) / sent:.1%}"
+        table.add_row(Text("without a reply", style="bold red"), f"{len(tally.failures):,}", share)
+    table.add_row("sent", f"{sent:,}")
+    return table
+
+
+def _habits(tally: Tally, devices: Sequence[Device]) -> Table:
+    habits = {device.thing_id: device.habit for device in devices}
+    answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
+    for reply in tally.replies.values():
+        how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
+        answers[habits[reply.envelope.topic.thing_id]][how] += 1
+    table = Table("devices", "", "their way", "answers", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for habit, about in HABITS.items():
+        number = sum(found == habit for found in habits.values())
+        counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
+        table.add_row(habit, str(number), Text(about, style="dim"), counts)
+    return table
+
+
+def _title(console: Console, text: str) -> None:
+    console.rule(Text(text, style="bold"), align="left", style="dim")
+
+
+# -- How to look into the tables after the demo: lines for a shell that work from the working directory as it is.
+
+
+def ways_in(settings: Settings) -> list[tuple[str, str]]:
+    """Return a name and a shell line for each way."""
+    python, lake = _short(Path(sys.executable)), settings.lake.path
+    outcomes = settings.lake.table("outcomes")
+    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
+    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
+    question = "FROM outcomes SELECT thing_id, status, count(*) AS n WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    duckdb = f"import duckdb; {delta}.to_pyarrow_dataset(); print(duckdb.sql('{question}'))"
+    spark = (
+        #       "from ackstream.local import jars; from ackstream.spark.session import session; from ackstream.settings import
+        # load; "
+        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
+        "outcomes.groupBy('completed_by', 'status').count().show()"
+    )
+    return [
+        ("ready-made questions", f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()} outcomes slowest-labels"),
+        ("pandas", f'{python} -c "{pandas}"'),
+        ("DuckDB", f'{python} -c "{duckdb}"'),
+        ("Spark", f'{python} -c "{spark}"'),
+    ]
+
+
+def show_queries(console: Console, settings: Settings) -> None:
+    """Print the lines, unwrapped, so that they can be copied."""
+    console.rule(Text("How to open them", style="bold"), align="left", style="dim")
+    if find_spec("deltalake") is None or find_spec("duckdb") is None:
+        console.print("pandas and DuckDB need: pip install deltalake duckdb", highlight=False)
+    for name, line in ways_in(settings):
+        console.print(Text(f"# {name}", style="dim"))
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print()
+
+
+def _program() -> str:
+    """Return how this command can be called again."""
+    beside = Path(sys.executable).with_name("ackstream")
+    found = shutil.which("ackstream")
+    if found is not None and Path(found).absolute() == beside.absolute():
+        return "ackstream"
+    if beside.exists():
+        return _short(beside)
+    return f'{_short(Path(sys.executable))} -c "from ackstream.cli.main import app; app()"'
+
+
+def _short(path: Path) -> str:
+    """Return a path as it is best written here: relative to the working directory where it is below it."""
+    path = path.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,0 +1,187 @@
+"""``ackstream send``: a request from the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from http import HTTPStatus
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from msgspec import UNSET
+from rich.console import Console
+from rich.text import Text
+
+from ackstream.cli.watch import STYLES
+from ackstream.client import Command, NoReplyExpectedError, Requester, RequestTimeout
+from ackstream.errors import AckstreamError
+from ackstream.gateway.meter import verdict
+from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT, read_headers
+from ackstream.protocol.ditto.labels import parse_label
+from ackstream.settings import load
+
+if TYPE_CHECKING:
+    from ackstream.client import Reply
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.settings import Settings
+
+NO_REPLY = 3
+ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(send)
+
+
+def send(  # noqa: PLR0913 - the options of a command line
+    thing: Annotated[str | None, typer.Argument(help="The thing's id, such as org.acme:lamp.")] = None,
+    path: Annotated[
+        str | None, typer.Argument(help="The place in it, such as /attributes/on; with --message the payload.")
+    ] = None,
+    value: Annotated[str | None, typer.Argument(help="JSON to put there; without it the command is a query.")] = None,
+    *,
+    ack: Annotated[
+        list[str] | None, typer.Option(help="A label to wait for; may be repeated.", metavar="LABEL")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long to wait for all of it, such as 10s or 500ms.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="To the device itself, not to its twin.")] = False,
+    message: Annotated[
+        str | None, typer.Option(help="A message with this subject, not a command.", metavar="SUBJECT")
+    ] = None,
+    action: Annotated[str | None, typer.Option(help=f"The command: {', '.join(ACTIONS)}.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="A further header; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    no_response: Annotated[bool, typer.Option("--no-response", help="Send, and do not wait for an answer.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A message in Ditto Protocol JSON; - for standard input.")
+    ] = None,
+) -> None:
+    """Send a command or a message, wait, and print the answer.
+
+    The answer's status goes to standard error, its value to standard output. Exit 0 for a status of 2xx, 1 for any
+    other, 3 where no answer came at all.
+    """
+    settings = load()
+    try:
+        if file is None:
+            envelope = _from_arguments(thing, path, value, live=live, message=message, action=action)
+        elif thing is not None or live or message is not None or action is not None:
+            raise AckstreamError("--file has the whole message: leave out the thing, --live, --message and --action.")
+        else:
+            envelope = decode(_read(file))
+        envelope.headers |= read_headers(_headers(ack, timeout, header, no_response=no_response))
+    except DittoError as error:
+        raise AckstreamError(f"{error.message} {error.description or ''}".strip()) from None
+    except ValueError as error:
+        raise AckstreamError(str(error)) from None
+    raise typer.Exit(_ask(settings, envelope))
+
+
+def _from_arguments(
+    thing: str | None,
+    path: str | None,
+    value: str | None,
+    *,
+    live: bool,
+    message: str | None,
+    action: str | None,
+) -> Envelope:
+    if thing is None:
+        raise AckstreamError("Name a thing, such as org.acme:lamp, or a message with --file.")
+    if message is not None:
+        if value is not None or live or action is not None:
+            raise AckstreamError(
+                "With --message there are the thing and the payload; leave out a path, --live and --action."
+            )
+        return Command.message(thing, message, UNSET if path is None else _json("payload", path))
+    if action is not None and action not in ACTIONS:
+        raise AckstreamError(f"--action is {action!r}: write one of {', '.join(ACTIONS)}.")
+    chosen: Any = action or ("retrieve" if value is None else "modify")
+    place = path or "/"
+    if not place.startswith("/"):
+        raise AckstreamError(f"The path is {place!r}: it begins with a slash, such as /attributes/on.")
+    content = UNSET if value is None else _json("value", value)
+    return Command.on_thing(chosen, thing, place, content, channel="live" if live else "twin")
+
+
+def _json(what: str, text: str) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise AckstreamError(
+            f"The {what} is {text!r}, which is not JSON ({error}): a text needs its quotes, as in '\"on\"'."
+        ) from None
+    return msgspec.Raw(text.encode())
+
+
+def _headers(
+    acks: list[str] | None, timeout: str | None, further: list[str] | None, *, no_response: bool
+) -> dict[str, Any]:
+    headers: dict[str, Any] = {}
+    for text in further or ():
+        name, equals, content = text.partition("=")
+        if not name.strip() or not equals:
+            raise AckstreamError(f"--header is {text!r}: write NAME=VALUE.")
+        headers[name.strip()] = content
+    if acks:
+        headers[REQUESTED_ACKS] = [parse_label(label) for label in acks]
+    if timeout is not None:
+        headers[TIMEOUT] = timeout
+    if no_response:
+        headers[RESPONSE_REQUIRED] = False
+    return headers
+
+
+def _read(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise AckstreamError(f"The file {file} cannot be read: {error.strerror}.") from None
+
+
+def _ask(settings: Settings, envelope: Envelope) -> int:
+    progress = Console(stderr=True)
+    with Requester(settings.kafka, default_timeout=settings.correlate.default_timeout / 1000) as requester:
+        started = time.monotonic()
+        try:
+            future = requester.send(envelope)
+        except NoReplyExpectedError:
+            stored = requester.publish(envelope).result()
+            place = f"{stored.topic}-{stored.partition}-{stored.offset}"
+            progress.print(f"Sent as {stored.correlation_id} ({place}); no answer is wanted.", soft_wrap=True)
+            return 0
+        try:
+            with progress.status("Waiting for the answer"):
+                reply = future.result()
+        except RequestTimeout as error:
+            progress.print(Text(str(error), style="red"), soft_wrap=True)
+            return NO_REPLY
+        _show(progress, reply, time.monotonic() - started)
+        return 0 if reply.ok else 1
+
+
+def _show(progress: Console, reply: Reply, seconds: float) -> None:
+    try:
+        phrase = f" {HTTPStatus(reply.status).phrase}"
+    except ValueError:
+        phrase = ""
+    try:
+        explanation, value = reply.explanation, reply.value
+    except DittoError as error:
+        raise AckstreamError(
+            f"The reply to {reply.correlation_id} (status {reply.status}) cannot be read: {error.message}"
+        ) from None
+    line = Text(f"{reply.status}{phrase}", style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
+    line.append(f"  {reply.completed_by}, {seconds:.2f} s. {explanation}", style="default not bold")
+    progress.print(line, Text(reply.correlation_id, style="dim"), sep="\n", soft_wrap=True)
+    if value is not None:
+        Console(soft_wrap=True).print_json(data=value, indent=2)

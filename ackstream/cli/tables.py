@@ -1,0 +1,206 @@
+"""``ackstream inflight``, ``outcomes`` and ``maintain``: questions to the checkpoint and to the Delta tables."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ackstream.cli.watch import span
+from ackstream.errors import AckstreamError, StartError
+from ackstream.lake import questions, tables
+from ackstream.lake.schemas import TABLES
+from ackstream.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackstream.jobs.correlate.inflight import InFlight
+    from ackstream.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(inflight)
+    app.command()(outcomes)
+    app.command()(maintain)
+
+
+def inflight(
+    limit: Annotated[int, typer.Option(min=1, help="Show so many, the oldest first.")] = 20,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="All fields, a JSON object a line.")] = False,
+) -> None:
+    """Show the open requests, straight from the checkpoint of the correlate job; it may run or not."""
+    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
+    from ackstream.jobs.correlate.inflight import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
+
+    settings = load()
+    with quiet_session(settings, "inflight") as spark:
+        found = read(spark, settings)
+    now = time.time_ns() // 1_000_000
+    if as_json:
+        for entry in found[:limit]:
+            typer.echo(msgspec.json.encode(entry))
+        return
+    Console().print(_inflight_table(found[:limit], now) if found else "No request is open.")
+    if len(found) > limit:
+        typer.echo(f"{len(found) - limit:,} more are open: --limit {len(found)} shows them all.")
+
+
+def outcomes(
+    question: Annotated[str | None, typer.Argument(help="Its name; without it the questions are listed.")] = None,
+    correlation_id: Annotated[str | None, typer.Argument(help="For `story`: whose.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+) -> None:
+    """Ask the Delta tables one of the ready-made questions, such as who is slow and who is missing."""
+    from ackstream.lake import questions  # noqa: PLC0415
+
+    if question is None:
+        _list_questions(questions)
+        return
+    name = question.replace("-", "_")
+    if name not in questions.QUESTIONS:
+        raise AckstreamError(f"There is no question {question!r}; the questions are {', '.join(questions.QUESTIONS)}.")
+    about_one = "{correlation_id}" in questions.QUESTIONS[name]
+    if about_one != (correlation_id is not None):
+        raise AckstreamError(
+            f"The question {name} is about one request: name its correlation-id."
+            if about_one
+            else f"The question {name} is about all requests: leave out the correlation-id."
+        )
+    columns, rows = ask(load(), name, *([correlation_id] if correlation_id is not None else []))
+    if as_json:
+        for row in rows:
+            typer.echo(msgspec.json.encode(dict(zip(columns, row, strict=True))))
+    else:
+        Console().print(_answer_table(columns, rows) if rows else "There are no such rows.")
+
+
+def maintain(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Some of the tables; without it all.", metavar="TABLE…")
+    ] = None,
+) -> None:
+    """Compact the Delta tables and remove files that are no longer needed; the jobs may run meanwhile."""
+    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
+    from ackstream.lake import maintenance  # noqa: PLC0415 - Spark loads slowly
+
+    settings = load()
+    with quiet_session(settings, "maintain") as spark:
+        reports = maintenance.maintain(spark, settings, names or None)
+    rows = [tuple(asdict(report).values()) for report in reports]
+    Console().print(_answer_table(list(asdict(reports[0])), rows))
+
+
+def _inflight_table(found: Sequence[InFlight], now: int) -> Table:
+    table = Table("correlation-id", "age", "left", "thing", "missing", box=None, pad_edge=False)
+    for entry in found:
+        left = entry.deadline - now
+        table.add_row(
+            entry.correlation_id,
+            span(max(0, now - entry.started_at)),
+            span(left) if left >= 0 else Text(f"-{span(-left)}", style="red"),
+            entry.thing_id or "",
+            ", ".join(entry.missing) or "the response",
+        )
+    return table
+
+
+def _list_questions(queries: Any) -> None:
+    table = Table("question", "", box=None, pad_edge=False)
+    for name in queries.QUESTIONS:
+        # each is a function of the same name, whose docstring begins with "Ask"
+        about = str(getattr(queries, name).__doc__).strip().partition("\n")[0].removeprefix("Ask ")
+        table.add_row(name, about)
+    Console().print(table)
+
+
+def _answer_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        numeric = all(isinstance(row[number], (int, float)) for row in rows)
+        heading = column.removesuffix("_ms").replace("_", " ")
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
+    return table
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column == "share":
+        return f"{value:.1%}"
+    if column.endswith("_ms"):
+        return span(round(value))
+    if isinstance(value, (int, float)) and column != "status":
+        return f"{value:,.0f}"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(" ", "milliseconds" if value.microsecond else "seconds")
+    return str(value)
+
+
+# -- Ready-made questions to the Delta tables: asked of DuckDB where it is installed, else of Spark.
+# Both give the same answers; without a JVM they are there at once.
+
+
+Answer = tuple[list[str], list[list[Any]]]
+"""Columns and rows; times are in UTC."""
+
+
+def ask(settings: Settings, name: str, *parameters: str) -> Answer:
+    """Ask a question of ``queries``.
+
+    :param parameters: of the question, such as a correlation-id
+    :raises StartError: a table is not there yet
+    """
+    here = "://" not in settings.lake.path
+    columns, rows = (ask_duckdb if here and _have_duckdb() else ask_spark)(settings, name, *parameters)
+    return columns, [[_in_utc(value) for value in row] for row in rows]
+
+
+def ask_duckdb(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    """Ask without a JVM; the packages deltalake and duckdb must be there."""
+    import deltalake  # noqa: PLC0415 - not everybody has it
+    import duckdb  # noqa: PLC0415 - not everybody has it
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
+        for table in (table for table in TABLES if f"{{{table}}}" in questions.QUESTIONS[name]):
+            place = tables.location(settings.lake, table)
+            if not deltalake.DeltaTable.is_deltatable(place):
+                raise StartError(f"There is no table {table} at {place}; start the archive job, or correct lake.path.")
+            connection.register(table, deltalake.DeltaTable(place).to_pyarrow_dataset())
+        question = questions.sql(name)
+        # the one parameter stands in several places
+        found = connection.execute(question, list(parameters) * question.count("?"))
+        return [column[0] for column in found.description or ()], found.fetchall()
+
+
+def ask_spark(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    """Ask with Spark, wherever the tables are."""
+    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415 - loads slowly
+
+    with quiet_session(settings, "outcomes") as spark:
+        frame = getattr(questions, name)(spark, settings.lake, *parameters)
+        return frame.columns, frame.collect()
+
+
+def _have_duckdb() -> bool:
+    return find_spec("deltalake") is not None and find_spec("duckdb") is not None
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a time as UTC; Spark gives times of this machine's zone, without saying so."""
+    return value.astimezone(timezone.utc) if isinstance(value, datetime) else value

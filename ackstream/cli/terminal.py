@@ -1,0 +1,184 @@
+"""Ctrl-C at any time: one is enough, and what then cleans up is not interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from pyspark import SparkContext, java_gateway
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from ackstream.errors import LocalError
+from ackstream.local import jars, java
+from ackstream.spark.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from ackstream.settings import Settings
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals wait until the end of the block, which should be short; for the main thread."""
+    seen: list[int] = []
+    before = {number: signal.signal(number, lambda found, _frame: seen.append(found)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for found in seen:
+            signal.raise_signal(found)
+
+
+class Interrupts:
+    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt``. A context manager, for the main thread."""
+
+    def __init__(self) -> None:
+        """Change nothing yet."""
+        self.seen = False
+        self._deaf = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def listen(self) -> None:
+        """Take the signals over; again after a library has taken them (PySpark does, when a session starts)."""
+        for number in SIGNALS:
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise what was seen and got lost: an exception in a destructor is only printed.
+
+        :raises KeyboardInterrupt: a signal has come
+        """
+        if self.seen and not self._deaf:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """Let the cleaning up be done in peace."""
+        self._deaf = True
+
+    def _take(self, _number: int, _frame: object) -> None:
+        self.seen = True
+        if not self._deaf:
+            raise KeyboardInterrupt
+
+
+# -- Spark behind a command on a terminal: what the JVM says goes to a file, and the JVM ends with the command.
+
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""What suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back.
+
+The code of four queries does not fit into the 48 MB that are the default then: the compiler would stop.
+"""
+
+END_SECONDS = 10
+"""How long a JVM that was told to end is waited for before it is killed."""
+
+
+@contextlib.contextmanager
+def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
+    """Start Spark for the time of the block; a session that is there already is used and left alone.
+
+    The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. When the
+    block raises, the JVM is killed: nothing a command reads or a demo writes is worth waiting for then.
+
+    :raises LocalError: no Java, a jar that cannot be fetched, Spark does not start; with the remedy
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    console = Console(stderr=True)
+    java.find()
+    paths = jars.resolve("spark", console)
+    log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output, _launching(output) as launched:
+        try:
+            with console.status("Starting Spark"):
+                try:
+                    spark = session(settings, name, jars=paths, conf=_conf(settings))
+                except Exception as error:
+                    raise LocalError(f"Spark did not start: correct what its log {log} tells.") from error
+            # it would print a stack trace where the JVM is killed
+            spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001 - its base class's hook
+            yield spark
+            spark.stop()
+        except BaseException:
+            _end(launched, 0)
+            raise
+        _end(launched, END_SECONDS)
+
+
+def _conf(settings: Settings) -> dict[str, str]:
+    options = settings.spark.conf.get(JAVA_OPTIONS, "")
+    return {JAVA_OPTIONS: f"{QUICK_START} {options}".strip()}
+
+
+def kill(spark: SparkSession) -> None:
+    """Kill the session's JVM at once, so that nothing waits for what it is doing; the session is of no use then."""
+    spark.sparkContext._gateway.proc.kill()  # noqa: SLF001 - PySpark has no public way to end its JVM
+
+
+def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
+    """End the JVM that a session was started with.
+
+    :param patience: seconds it has for ending by itself before it is killed
+    """
+    for process in launched:
+        if process.stdin is not None:
+            # the end of its input tells the JVM that its program has ended
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # the next session is to start a JVM of its own
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - see above
+
+
+@contextlib.contextmanager
+def _launching(output: IO[bytes]) -> Iterator[list[subprocess.Popen[Any]]]:
+    """Let PySpark start its JVM with another output, and remember it.
+
+    PySpark itself forgets a JVM whose start was interrupted, and such a JVM would stay for ever.
+    """
+    launched: list[subprocess.Popen[Any]] = []
+
+    def launch(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+        with uninterrupted():
+            process: subprocess.Popen[Any] = subprocess.Popen(command, stdout=output, stderr=output, **options)  # noqa: S603 - spark-submit
+            launched.append(process)
+        return process
+
+    before, java_gateway.Popen = java_gateway.Popen, launch
+    try:
+        yield launched
+    finally:
+        java_gateway.Popen = before

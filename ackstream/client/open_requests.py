@@ -1,0 +1,169 @@
+"""The requests of one requester that are open: who waits, for how long, and which reply is whose.
+
+Time is seconds of any clock that only goes forward, given by the caller.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from ackstream.client.errors import ClosedError, CorrelationIdInUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REMEMBERED = 65_536
+"""So many reply-ids are known again. The sink repeats what it wrote shortly before a crash, not more."""
+
+STORE_CHECK_SECONDS = 1.0
+RESEND_SECONDS = 0.2
+
+Verdict = Literal["resend", "not sent", "no reply"]
+
+
+@dataclass(eq=False)
+class OpenRequest:
+    """One open request.
+
+    ``wait``: seconds a reply may take once the request is stored; ``None`` where it is done as soon as it is stored.
+    ``give_up_at``: the time by which it has to be stored. ``record``: topic, value, key, headers, as long as it may
+    have to be sent again. ``on_stored``: whom to tell that the broker has it.
+    """
+
+    correlation_id: str
+    wait: float | None
+    give_up_at: float
+    record: tuple[str, bytes, bytes, list[tuple[str, bytes]]] | None
+    on_stored: Callable[[], None] | None = None
+    future: Future[Any] = field(default_factory=Future)
+    stored_at: float | None = None
+    error: BaseException | None = None
+    retriable: bool = True
+
+    @cached_property
+    def key(self) -> bytes:
+        """The correlation-id as it stands in record headers."""
+        return self.correlation_id.encode()
+
+
+class OpenRequests:
+    """All open requests. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._open: dict[bytes, OpenRequest] = {}
+        # keys, not requests: what was answered stays here until its time comes, and should not keep its reply
+        self._agenda: list[tuple[float, bytes]] = []
+        # a dict keeps the order in which they came
+        self._answered: dict[bytes, None] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, request: OpenRequest, now: float) -> None:
+        """Take up a request that is about to be sent.
+
+        :raises CorrelationIdInUseError: its correlation-id is open
+        :raises ClosedError: ``close_all`` was called
+        """
+        identity = request.correlation_id
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"The requester is closed; {identity} was not sent.", identity)
+            if self._open.setdefault(request.key, request) is not request:
+                raise CorrelationIdInUseError(
+                    f"A request with the correlation-id {identity} is open and its reply would belong to both: take "
+                    f"another correlation-id.",
+                    identity,
+                )
+            self._plan(now + (request.wait or STORE_CHECK_SECONDS), request)
+            self.counts["sent"] += 1
+
+    def stored(self, request: OpenRequest, now: float) -> bool:
+        """Note that the broker has a request; ``True`` where it is closed by that."""
+        with self._lock:
+            request.stored_at = now
+            request.record = None
+            if request.wait is None and self._open.get(request.key) is request:
+                self._close(request, "published")
+                return True
+            return False
+
+    def failed(self, request: OpenRequest, error: BaseException, now: float, *, retriable: bool) -> None:
+        """Note that the broker did not take a request; ``due`` decides what follows."""
+        with self._lock:
+            request.error, request.retriable = error, retriable
+            self._plan(now + RESEND_SECONDS if retriable else now, request)
+
+    def knows(self, key: bytes) -> bool:
+        """Tell whether a correlation-id is open here; cheap, most replies are somebody else's."""
+        return key in self._open
+
+    def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
+        """Close the request that a reply answers; ``None`` for a repeat and for a request that is not open."""
+        with self._lock:
+            if reply_id in self._answered:
+                self.counts["repeats"] += 1
+                return None
+            request = self._open.pop(key, None)
+            if request is None:
+                return None
+            self._answered[reply_id] = None
+            if len(self._answered) > REMEMBERED:
+                del self._answered[next(iter(self._answered))]
+            self.counts["answered"] += 1
+            return request
+
+    def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
+        """Return the requests with which something is to be done now; all but those to be resent are closed."""
+        found: list[tuple[OpenRequest, Verdict]] = []
+        with self._lock:
+            while self._agenda and self._agenda[0][0] <= now:
+                request = self._open.get(heapq.heappop(self._agenda)[1])
+                if request is not None:
+                    verdict = self._judge(request, now)
+                    if verdict is not None:
+                        found.append((request, verdict))
+        return found
+
+    def close_all(self) -> list[OpenRequest]:
+        """Close and return everything that is open; nothing can be added any more."""
+        with self._lock:
+            self._closed = True
+            found = list(self._open.values())
+            self._open.clear()
+            self._agenda.clear()
+            return found
+
+    def _judge(self, request: OpenRequest, now: float) -> Verdict | None:
+        if request.stored_at is None or request.wait is None:
+            if request.error is None and now < request.give_up_at + STORE_CHECK_SECONDS:
+                self._plan(now + STORE_CHECK_SECONDS, request)
+                return None
+            if request.error is not None and request.retriable and now < request.give_up_at:
+                request.error = None
+                self._plan(now + STORE_CHECK_SECONDS, request)
+                return "resend"
+            self._close(request, "not_sent")
+            return "not sent"
+        deadline = request.stored_at + request.wait
+        if now < deadline:
+            self._plan(deadline, request)
+            return None
+        self._close(request, "no_reply")
+        return "no reply"
+
+    def _close(self, request: OpenRequest, what: str) -> None:
+        del self._open[request.key]
+        self.counts[what] += 1
+
+    def _plan(self, when: float, request: OpenRequest) -> None:
+        heapq.heappush(self._agenda, (when, request.key))

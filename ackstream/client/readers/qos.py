@@ -1,0 +1,92 @@
+"""Settings of one reader and of one writer, with Connext's names and defaults (brokers.md 2.1, RTI-PY)."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ackstream.errors import InconsistentQosError
+from ackstream.protocol.readers import MAX_RESPONSE_BYTES
+
+Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
+"""When a sample is acknowledged: the reader's library has it; the application has accessed it; the application says so.
+"""
+
+History: TypeAlias = Literal["keep-all", "keep-last"]
+
+MAX_ROLE_CHARACTERS = 255
+
+
+class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
+    """How a reader acknowledges.
+
+    :param reliable: without it there are no acknowledgements at all
+    :param depth: with ``keep-last``, how many samples of a key are kept for the application
+    :param samples_per_app_ack: no AppAck before so many samples wait, but for the period
+    :param app_ack_period_ms: what waits or is not confirmed goes out at this pace
+    :param max_response_length: bytes of response data an acknowledgement may carry
+    :param response_keep_ms: so long after the acknowledgement, AppAcks that are sent again repeat the response
+    """
+
+    kind: Kind = "protocol"
+    reliable: bool = True
+    history: History = "keep-all"
+    depth: int = 1
+    samples_per_app_ack: int = 1
+    app_ack_period_ms: int = 5_000
+    max_response_length: int = 1
+    response_keep_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: naming the value and its range
+        """
+        if self.kind != "protocol" and not self.reliable:
+            raise InconsistentQosError(f"A best-effort reader cannot acknowledge as {self.kind}; make it reliable.")
+        if not 0 <= self.max_response_length <= MAX_RESPONSE_BYTES:
+            raise InconsistentQosError(
+                f"max_response_length is {self.max_response_length}; it must be 0 to {MAX_RESPONSE_BYTES} bytes."
+            )
+        _check_at_least(1, depth=self.depth, samples_per_app_ack=self.samples_per_app_ack)
+        _check_at_least(1, app_ack_period_ms=self.app_ack_period_ms)
+        _check_at_least(0, response_keep_ms=self.response_keep_ms)
+
+
+class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
+    """How a writer keeps samples and waits.
+
+    :param max_samples: how many samples it keeps at most; ``None`` for any number
+    :param max_blocking_ms: with ``keep-all``, how long a write waits for room
+    :param propagate_no_response: whether acknowledgements without response data reach the callback
+    :param required: how many distinct readers of a role must acknowledge each sample, whether they are there or not
+    """
+
+    reliable: bool = True
+    history: History = "keep-all"
+    max_samples: int | None = None
+    max_blocking_ms: int = 100
+    propagate_no_response: bool = True
+    required: dict[str, int] = {}
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: naming the value and its range
+        """
+        if self.max_samples is not None:
+            _check_at_least(1, max_samples=self.max_samples)
+        _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
+        if self.required and not self.reliable:
+            raise InconsistentQosError("A best-effort writer cannot have required subscriptions; make it reliable.")
+        for role, quorum in self.required.items():
+            if not 0 < len(role) <= MAX_ROLE_CHARACTERS:
+                raise InconsistentQosError(f"A role has 1 to {MAX_ROLE_CHARACTERS} characters, not {len(role)}.")
+            _check_at_least(1, **{f"the quorum of {role}": quorum})
+
+
+def _check_at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise InconsistentQosError(f"{name} is {value}; it must be at least {least}.")

@@ -1,0 +1,256 @@
+"""The answer to a request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.kafka import clients
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
+from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.errors import REQUEST_TIMEOUT
+from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ackstream.settings import Kafka
+
+
+COMPLETE = ("acknowledgements", "response")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply: facts of its record headers, and the message itself, which is decoded when it is first looked at.
+
+    ``status`` is an HTTP status. ``completed_by`` says what ended the wait: ``acknowledgements`` (all arrived),
+    ``response``, ``timeout``, ``error`` or ``invalid``. ``timestamp`` is the broker's time of the reply, in epoch
+    milliseconds.
+    """
+
+    correlation_id: str
+    reply_id: str
+    status: int
+    completed_by: str
+    data: bytes
+    timestamp: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 200 to 299."""
+        return is_success(self.status)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was waited for is in the answer; ``explanation`` says why not."""
+        return self.completed_by in COMPLETE
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        """The message.
+
+        :raises DittoError: it is none
+        """
+        return decode(self.data)
+
+    @cached_property
+    def value(self) -> Any:
+        """The JSON value of the message; ``None`` where it has none."""
+        value = self.envelope.value
+        return None if value is msgspec.UNSET else msgspec.json.decode(value)
+
+    @cached_property
+    def acks(self) -> dict[str, Acknowledgement]:
+        """The acknowledgements by label, in order of the request; empty for a plain response or an error."""
+        topic = self.envelope.topic
+        if topic.criterion != "acks":
+            return {}
+        acks = read_acks(self.envelope) if topic.subject is None else [read_ack(self.envelope)]
+        return {ack.label: ack for ack in acks}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The labels that did not come in time (status 408), in order of the request."""
+        return tuple(label for label, ack in self.acks.items() if ack.timed_out)
+
+    @property
+    def explanation(self) -> str:
+        """One sentence: why the answer is complete, or why it is not."""
+        match self.completed_by:
+            case "acknowledgements":
+                return "Every requested acknowledgement arrived."
+            case "response":
+                return "The response arrived."
+            case "timeout":
+                late = ", ".join(self.missing) or "the response"
+                return f"The deadline passed before this arrived: {late}."
+            case "error":
+                return f"An error ended the wait: {self._message}"
+            case "invalid":
+                return f"The request was refused: {self._message}"
+        return f"It was completed by {self.completed_by!r}."
+
+    @property
+    def _message(self) -> str:
+        return str(self.value["message"]) if isinstance(self.value, dict) and "message" in self.value else "no reason."
+
+
+def read_reply(record_headers: Iterable[tuple[str, bytes | None]], data: bytes | None, timestamp: int) -> Reply | None:
+    """Return the reply that a record is; ``None`` where its headers are not those of a reply."""
+    named = dict(record_headers)
+    try:
+        return Reply(
+            (named[CORRELATION_ID] or b"").decode(),
+            (named[REPLY_ID] or b"").decode(),
+            int(named[STATUS] or b""),
+            (named[COMPLETED_BY] or b"").decode(),
+            data or b"",
+            timestamp,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+# -- What became of requests that get no reply: with response-required false there is only the ledger, and errors.
+
+
+log = logging.getLogger(__name__)
+
+CLOSE_MS = 1_000
+
+
+class RequestOutcome(msgspec.Struct, frozen=True):
+    """How a request ended: status, why, an entry for each label that was awaited, and the JSON of an error."""
+
+    status: int
+    completed_by: str
+    entries: list[Acknowledgement] = []
+    error: Raw | UnsetType = UNSET
+
+
+class _Ack(msgspec.Struct):
+    disposition: str
+    label: str | None = None
+    status: int | None = None
+    payload: Raw | UnsetType = UNSET
+
+
+class _Message(msgspec.Struct):
+    value: Raw | UnsetType = UNSET
+
+
+class _Decided(msgspec.Struct):
+    status: int
+    completed_by: str
+    requested: list[str]
+    reply: _Message | None = None
+
+
+class _Record(msgspec.Struct):
+    outcome: _Decided | None = None
+    acks: list[_Ack] = []
+
+
+_decode = msgspec.json.Decoder(_Record).decode
+
+
+def read_outcome(value: bytes) -> RequestOutcome | None:
+    """Return the outcome in a record of the ledger; ``None`` where it has none.
+
+    :raises msgspec.MsgspecError: it is no record of the ledger
+    """
+    record = _decode(value)
+    decided = record.outcome
+    if decided is None:
+        return None
+    used = [ack for ack in record.acks if ack.disposition == "accepted"]
+    status = {ack.label: ack.status for ack in used}
+    entries = [Acknowledgement(label, status.get(label) or REQUEST_TIMEOUT) for label in decided.requested]
+    error: Raw | UnsetType = UNSET
+    if decided.completed_by == "invalid" and decided.reply is not None:
+        error = decided.reply.value
+    elif decided.completed_by in ("error", "response"):
+        # the last one ended it
+        error = used[-1].payload if used else UNSET
+    return RequestOutcome(decided.status, decided.completed_by, entries, error)
+
+
+def read_answer(value: bytes) -> RequestOutcome:
+    """Return what an answer on the acks topic says of a request for which nothing is awaited.
+
+    :raises DittoError: it is no protocol message
+    """
+    envelope = decode(value)
+    what = "error" if envelope.topic.criterion == "errors" else "response"
+    return RequestOutcome(envelope.status or 200, what, [], envelope.value)
+
+
+class Outcomes:
+    """Follows the ledger and the acks topic with one thread, and looks only at what somebody waits for."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        """Connect; every outcome from now on is seen.
+
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self._ledger, self._acks = kafka.topic("ledger"), kafka.topic("acks")
+        self._waiting: dict[bytes, tuple[Future[RequestOutcome], bool]] = {}
+        self._closing = threading.Event()
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        try:
+            clients.check_topics(consumer, kafka, self._ledger, self._acks)
+            clients.subscribe_at_end(consumer, kafka, self._ledger, self._acks)
+        except BaseException:
+            consumer.close()
+            raise
+        self._reader = TopicReader(consumer, self._closing)
+        self._thread = threading.Thread(target=self._run, name="ackstream-outcomes", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[RequestOutcome]]:
+        """Wait for a request's outcome for the time of the block.
+
+        :param any_answer: nothing is awaited, so that there will be no outcome: whatever comes on the acks topic counts
+        """
+        key = correlation_id.encode()
+        future: Future[RequestOutcome] = Future()
+        self._waiting[key] = (future, any_answer)
+        try:
+            yield future
+        finally:
+            self._waiting.pop(key, None)
+
+    def close(self) -> None:
+        """Stop reading; what is waited for is left to those who wait."""
+        self._closing.set()
+        self._thread.join()
+        self._reader.consumer.close(timeout_ms=CLOSE_MS)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            for record in self._reader.read():
+                try:
+                    self._look(record)
+                except Exception as error:  # noqa: BLE001 - whatever stands in a record, the next one is read
+                    log.warning("A record of %s was left out (offset %s): %s", record.topic, record.offset, error)
+
+    def _look(self, record: Any) -> None:
+        of_acks = record.topic == self._acks
+        key = dict(record.headers).get(CORRELATION_ID) if of_acks else record.key
+        future, any_answer = self._waiting.get(key or b"", (None, False))
+        if future is None or future.done() or (of_acks and not any_answer):
+            return
+        outcome = read_answer(record.value or b"") if of_acks else read_outcome(record.value or b"")
+        if outcome is not None and future.set_running_or_notify_cancel():
+            future.set_result(outcome)

@@ -1,0 +1,278 @@
+"""A command, message or event as those who receive it get it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from ackstream.client.commands import json_value
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ditto.declarations import check_declared
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
+from ackstream.protocol.ditto.errors import DittoError, json_invalid
+from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE
+from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.record_headers import correlation_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ackstream.client.outbox import Work
+    from ackstream.client.worker import Worker
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One signal.
+
+    ``labels`` are those of the requested acknowledgements that its receiver issues, in order of the request;
+    ``response_required`` is what its sender wants, ``response_wanted`` whether the receiver is to respond to a live
+    command or message; ``timeout_ms`` is how long its answers count, ``None`` where that is not known (an event).
+    ``timestamp`` is the broker's time, in epoch milliseconds, from which the timeout of a command or message runs.
+    """
+
+    correlation_id: str
+    envelope: Envelope
+    channel: str
+    labels: tuple[str, ...]
+    response_required: bool
+    response_wanted: bool
+    timeout_ms: int | None
+    timestamp: int
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def thing_id(self) -> str:
+        """The id of the entity the signal is for."""
+        return self.envelope.topic.thing_id
+
+    @property
+    def path(self) -> str:
+        """The JSON pointer of what it is about."""
+        return self.envelope.path
+
+    @cached_property
+    def value(self) -> Any:
+        """The JSON value; ``None`` where there is none."""
+        value = self.envelope.value
+        return None if value is msgspec.UNSET else msgspec.json.decode(value)
+
+
+def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
+    """Return the signal that a consumed record is.
+
+    :param labels: those the responder issues, ``live-response`` among them where it responds; ``None`` for all
+    :raises DittoError: it is no valid request; the service tells the requester so
+    """
+    if record.value is None:
+        raise json_invalid("The record has no value (a tombstone).")
+    envelope = decode(record.value)
+    request = read_request(envelope)
+    live = request.channel == "live" and request.response_required
+    return Signal(
+        correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset)),
+        envelope,
+        request.channel,
+        tuple([name for name in request.awaited if name not in BUILT_IN and (labels is None or name in labels)]),
+        request.response_required,
+        live and (labels is None or LIVE_RESPONSE in labels),
+        request.timeout_ms,
+        record.timestamp,
+        record.topic,
+        record.partition,
+        record.offset,
+    )
+
+
+# -- What a handler may answer to a signal, and the messages that makes.
+# Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
+
+
+INTERNAL_ERROR = 500
+
+
+@dataclass(frozen=True)
+class Ack:
+    """An acknowledgement, by its status a good one (2xx) or a nack.
+
+    :param payload: any JSON value
+    :param label: ``None`` for every label of ``signal.labels``
+    """
+
+    status: int = 200
+    payload: Any = UNSET
+    label: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to a command or message; for live ones the one that ``live-response`` stands for."""
+
+    status: int = 200
+    value: Any = UNSET
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class After:
+    """An answer that is given so many seconds later; meanwhile other signals are handled."""
+
+    seconds: float
+    answer: Answer
+
+
+Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
+"""Of a handler: one or several of these. A ``DittoError`` ends the wait for everybody; ``None`` is silence."""
+
+
+def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[tuple[float, Envelope]]:
+    """Return the messages of an answer, each with its delay in seconds.
+
+    :raises DittoError: a label is invalid or built in
+    :raises TypeError: it is no answer
+    """
+    match answer:
+        case None:
+            return []
+        case Ack():
+            labels = signal.labels if answer.label is None else (answer.label,)
+            return [(delay, _ack(signal, answer, label)) for label in labels]
+        case Response():
+            return [(delay, _response(signal, answer))]
+        case DittoError():
+            return [(delay, _error(signal, answer))]
+        case After():
+            return messages(signal, answer.answer, delay + answer.seconds)
+        case Iterable() if not isinstance(answer, (str, bytes, dict)):
+            return [message for part in answer for message in messages(signal, part, delay)]
+    raise TypeError(f"A handler returns Ack, Response, DittoError, After, several of these or None, not {answer!r}.")
+
+
+def failure(signal: Signal, error: Exception) -> list[Envelope]:
+    """Return what is answered where the handler raised an error: a nack for each label, its message as payload.
+
+    A ``DittoError`` gives its own status and texts, anything else 500. Where this responder is to respond, the response
+    is an error, too.
+    """
+    if not isinstance(error, DittoError):
+        text = str(error) or type(error).__name__
+        error = DittoError(INTERNAL_ERROR, "responder:handler.failed", f"The handler of the signal failed: {text}")
+    nack = Ack(error.status, error.to_dict(), headers={CONTENT_TYPE: JSON_CONTENT_TYPE})
+    found = [_ack(signal, nack, label) for label in signal.labels]
+    return [*found, _error(signal, error)] if signal.response_wanted else found
+
+
+def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
+    headers = {**ack.headers, CORRELATION_ID: signal.correlation_id}
+    if signal.channel == "live":
+        headers[CHANNEL] = "live"
+    return write_ack(Acknowledgement(label, ack.status, json_value(ack.payload), headers), signal.thing_id)
+
+
+def _response(signal: Signal, response: Response) -> Envelope:
+    command = signal.envelope
+    headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
+    return Envelope(command.topic, headers, command.path, json_value(response.value), status=response.status)
+
+
+def _error(signal: Signal, error: DittoError) -> Envelope:
+    return error_envelope(
+        error,
+        thing_id=signal.thing_id,
+        channel=signal.channel,
+        headers={CORRELATION_ID: signal.correlation_id},
+    )
+
+
+# -- A signal as a subscriber gets it, and what is still to be answered of it.
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered(Signal):
+    """A signal that a subscriber got; it may be answered while its handler runs, and later from any thread."""
+
+    _open: OpenDelivery | None = field(default=None, repr=False)
+
+    def answer(self, answer: Answer) -> None:
+        """Send an answer.
+
+        :raises DittoError: a label is invalid or built in, or is none that was asked of this subscriber
+        :raises TypeError: it is no answer
+        """
+        if self._open is not None:
+            self._open.send(self, answer)
+
+    def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
+        """Acknowledge: all of ``labels``, or one of them; with a status of 400 or more it is a nack."""
+        self.answer(Ack(status, payload, label))
+
+
+class OpenDelivery:
+    """What is still to be answered of one signal. Safe to use from several threads."""
+
+    def __init__(self, worker: Worker, work: Work, labels: Iterable[str]) -> None:
+        self._worker = worker
+        self._work = work
+        self._missing = set(labels)
+        self._held = False
+        self._lock = threading.Lock()
+
+    def send(self, signal: Signal, answer: Answer) -> None:
+        """Send an answer.
+
+        :raises DittoError: a label is invalid, or none that was asked for
+        """
+        self._send(signal, messages(signal, answer))
+
+    def finish(self, signal: Signal, ack: Ack) -> None:
+        """Acknowledge what was not answered yet."""
+        self._send(signal, [(0.0, message) for message in self._left(messages(signal, ack))])
+
+    def fail(self, signal: Signal, error: Exception) -> None:
+        """Send a nack for what was not answered yet."""
+        self._send(signal, [(0.0, message) for message in self._left((0.0, each) for each in failure(signal, error))])
+
+    def hold(self) -> bool:
+        """Keep the signal's offset from being committed until all labels are answered; ``False``: there are none."""
+        with self._lock:
+            self._held = bool(self._missing)
+            if self._held:
+                self._worker.outbox.hold(self._work)
+            return self._held
+
+    def give_up(self) -> bool:
+        """Let the offset go; tell whether it was still held."""
+        with self._lock:
+            held, self._held = self._held, False
+            if held:
+                self._worker.outbox.release(self._work)
+            return held
+
+    def _left(self, found: Iterable[tuple[float, Envelope]]) -> list[Envelope]:
+        return [message for _, message in found if _label(message) is None or _label(message) in self._missing]
+
+    def _send(self, signal: Signal, found: list[tuple[float, Envelope]]) -> None:
+        labels = {label for _, message in found if (label := _label(message)) is not None}
+        for label in labels:
+            check_declared(label, signal.labels)
+        for delay, message in found:
+            self._worker.send(signal.correlation_id, message, self._work, delay)
+        with self._lock:
+            self._missing -= labels
+            done = not self._missing
+        if done:
+            self.give_up()
+
+
+def _label(message: Envelope) -> str | None:
+    return message.topic.subject if message.topic.criterion == "acks" else None

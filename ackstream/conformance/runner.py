@@ -1,0 +1,91 @@
+"""Run files of Ditto Protocol cases (JSON Lines) against the library and print one line per file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from ackstream.conformance.cases import KINDS, Case, CaseFileError, FileResult, check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def run(paths: Sequence[Path]) -> list[FileResult]:
+    """Run case files; of a directory, every ``*.jsonl`` file below it.
+
+    :raises CaseFileError: a path does not exist or holds no cases
+    """
+    loaded = [(file.name, content) for path in paths for file, content in _open(path)]
+    return [_run_file(name, content) for name, content in loaded]
+
+
+def main(paths: Sequence[Path]) -> int:
+    """Run and print; return the exit code: 1 where anything failed or could not be run."""
+    try:
+        results = run(paths)
+    except CaseFileError as error:
+        typer.echo(str(error), err=True)
+        return 1
+    for result in results:
+        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.not_run)} unknown"
+        typer.echo(f"{result.name}: {counts}")
+        for failure in result.failed:
+            typer.echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
+        for identity, reason in result.not_run:
+            typer.echo(f"  {identity}\n    {reason}")
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _open(path: Path) -> list[tuple[Path, list[Case]]]:
+    if not path.exists():
+        raise CaseFileError(f"{path} does not exist; name a file of cases or a directory of such files.")
+    if not path.is_dir():
+        return [(path, _load(path))]
+    files = sorted(path.rglob("*.jsonl"))
+    if not files:
+        raise CaseFileError(f"{path} holds no *.jsonl file of cases; name one, or a directory that holds some.")
+    return [(file, _load(file)) for file in files]
+
+
+def _load(file: Path) -> list[Case]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaseFileError(f"{file} cannot be read as UTF-8 text: {error}.") from error
+    return _load_cases(file, text)
+
+
+def _load_cases(file: Path, text: str) -> list[Case]:
+    cases = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            cases.append(msgspec.convert(json.loads(line), Case))
+        except (ValueError, RecursionError) as error:
+            raise CaseFileError(
+                f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
+                f" ({error})."
+            ) from error
+    return cases
+
+
+def _run_file(name: str, cases: list[Case]) -> FileResult:
+    result = FileResult(name)
+    for case in cases:
+        if case.kind not in KINDS:
+            result.not_run.append((case.id, f"the kind {case.kind} is not known"))
+        elif failure := check(case):
+            result.failed.append(failure)
+        else:
+            result.passed += 1
+    return result
+
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,104 @@
+"""How requests end, counted over a window that moves with time and in total."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ackstream.protocol.ditto.acknowledgements import is_success
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Verdict = Literal["answered", "timed out", "failed"]
+VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
+
+REMEMBERED = 100_000
+"""So many decided requests are known by their ids, so that the copies which a replayed batch writes count once."""
+
+
+def verdict(status: int, completed_by: str) -> Verdict:
+    """Return how a request ended for the one who sent it.
+
+    ``timed out``: the deadline came before all that was awaited; ``answered``: everything came and succeeded;
+    ``failed``: a party or the system said no.
+    """
+    if completed_by == "timeout":
+        return "timed out"
+    return "answered" if is_success(status) else "failed"
+
+
+def percentile(ordered: Sequence[int], share: float) -> int | None:
+    """Return the nearest-rank percentile, a value that occurred.
+
+    :param ordered: ascending
+    :param share: 0.95 for the 95th
+    :returns: ``None`` of nothing
+    """
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+@dataclass(frozen=True)
+class Count:
+    """Requests of one verdict: in the window, in total, and the window's latencies in milliseconds."""
+
+    recent: int
+    total: int
+    p50: int | None
+    p95: int | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a meter shows at one moment; spans in milliseconds."""
+
+    window: int
+    counts: dict[Verdict, Count]
+    in_flight: int
+    oldest: int | None
+
+
+class Meter:
+    """Counts requests as they are opened and decided. Times are epoch milliseconds, of one clock."""
+
+    def __init__(self, window: int) -> None:
+        """Count over ``window`` milliseconds."""
+        self._window = window
+        self._open: dict[str, int] = {}
+        self._recent: deque[tuple[int, Verdict, int]] = deque()
+        self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
+        # ordered: the oldest is forgotten first
+        self._decided: dict[str, None] = {}
+
+    def opened(self, identity: str, at: int) -> None:
+        """Count a request that is awaited; a copy of one that is known counts no more."""
+        if identity not in self._decided:
+            self._open.setdefault(identity, at)
+
+    def decided(self, identity: str, at: int, how: Verdict, latency: int) -> None:
+        """Count the end of a request, opened or not; a copy counts no more."""
+        self._open.pop(identity, None)
+        if identity in self._decided:
+            return
+        self._decided[identity] = None
+        if len(self._decided) > REMEMBERED:
+            del self._decided[next(iter(self._decided))]
+        self._totals[how] += 1
+        self._recent.append((at, how, latency))
+
+    def snapshot(self, now: int) -> Snapshot:
+        """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
+        # several partitions are read: the ends are nearly in order, not quite
+        while self._recent and self._recent[0][0] <= now - self._window:
+            self._recent.popleft()
+        kept = [entry for entry in self._recent if entry[0] > now - self._window]
+        counts = {}
+        for how in VERDICTS:
+            latencies = sorted(latency for _, found, latency in kept if found == how)
+            counts[how] = Count(
+                len(latencies), self._totals[how], percentile(latencies, 0.5), percentile(latencies, 0.95)
+            )
+        oldest = max(0, now - min(self._open.values())) if self._open else None
+        return Snapshot(self._window, counts, len(self._open), oldest)

@@ -1,0 +1,198 @@
+"""How ledger records become rows: parsed, judged and projected inside the JVM; no Python code sees a record.
+
+The expressions are SQL text, put together once: as trees of columns, built anew for each batch through the gateway to
+the JVM, they cost up to half a second a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.types import StructField, StructType
+
+from ackstream.lake.schemas import KEY, LEDGER, LEDGER_ACK, LEDGER_DEAD_LETTER, PARTS, TABLES, TEXT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LAST_MILLISECOND = 253_402_300_799_999
+"""The end of the year 9999: a later time is none that a table could hold."""
+
+MILLISECONDS_A_DAY = 86_400_000
+
+
+def parse(frame: DataFrame) -> DataFrame:
+    """Parse ledger records.
+
+    :param frame: as Spark's Kafka source gives it: key, value, topic, partition, offset, timestamp; any order
+    :return: one row a record: kind, id, query_id, batch_id, the :data:`PARTS`, and the texts of JSON scalars
+        (``exact_value``, ``exact_payloads``). A malformed record has a dead_letter alone, made from the record itself,
+        and neither query_id nor batch_id
+    """
+    return frame.selectExpr(*_READ).selectExpr(*_JUDGED).selectExpr(*_PARSED)
+
+
+def rows(records: DataFrame, table: str) -> DataFrame:
+    """Return a table's rows out of parsed records, in the columns of its schema; copies are still in it."""
+    if table == "acknowledgements":
+        records = records.selectExpr("query_id", "batch_id", "exact_payloads", "posexplode(acks) AS (position, part)")
+    else:
+        # the id that the whole record has, and the texts, stay in reach under their names
+        records = records.selectExpr("*", f"{TABLES[table].part} AS part").where("part IS NOT NULL")
+    return records.selectExpr(*_ROWS[table])
+
+
+@dataclass(frozen=True)
+class BatchSpan:
+    """What one correlate query contributed to a batch; malformed records count as one of their own, without an id.
+
+    ``copies`` counts the records that stand in the batch once more; ``rows`` is by table, copies included.
+    """
+
+    query_id: str | None
+    first_batch: int
+    last_batch: int
+    copies: int
+    rows: dict[str, int]
+
+    def covers(self) -> Column:
+        """Return the condition on a table's rows that may be copies of these; statistics answer it for whole files."""
+        if self.query_id is None:
+            return F.col("query_id").isNull()
+        return (F.col("query_id") == self.query_id) & F.col("batch_id").between(self.first_batch, self.last_batch)
+
+
+def summarise(records: DataFrame) -> list[BatchSpan]:
+    """Look over parsed records once, which also fills their cache; no record, no span."""
+    distinct = records.groupBy(*KEY, "kind").agg(F.expr("count(*) AS times"), *map(F.expr, _COUNTS))
+    totals = [F.expr(f"sum({name}) AS {name}") for name in TABLES]
+    extent = [F.expr(text) for text in ("min(batch_id) AS first", "max(batch_id) AS last", "sum(times - 1) AS copies")]
+    return [
+        BatchSpan(
+            row["query_id"], row["first"] or 0, row["last"] or 0, row["copies"], {name: row[name] for name in TABLES}
+        )
+        for row in distinct.groupBy("query_id").agg(*extent, *totals).collect()
+    ]
+
+
+def newest_batch(written: DataFrame, query_id: str) -> int:
+    """Return the newest batch of a correlate query among a table's rows; -1 where it has none."""
+    newest = written.where(F.col("query_id") == query_id).agg(F.max("batch_id")).collect()[0][0]
+    return -1 if newest is None else newest
+
+
+# -- expressions ------------------------------------------------------------------------------------------------------
+
+
+def _malformed() -> str:
+    """Say what is wrong with a ledger record; null where nothing is."""
+    nothing = " AND ".join(f"ledger.{part} IS NULL" for part in PARTS)
+    faults = {
+        "it is not JSON of the ledger's form": "ledger IS NULL OR ledger._damaged IS NOT NULL",
+        "it lacks kind, id, query_id or batch_id": _faulty("ledger", LEDGER),
+        f"it has none of the parts {', '.join(PARTS)}": nothing,
+    }
+    for part, schema in PARTS.items():
+        if part == "acks":
+            test = f"exists(ledger.acks, ack -> ack IS NULL OR {_faulty('ack', LEDGER_ACK)})"
+        else:
+            test = f"ledger.{part} IS NOT NULL AND ({_faulty(f'ledger.{part}', schema)})"
+        faults[f"its {part} lacks a required field or has an impossible time"] = test
+    cases = " ".join(f'WHEN {test} THEN "malformed ledger record: {words}"' for words, test in faults.items())
+    return f"CASE {cases} END"
+
+
+def _faulty(part: str, schema: Any) -> str:
+    """Tell whether a required field is missing or a time is none that a table can hold."""
+    missing = [f"{part}.{field.name} IS NULL" for field in schema.fields if not field.nullable]
+    times = [name for name in schema.fieldNames() if name.endswith("_at")]
+    return " OR ".join([*missing, *[f"{part}.{name} NOT BETWEEN 0 AND {LAST_MILLISECOND}" for name in times]])
+
+
+def _malformed_letter() -> str:
+    """Make the dead letter of a record that is no ledger record."""
+    values = {
+        "reason": "malformed",
+        "received_at": "unix_millis(timestamp)",
+        "correlation_id": "CAST(NULL AS STRING)",
+        "key": "base64(key)",
+        "value": "base64(value)",
+        "truncated": "false",
+    }
+    fields = ", ".join(f"'{name}', {values.get(name, name)}" for name in LEDGER_DEAD_LETTER.fieldNames())
+    return f"named_struct({fields})"
+
+
+def _exact(variant: str) -> str:
+    """Return the JSON text of a text or of JSON's null; null for everything else."""
+    return f"CASE WHEN schema_of_variant({variant}) IN ('STRING', 'VOID') THEN to_json({variant}) END"
+
+
+def _joined(*columns: str) -> str:
+    return f"concat_ws('-', {', '.join(columns)})"
+
+
+_SHAPE = StructType([*LEDGER.fields, StructField("_damaged", TEXT)]).simpleString()
+# from_json takes the quotes off a text and does not tell JSON's null from nothing; only records that may hold either
+# pay for a second look, which reads the same fields as variants
+_SECOND_LOOK = r'"(value|payload)"\\s*:\\s*["n]'
+_VARIANTS = "signal STRUCT<value: VARIANT>, acks ARRAY<STRUCT<payload: VARIANT>>"
+_TEXT = "CAST(value AS STRING)"
+_READ = (
+    "*",
+    f"from_json({_TEXT}, '{_SHAPE}', map('columnNameOfCorruptRecord', '_damaged')) AS ledger",
+    f"CASE WHEN {_TEXT} RLIKE '{_SECOND_LOOK}' THEN from_json({_TEXT}, '{_VARIANTS}') END AS variants",
+)
+_JUDGED = ("*", f"{_malformed()} AS malformed")
+_OTHERWISE = {
+    "kind": "'malformed'",
+    "id": _joined("topic", "partition", "offset"),
+    "dead_letter": _malformed_letter(),
+}
+_PARSED = (
+    *[
+        f"if(malformed IS NULL, ledger.{name}, {_OTHERWISE.get(name, 'NULL')}) AS {name}"
+        for name in LEDGER.fieldNames()
+    ],
+    f"{_exact('variants.signal.value')} AS exact_value",
+    f"transform(variants.acks, ack -> {_exact('ack.payload')}) AS exact_payloads",
+)
+
+_COUNTS = tuple(
+    f"sum({'coalesce(array_size(acks), 0)' if table.part == 'acks' else f'int({table.part} IS NOT NULL)'}) AS {name}"
+    for name, table in TABLES.items()
+)
+
+_SPECIAL = {
+    "signals": {
+        # a refused request's record may have an id of another kind; the request's own is its reply-id
+        "id": "coalesce(outcome.reply_id, id)",
+        "value": "coalesce(exact_value, part.value)",
+    },
+    "acknowledgements": {
+        "id": _joined("part.topic", "part.partition", "part.offset", "part.index"),
+        "payload": "coalesce(get(exact_payloads, position), part.payload)",
+    },
+    "outcomes": {"id": "part.reply_id"},
+    "dead_letters": {
+        "id": _joined("part.topic", "part.partition", "part.offset"),
+        "key": "try_to_binary(part.key, 'base64')",
+        "value": "try_to_binary(part.value, 'base64')",
+        "truncated": "coalesce(part.truncated, false)",
+    },
+}
+
+
+def _columns(table: str) -> tuple[str, ...]:
+    """List a table's columns: the special ones, and the part's own under their names."""
+    names = TABLES[table].schema.fieldNames()
+    columns = {name: f"timestamp_millis(part.{name})" for name in names if name.endswith("_at")}
+    columns |= {name: name for name in ("query_id", "batch_id")} | _SPECIAL[table]
+    # not from the timestamp, whose day hangs on the session's time zone
+    columns["day"] = f"date_from_unix_date(int(part.{TABLES[table].time} DIV {MILLISECONDS_A_DAY}))"
+    return tuple(f"{columns.get(name, f'part.{name}')} AS {name}" for name in names)
+
+
+_ROWS = {table: _columns(table) for table in TABLES}

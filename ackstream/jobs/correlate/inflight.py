@@ -1,0 +1,56 @@
+"""Open requests straight from the checkpoint, with Spark's state reader; the job may run or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.errors import AckstreamError
+from ackstream.jobs.correlate import state as pendings
+from ackstream.jobs.correlate.shard import open_requests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Settings
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """An open request; times in epoch milliseconds of event time."""
+
+    correlation_id: str
+    thing_id: str | None
+    started_at: int
+    deadline: int
+    missing: tuple[str, ...]
+
+
+def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
+    """Read the open requests as of the last finished batch, oldest first.
+
+    ``missing`` are the labels nobody has acknowledged yet; empty where only the response is awaited.
+
+    :raises AckstreamError: if there is no checkpoint yet
+    """
+    location = settings.lake.checkpoint("correlate")
+    # the reader needs the state stores' coordinator, which the streams of a session bring up when they are first asked
+    _ = spark.streams.active
+    try:
+        rows = spark.read.format("statestore").load(location).selectExpr("value.*").collect()
+    except Exception as error:
+        raise AckstreamError(
+            f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
+        ) from error
+    found = []
+    for row in rows:
+        state = row.asDict(recursive=True)
+        group = state.get("groupState") or state
+        for data in open_requests(group["version"], bytes(group["blob"])):
+            entry = pendings.load(data)
+            taken = {received.label for received in entry.received}
+            missing = tuple(label for label in entry.request.awaited if label not in taken)
+            found.append(
+                InFlight(entry.correlation_id, entry.request.thing_id, entry.started_at, entry.deadline, missing)
+            )
+    return sorted(found, key=lambda entry: (entry.started_at, entry.correlation_id))

@@ -1,0 +1,137 @@
+"""The mirror of a destination: all rows of the table ``messages`` go to that of another lake, each once.
+
+The destination itself says how far it is: its newest batch, for batches are copied whole and in their order. So there
+is no checkpoint that could be lost or be older than what is there; compaction of either table means nothing; and what
+an append wrote before a crash is not written again. Each append is named by the batch it follows: of two mirrors that
+were started by mistake the second one's is left out.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from kafka import KafkaProducer
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from ackstream.errors import SettingsError, StartError
+from ackstream.jobs.persist.release import source_id
+from ackstream.kafka.clients import options
+from ackstream.lake import tables
+from ackstream.protocol import messages
+from ackstream.protocol.messages import Replicated
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Settings
+    from ackstream.settings.destinations import Destination
+
+TOPICS = ("destinations",)
+TABLE = "messages"
+SOURCE = "ackstream.spark.kafka"
+"""The property of a destination's table that says which table its rows come from."""
+
+BATCHES_AT_ONCE, ROWS_AT_ONCE, ROWS_A_FILE = 10_000, 1_000_000, 100_000
+SEND_SECONDS = 30.0
+
+
+def named(settings: Settings, arguments: Sequence[str]) -> Destination:
+    """Return the destination that the arguments name.
+
+    :raises SettingsError: they name none, or one that is not in the settings
+    """
+    known = {destination.name: destination for destination in settings.destinations}
+    if not known:
+        raise SettingsError("There are no destinations: name one in [[destinations]] of the settings.")
+    name = arguments[0] if len(arguments) == 1 else ""
+    if name not in known:
+        raise SettingsError(
+            f"There is no destination {name!r}: write `ackstream submit mirror NAME`, where NAME is one of"
+            f" {', '.join(known)}."
+        )
+    return known[name]
+
+
+def run(spark: SparkSession, settings: Settings, destination: Destination, stop: threading.Event) -> None:
+    """Copy, and tell how far the destination is, once an interval and until it is to stop.
+
+    :raises StartError: there are no messages yet, or the destination's table is not theirs
+    """
+    mirror = Mirror(spark, settings, destination)
+    kafka = settings.kafka
+    known = options(kafka, KafkaProducer.DEFAULT_CONFIG)
+    with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", **known)) as producer:
+        reported = None
+        while True:
+            last = mirror.last
+            if last != reported:
+                value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
+                producer.send(kafka.topic("destinations"), value, destination.name.encode()).get(SEND_SECONDS)
+                reported = last
+            if not mirror.copy() and stop.wait(destination.ack_conflation_interval / 1000):
+                return
+
+
+class Mirror:
+    """The table of a destination, and the one its rows come from."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, destination: Destination) -> None:
+        """Make the destination's table where it is not there.
+
+        :raises StartError: there are no messages yet, or the table has those of another lake
+        """
+        self._spark = spark
+        self._here = settings.lake
+        self._there = settings.lake.model_copy(update={"path": destination.path})
+        tables.read(spark, self._here, TABLE)
+        self.source = source_id(spark, settings)
+        tables.create(spark, self._there, [TABLE])
+        self._claim()
+        self.last = self._newest()
+        """The batch up to which the destination has everything; -1: it has nothing."""
+
+    def copy(self) -> bool:
+        """Copy what is new, a part of it where it is much; tell whether there is more."""
+        new = tables.read(self._spark, self._here, TABLE).where(F.col("batch") > self.last)
+        counts = new.groupBy("batch").count().orderBy("batch").limit(BATCHES_AT_ONCE).collect()
+        if not counts:
+            return False
+        whole = part([row["count"] for row in counts], ROWS_AT_ONCE)
+        rows = sum(row["count"] for row in counts[:whole])
+        until = counts[whole - 1].batch
+        copied = new.where(F.col("batch") <= until).coalesce(-(-rows // ROWS_A_FILE))
+        tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0)
+        # not what was to be written, but what is there
+        self.last = self._newest()
+        return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
+
+    def _newest(self) -> int:
+        newest = tables.read(self._spark, self._there, TABLE).agg(F.max("batch")).collect()[0][0]
+        return -1 if newest is None else int(newest)
+
+    def _claim(self) -> None:
+        """Let the table belong to the one its rows come from."""
+        place = tables.location(self._there, TABLE)
+        table = DeltaTable.forPath(self._spark, place)
+        source = table.detail().select("properties").collect()[0][0].get(SOURCE)
+        if source == self.source:
+            return
+        if source is not None or not table.toDF().isEmpty():
+            raise StartError(
+                f"The table at {place} has the messages of another lake: empty the directory, or point the"
+                " destination's path to another one."
+            )
+        # the names of appends are needed for as long as two mirrors may run into each other
+        properties = f"'{SOURCE}' = '{self.source}', 'delta.setTransactionRetentionDuration' = 'interval 1 days'"
+        self._spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({properties})")
+
+
+def part(counts: Sequence[int], rows: int) -> int:
+    """Return how many of the batches have so many rows together at most; at least one."""
+    return max(1, sum(total <= rows for total in accumulate(counts)))

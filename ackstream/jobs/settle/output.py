@@ -1,0 +1,242 @@
+"""What a batch of settle comes to: rows for the tables, then messages for readers and publishers."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.readers import (
+    AppAckConf,
+    ApplicationAcknowledged,
+    AutoReason,
+    KnownWriter,
+    ReaderState,
+    SamplesDone,
+    WriterState,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ackstream.jobs.settle.retention import Ignored, ReportReceipt
+    from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.readers import AppAck, ProtocolAck, ReaderAlive, ReaderStart, ReaderStop
+
+    Reported: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop
+    from collections.abc import Iterable
+
+    from ackstream.jobs.settle.retention import Retention
+
+
+STORED, REPORTS = 0, 1
+"""Where a record comes from: the topics ``stored`` and ``app-acks``."""
+TOPICS = ("stored", "app-acks")
+VALUE_BYTES = 65_536
+"""How much is kept of a record that cannot be read; the whole is in its topic."""
+RUNS = 5_000
+"""Runs of numbers in one message at most: what has more is said in several."""
+
+
+OF_READERS = ("reader_start", "reader_alive", "reader_stop")
+"""Types of records that all shards get: a reader concerns all writers."""
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One record of the topic of its ``source``; ``timestamp`` is the broker's, in epoch milliseconds."""
+
+    timestamp: int
+    source: int
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class DeliveryRow(msgspec.Struct, frozen=True):
+    """A reader has acknowledged samples: one row of the table ``deliveries``; no two rows of a reader overlap."""
+
+    id: str
+    writer: str
+    reader: str
+    role: str | None
+    first: int
+    last: int
+    response: bytes | None
+    auto: AutoReason | None
+    epoch: int
+    acknowledged_at: int
+    partition: int
+    offset: int
+
+
+class IgnoredRow(msgspec.Struct, frozen=True):
+    """A record, or one interval of it, that was not used, and why: one row of the table ``ignored_reports``."""
+
+    id: str
+    reason: str
+    detail: str | None
+    writer: str | None
+    reader: str | None
+    first: int | None
+    last: int | None
+    value: bytes | None
+    received_at: int
+    topic: str
+    partition: int
+    offset: int
+
+
+class Settled(msgspec.Struct):
+    """Rows, then messages; ``states`` say how things are at the end of the batch."""
+
+    deliveries: list[DeliveryRow] = []
+    ignored: list[IgnoredRow] = []
+    confs: list[AppAckConf] = []
+    events: list[ApplicationAcknowledged] = []
+    done: list[SamplesDone] = []
+    states: list[ReaderState | WriterState] = []
+
+    def take(self, record: ReportRecord, report: AppAck | ProtocolAck, receipt: ReportReceipt) -> None:
+        """Add what a report came to, but for what is done by it."""
+        self.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
+        self.events += receipt.events
+        self.confs += [receipt.conf] if receipt.conf else []
+        self.ignored += unused(record, report, receipt.ignored)
+
+    def messages(self) -> Iterator[tuple[str, bytes]]:
+        """Yield key and value of what goes to ``publisher-acks``; what is for one receiver is in order."""
+        yield from ((conf.reader, write(conf)) for conf in self.confs)
+        yield from ((event.writer, write(event)) for event in self.events)
+        yield from ((done.writer, write(done)) for done in self.done)
+        for state in self.states:
+            yield state.reader if isinstance(state, ReaderState) else state.writer, write(state)
+
+
+def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> DeliveryRow:
+    """Return the row of an acknowledgement."""
+    return DeliveryRow(
+        f"{event.writer}/{event.reader}/{event.first}",
+        event.writer,
+        event.reader,
+        event.role,
+        event.first,
+        event.last,
+        event.response,
+        event.auto,
+        epoch,
+        record.timestamp,
+        record.partition,
+        record.offset,
+    )
+
+
+def unreadable(record: ReportRecord, detail: str) -> IgnoredRow:
+    """Return the row of a record that says nothing."""
+    value = None if record.value is None else record.value[:VALUE_BYTES]
+    return _ignored(record, 0, "unreadable", detail=detail, value=value)
+
+
+def is_for_all_shards(record: ReportRecord) -> bool:
+    """Tell whether a record, which may be unreadable otherwise, is about a reader alone."""
+    try:
+        return _typed.decode(record.value or b"").type in OF_READERS
+    except UNREADABLE:
+        return False
+
+
+def unused(record: ReportRecord, report: Reported, ignored: Sequence[Ignored]) -> Iterator[IgnoredRow]:
+    """Yield the rows of what was not used of a report."""
+    for index, entry in enumerate(ignored):
+        yield _ignored(
+            record,
+            index,
+            entry.reason,
+            writer=getattr(report, "writer", None),
+            reader=report.reader,
+            first=entry.first,
+            last=entry.last,
+        )
+
+
+def _ignored(record: ReportRecord, index: int, reason: str, **known: str | bytes | int | None) -> IgnoredRow:
+    topic = TOPICS[record.source]
+    fields = dict.fromkeys(("detail", "writer", "reader", "first", "last", "value")) | known
+    return IgnoredRow(
+        id=f"{topic}-{record.partition}-{record.offset}-{index}",
+        reason=reason,
+        received_at=record.timestamp,
+        topic=topic,
+        partition=record.partition,
+        offset=record.offset,
+        **fields,
+    )
+
+
+def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:
+    """Divide runs so that each piece fits into a message; of none there is one piece without any."""
+    return [tuple(runs[start : start + RUNS]) for start in range(0, len(runs), RUNS)] or [()]
+
+
+# -- What there is to say at the end of a batch: what is done by it, and how things are for who asks.
+
+
+PART_BYTES = 4_000_000
+"""About how large a part of a ReaderState gets."""
+_WRITER_BYTES, _RUN_BYTES = 2_000, 50
+
+
+def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
+    """Return what has become done, in any order, ascending and as of now."""
+    found = list(Intervals(runs, start=retention.done.start))
+    return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
+
+
+def reader_states(
+    reader: str, epoch: int, place: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
+) -> list[ReaderState]:
+    """Return what a shard knows of its writers for one reader, in as many parts as it needs.
+
+    :param place: which shard, and of how many
+    :param as_of: the watermark
+    :param lease_ms: how long the reader may be silent
+    """
+    parts: list[list[KnownWriter]] = [[]]
+    size = 0
+    for known in _known(reader, writers):
+        size += _WRITER_BYTES + _RUN_BYTES * (len(known.acknowledged) + len(known.undelivered))
+        if size > PART_BYTES and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(known)
+    return [
+        ReaderState(reader, epoch, *place, as_of, tuple(part), number, len(parts), lease_ms)
+        for number, part in enumerate(parts)
+    ]
+
+
+def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[KnownWriter]:
+    for writer, retention in writers:
+        known = retention.readers.get(reader)
+        if known is not None:
+            acknowledged, undelivered = pieces(list(known.acknowledged)), pieces(retention.undelivered(reader))
+            for runs in zip_longest(acknowledged, undelivered, fillvalue=()):
+                yield KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
+
+
+def writer_states(writer: str, retention: Retention) -> list[WriterState]:
+    """Return how far a writer's samples are."""
+    released, written = retention.released, retention.written
+    waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
+    behind = [run for run in retention.done if run[0] > released]
+    return [WriterState(writer, written, released, piece, waiting_for) for piece in pieces(behind)]

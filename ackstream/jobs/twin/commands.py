@@ -1,0 +1,177 @@
+"""Twin commands: what an envelope asks the twin to do.
+
+Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their mapping strategies.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from ackstream.jobs.twin.things import read_value
+from ackstream.protocol.ditto import things
+from ackstream.protocol.ditto.errors import (
+    header_type_invalid,
+    json_field_missing,
+    thing_precondition_failed,
+    unknown_topic_path,
+)
+from ackstream.protocol.ditto.headers import read_headers
+from ackstream.protocol.ditto.thing_errors import (
+    condition_failed,
+    id_not_deletable,
+    id_not_settable,
+    merge_invalid,
+    not_modified,
+    policy_id_not_deletable,
+    unknown_path,
+)
+from ackstream.protocol.ditto.things import Resource, resource
+from ackstream.protocol.rql import matches
+
+if TYPE_CHECKING:
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+
+ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
+
+
+class TwinCommand(msgspec.Struct, frozen=True):
+    """A command for one thing.
+
+    ``value`` is JSON, ``UNSET`` for retrieve and delete; ``timestamp`` is the broker's, in epoch milliseconds;
+    ``fields`` is the selector of a retrieve.
+    """
+
+    thing_id: str
+    action: str
+    resource: Resource
+    timestamp: int
+    value: Any = UNSET
+    if_match: tuple[str, ...] | None = None
+    if_none_match: tuple[str, ...] | None = None
+    condition: str | None = None
+    fields: str | None = None
+
+
+def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
+    """Read a command for one thing.
+
+    :raises DittoError: 400; the id, the path or the value is not one
+    """
+    topic = envelope.topic
+    action = topic.action
+    if action not in ACTIONS:
+        raise unknown_topic_path(str(topic), f"The twin does not know the action <{action}>.")
+    things.check_id(topic.thing_id)
+    part = resource(envelope.path)
+    if (action == "create" and part.kind != "thing") or (action == "delete" and part.kind == "policyId"):
+        raise unknown_path(envelope.path)
+    headers = read_headers(envelope.headers)
+    if_match, if_none_match = headers.get(IF_MATCH), headers.get(IF_NONE_MATCH)
+    return TwinCommand(
+        topic.thing_id,
+        action,
+        part,
+        timestamp,
+        UNSET if action in ("retrieve", "delete") else _value(envelope.value, topic.thing_id, action, part),
+        None if if_match is None else read_tags(IF_MATCH, if_match),
+        None if if_none_match is None else read_tags(IF_NONE_MATCH, if_none_match),
+        headers.get(CONDITION),
+        envelope.fields,
+    )
+
+
+def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource) -> Any:
+    if raw is UNSET:
+        raise json_field_missing("/value")
+    value = read_value(raw)
+    if action == "merge":
+        _check_patch(part, value, thing_id)
+        return value
+    if part.kind == "thing":
+        return things.thing_content(value, thing_id)
+    things.check(part, value)
+    return value
+
+
+def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
+    """Refuse what no patch may do; the rest is judged by what comes out."""
+    if part.kind == "policyId" and patch is None:
+        raise policy_id_not_deletable()
+    if part.kind != "thing":
+        return
+    if not isinstance(patch, dict) or not patch:
+        raise merge_invalid("The patch of a whole thing must be a JSON object with at least one member.")
+    if patch.get("policyId", thing_id) is None:
+        raise policy_id_not_deletable()
+    if patch.get("thingId", thing_id) is None:
+        raise id_not_deletable()
+    if patch.get("thingId", thing_id) != thing_id:
+        raise id_not_settable()
+
+
+# -- Preconditions of a command: entity tags and a condition on the thing.
+# Source of the rules: Eclipse Ditto, ``ConditionalHeadersValidator``, ``EntityTag``, ``ThingConditionValidator``.
+
+
+IF_MATCH, IF_NONE_MATCH, CONDITION = "if-match", "if-none-match", "condition"
+
+_TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
+
+
+def read_tags(header: str, text: str) -> tuple[str, ...]:
+    """Read the entity tags of a header: ``*``, or ``"rev:1"``, ``W/"rev:1"``, several with commas between.
+
+    :raises DittoError: 400 ``header.invalid``
+    """
+    tags: list[str] = []
+    position = 0
+    while position < len(text) or not tags:
+        found = _TAG.match(text, position)
+        if found is None:
+            raise header_type_invalid(header, text, "entity-tag")
+        tags.append(found[1])
+        position = found.end()
+    return tuple(tags)
+
+
+def check_tags(
+    if_match: tuple[str, ...] | None, if_none_match: tuple[str, ...] | None, tag: str | None, *, action: str
+) -> None:
+    """Compare the entity tags of a command with that of what it is about.
+
+    :param tag: the entity tag; ``None`` where nothing is there
+    :param action: of the command; where nothing is there, a query or a delete has another error to tell
+    :raises DittoError: 412 ``things:precondition.failed``; for a query 304 ``things:precondition.notmodified``
+    """
+    if tag is None and action in ("retrieve", "delete"):
+        return
+    if if_match is not None and (tag is None or not _any(if_match, tag)):
+        raise thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
+    if if_none_match is not None and tag is not None and _any(if_none_match, tag):
+        expected = ",".join(if_none_match)
+        raise (
+            not_modified(expected, tag)
+            if action == "retrieve"
+            else thing_precondition_failed(IF_NONE_MATCH, expected, tag)
+        )
+
+
+def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
+    """Check an RQL condition on a thing.
+
+    :param now: what ``time:now`` means, epoch milliseconds
+    :raises DittoError: 412 ``things:condition.failed``; 400 ``rql.expression.invalid``
+    """
+    if not matches(condition, thing, time=datetime.fromtimestamp(now / 1000, timezone.utc)):
+        raise condition_failed()
+
+
+def _any(tags: tuple[str, ...], tag: str) -> bool:
+    # all our tags are strong: a weak one of the requester fits none
+    return "*" in tags or tag in tags

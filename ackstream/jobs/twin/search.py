@@ -1,0 +1,301 @@
+"""Queries on many things: by their ids, by an RQL filter, how many there are.
+
+They come as ``_/_/things/twin/commands/retrieve``: path ``/`` with the value ``{"thingIds": […]}`` as in Ditto, and
+``/search/things`` and ``/search/things/count``, the paths of Ditto's HTTP API, with the value ``{"filter"?,
+"namespaces"?, "options"?, "fields"?}``. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from functools import cmp_to_key, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from ackstream.protocol import pointers
+from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.errors import (
+    BAD_REQUEST,
+    DittoError,
+    json_field_missing,
+    json_invalid,
+    json_type_invalid,
+    shown,
+)
+from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
+from ackstream.protocol.rql import MAX_DEPTH, check, matches, parse
+from ackstream.protocol.rql.evaluation import Path, field_of, find
+from ackstream.protocol.rql.values import compare, scalars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.jobs.twin.things import Thing
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+
+SEARCH, COUNT = "/search/things", "/search/things/count"
+PAGE, LARGEST_PAGE = 25, 200
+
+_OPTION = re.compile(r"(sort|size|limit|cursor)\(([^()]*)\)")
+_CURSOR = re.compile(r"[0-9]{1,9}")
+
+
+class _Wanted(msgspec.Struct):
+    filter: str | None = None
+    namespaces: list[str] | None = None
+    options: list[str] = []
+    fields: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Which of what is found is wanted: sort keys (field, descending), how many, from where."""
+
+    sort: tuple[tuple[str, bool], ...] = ()
+    size: int = PAGE
+    offset: int = 0
+
+
+def concerns_many(envelope: Envelope) -> bool:
+    """Tell whether a command is for no thing in particular."""
+    return envelope.topic.namespace == "_" and envelope.topic.entity == "_"
+
+
+def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes: int) -> Any:
+    """Answer a query on many things.
+
+    :param things: all there are, by id; deleted ones among them
+    :param now: what ``time:now`` means, epoch milliseconds
+    :param max_bytes: of the answer; a page that would be larger ends earlier
+    :raises DittoError: 400 for a filter, an option, a path or a value that is not one; 413
+    """
+    if envelope.topic.action != "retrieve" or envelope.path not in ("/", SEARCH, COUNT):
+        raise unknown_path(envelope.path)
+    if envelope.path == "/":
+        return _by_ids(envelope, things, max_bytes)
+    wanted = _read(envelope)
+    found = _filtered(wanted, things, now)
+    if envelope.path == COUNT:
+        return len(found)
+    return _page(found, read_options(wanted.options), wanted.fields, max_bytes)
+
+
+def read_options(options: Iterable[str]) -> Page:
+    """Read the options of a search: ``sort(+thingId,-attributes/x)``, ``size(n)``, ``cursor(c)``, ``limit(from,n)``.
+
+    :raises DittoError: 400 ``thing-search:search.option.invalid``, ``rql.expression.invalid``
+    """
+    page = Page()
+    for option in options:
+        found = _OPTION.fullmatch(option.strip())
+        if found is None:
+            raise option_invalid(f"The option <{option}> is none of sort(…), size(…), cursor(…), limit(…).")
+        name, arguments = found[1], [argument.strip() for argument in found[2].split(",")]
+        match name, arguments:
+            case "sort", _:
+                page = msgspec.structs.replace(page, sort=tuple(map(_sort_key, arguments)))
+            case "size", [size]:
+                page = msgspec.structs.replace(page, size=_number(size, option, LARGEST_PAGE))
+            case "limit", [offset, size]:
+                page = msgspec.structs.replace(
+                    page, offset=_number(offset, option), size=_number(size, option, LARGEST_PAGE)
+                )
+            case "cursor", [cursor]:
+                page = msgspec.structs.replace(page, offset=_number(cursor, option))
+            case _:
+                raise option_invalid(f"The option <{option}> has not the arguments it must have.")
+    return page
+
+
+def _read(envelope: Envelope) -> _Wanted:
+    if envelope.value is msgspec.UNSET:
+        return _Wanted()
+    try:
+        return msgspec.json.decode(envelope.value, type=_Wanted)
+    except msgspec.ValidationError as error:
+        raise json_invalid(f"The value of the search is not valid: {error}.") from error
+
+
+def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> list[msgspec.Raw]:
+    value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
+    ids = value.get("thingIds") if isinstance(value, dict) else None
+    if ids is None:
+        raise json_field_missing("/value/thingIds")
+    if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
+        raise json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
+    found = [things[identity] for identity in dict.fromkeys(ids) if identity in things]
+    shown, size = [], 0
+    for thing in found:
+        if thing.content is not None:
+            shown.append(_shown(thing.whole(), envelope.fields))
+            size += len(memoryview(shown[-1]))
+            if size > max_bytes:
+                raise answer_too_large(max_bytes)
+    return shown
+
+
+def _filtered(wanted: _Wanted, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
+    fits: Callable[[dict[str, Any]], bool] | None = None
+    if wanted.filter is not None:
+        tree = parse(wanted.filter)
+        check(tree)
+        time = datetime.fromtimestamp(now / 1000, timezone.utc)
+
+        def fits(thing: dict[str, Any]) -> bool:
+            return matches(tree, thing, time=time)
+
+    namespaces = None if wanted.namespaces is None else frozenset(wanted.namespaces)
+    found = []
+    for identity, thing in things.items():
+        if thing.content is None or (namespaces is not None and identity.partition(":")[0] not in namespaces):
+            continue
+        whole = thing.whole()
+        if fits is None or fits(whole):
+            found.append(whole)
+    return found
+
+
+def _page(found: list[dict[str, Any]], page: Page, fields: str | None, max_bytes: int) -> dict[str, Any]:
+    # one order always: pages of one search fit together
+    found.sort(key=lambda thing: thing["thingId"])
+    for name, descending in reversed(page.sort):
+        found.sort(key=cmp_to_key(_comparison(name)), reverse=descending)
+    items: list[msgspec.Raw] = []
+    size = 0
+    for thing in found[page.offset : page.offset + page.size]:
+        item = _shown(thing, fields)
+        size += len(memoryview(item))
+        if items and size > max_bytes:
+            break
+        items.append(item)
+    result: dict[str, Any] = {"items": items}
+    end = page.offset + len(items)
+    if end < len(found) and items:
+        result["cursor"] = str(end)
+    return result
+
+
+def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
+    if fields is not None:
+        return raw(select(whole, fields))
+    return raw({name: value for name, value in whole.items() if not name.startswith("_")})
+
+
+def _sort_key(argument: str) -> tuple[str, bool]:
+    if argument[:1] not in ("+", "-") or not isinstance(field_of(argument[1:], whole=False), Path):
+        raise option_invalid(f"<{argument}> is no sort key: write + or - and a field of the thing.")
+    return argument[1:], argument[0] == "-"
+
+
+def _comparison(name: str) -> Callable[[dict[str, Any], dict[str, Any]], int]:
+    """Compare things by a field as RQL does; those without it come first."""
+    path = field_of(name, whole=False)
+
+    def value(thing: dict[str, Any]) -> Any:
+        return next(scalars(find(path, thing).values), None) if isinstance(path, Path) else None
+
+    def sign(left: dict[str, Any], right: dict[str, Any]) -> int:
+        one, other = value(left), value(right)
+        if one is None or other is None:
+            return (one is not None) - (other is not None)
+        return compare(one, other)
+
+    return sign
+
+
+def _number(text: str, option: str, maximum: int | None = None) -> int:
+    if _CURSOR.fullmatch(text) is None:
+        raise option_invalid(f"The option <{option}> has <{text}> where a number must be.")
+    if maximum is not None and int(text) > maximum:
+        raise option_invalid(f"The option <{option}> asks for more than {maximum} things.")
+    return int(text)
+
+
+# -- Field selectors: ``thingId,attributes(model,location/city),features/*/properties``.
+# Source of the rules: Eclipse Ditto, ``ImmutableJsonFieldSelectorFactory``, ``Thing#toJson``.
+
+
+WILDCARD = "*"
+"""Stands for any feature: ``features/*/properties``."""
+
+
+def select(value: Any, selector: str) -> Any:
+    """Return what a selector leaves of a JSON value, in the value's own order; what is not an object stays as it is.
+
+    :raises DittoError: 400 ``json.fieldselector.invalid``
+    """
+    paths = parse_selector(selector)
+    if not isinstance(value, dict):
+        return value
+    return _select(value, paths)
+
+
+@lru_cache(maxsize=512)
+def parse_selector(selector: str) -> tuple[pointers.Keys, ...]:
+    """Return the paths a selector names.
+
+    :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
+    """
+    if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > MAX_DEPTH:
+        raise _invalid(selector)
+    return tuple(dict.fromkeys(_paths(selector)))
+
+
+def _paths(selector: str) -> list[pointers.Keys]:
+    found = []
+    for part in _split(selector):
+        head, opened, inner = part.strip().partition("(")
+        keys = pointers.parse(head)
+        if opened:
+            if not inner.endswith(")"):
+                raise _invalid(selector)
+            found += [keys + rest for rest in _paths(inner[:-1])]
+        elif keys:
+            found.append(keys)
+    return found
+
+
+def _split(selector: str) -> list[str]:
+    """Split at the commas outside of parentheses."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(selector):
+        if character == "(":
+            depth += 1
+        elif character == ")":
+            depth -= 1
+            if depth < 0:
+                raise _invalid(selector)
+        elif character == "," and depth == 0:
+            parts.append(selector[start:position])
+            start = position + 1
+    return [*parts, selector[start:]]
+
+
+def _select(value: dict[str, Any], paths: tuple[pointers.Keys, ...], *, depth: int = 0) -> dict[str, Any]:
+    result = {}
+    for key, entry in value.items():
+        deeper = [path[1:] for path in paths if path[0] == key or (path[0] == WILDCARD and depth == 1)]
+        if () in deeper:
+            result[key] = entry
+        elif isinstance(entry, dict) and any(_leads(entry, path) for path in deeper):
+            # a path that leads nowhere leaves no empty objects
+            result[key] = _select(entry, tuple(deeper), depth=depth + 1)
+    return result
+
+
+def _leads(value: Any, path: pointers.Keys) -> bool:
+    if WILDCARD in path[:1] and isinstance(value, dict):
+        return any(_leads(entry, path[1:]) for entry in value.values())
+    return pointers.find(value, path[:1]) is not UNSET and (len(path) == 1 or _leads(value[path[0]], path[1:]))
+
+
+def _invalid(selector: str) -> DittoError:
+    return DittoError(
+        BAD_REQUEST,
+        "json.fieldselector.invalid",
+        f"The field selector <{shown(selector)}> is invalid!",
+        "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'.",
+    )

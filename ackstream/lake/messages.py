@@ -1,0 +1,125 @@
+"""The table ``messages`` as a log with one order, and what it comes to: the newest message of each key.
+
+The state of the world has one record a topic and key, its newest message; a message without a key is a record of its
+own. A record that was deleted comes back with the next message of its key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.window import Window
+
+from ackstream.lake import tables
+from ackstream.lake.schemas import SOW_DELETES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ackstream.settings import Lake
+
+
+PLACE = ("batch", "partition", "offset")
+"""The columns that order the log."""
+
+_COLUMNS = (*PLACE, "subject", "key", "value", "headers", "received_at", "client")
+
+
+class Moment(NamedTuple):
+    """A step of a batch of the query job; what was deleted before it is no longer there."""
+
+    batch: int
+    step: int
+
+
+def newest_batch(spark: SparkSession, lake: Lake) -> int:
+    """Return the last batch of the log, -1 where it is empty."""
+    last = tables.read(spark, lake, "messages").agg(F.max("batch")).collect()[0][0]
+    return -1 if last is None else int(last)
+
+
+def between(
+    spark: SparkSession, lake: Lake, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]
+) -> DataFrame:
+    """Return the messages of topics behind one place, up to and with another one."""
+    place = F.struct(*PLACE)
+    # batches alone are what files are skipped by
+    near = F.col("batch").between(after[0], upto[0])
+    return _taken(spark, lake, topics).where(near & (place > _struct(after)) & (place <= _struct(upto)))
+
+
+def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Moment) -> DataFrame:
+    """Return the state of the world of a topic.
+
+    :param newest: the last batch of the log that counts
+    :param moment: deletes count that came before
+    """
+    messages = _taken(spark, lake, [topic]).where(F.col("batch") <= newest)
+    itself = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
+    last = F.max_by(F.struct(*_COLUMNS), F.struct(*PLACE)).alias("last")
+    records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
+    before = F.struct("batch", "step") < F.struct(*[F.lit(number).cast("long") for number in moment])
+    deleted = tables.read(spark, lake, "sow_deletes").where(before & (F.col("subject") == topic))
+    return records.join(deleted.select("partition", "offset"), ["partition", "offset"], "left_anti").select(*_COLUMNS)
+
+
+def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column], query_id: str) -> None:
+    """Take records out of the state of the world; what a replayed batch deletes again stays as it is.
+
+    :param records: of :func:`world`
+    :param own: what is the same for all: client, cid, deleted_at
+    """
+    batch, step = moment
+    same = {name: F.lit(number).cast("long") for name, number in (("batch", batch), ("step", step))}
+    same |= {"query_id": F.lit(query_id), **own}
+    rows = records.withColumns(same).select(*SOW_DELETES.fieldNames())
+    tables.append(rows.coalesce(1), lake, "sow_deletes", query_id, batch * STEPS + step)
+
+
+STEPS = 1_000_000
+"""More than a batch can have."""
+
+
+def _taken(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFrame:
+    messages = tables.read(spark, lake, "messages")
+    return messages.where(F.col("reason").isNull() & F.col("subject").isin(sorted(topics))).select(*_COLUMNS)
+
+
+def _struct(place: tuple[int, int, int]) -> Column:
+    batch, partition, offset = place
+    return F.struct(F.lit(batch).cast("long"), F.lit(partition).cast("int"), F.lit(offset).cast("long"))
+
+
+# -- The table ``publishers`` grows by a row a client and batch, of which few are ever read again.
+
+
+TABLE = "publishers"
+
+
+def prune(spark: SparkSession, lake: Lake) -> None:
+    """Remove the rows that persist never starts from again; beside the running job, too.
+
+    The newest batch may run again: it starts from the newest row of each client before it. The first and the last row
+    of each query tell where its batches begin and end, and acks that wait for destinations are still to be sent.
+    """
+    rows = tables.read(spark, lake, TABLE)
+    newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
+    if newest is None:
+        return
+    by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
+    old = (
+        rows.where(F.col("batch") < newest)
+        .withColumn("later", F.max("batch").over(by_client))
+        .withColumn("begin", F.min("batch").over(by_query))
+        .withColumn("end", F.max("batch").over(by_query))
+        .where((F.col("batch") < F.col("later")) & (F.col("batch") > F.col("begin")) & (F.col("batch") < F.col("end")))
+        .where(F.col("acks").isNull() | (F.col("batch") <= F.lit(told)))
+        .select("client", "batch")
+    )
+    table = DeltaTable.forPath(spark, tables.location(lake, TABLE)).alias("row")
+    same = "row.client = old.client AND row.batch = old.batch"
+    tables.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

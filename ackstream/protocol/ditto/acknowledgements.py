@@ -1,0 +1,305 @@
+"""Acknowledgements on the wire: single, aggregated, and command responses that count as one.
+
+Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``AcknowledgementsAdapter``, ``Acknowledgements``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
+    PROTOCOL_CONTENT_TYPE,
+    STATUS_MAX,
+    STATUS_MIN,
+    Envelope,
+    json_text,
+    raw,
+)
+from ackstream.protocol.ditto.errors import (
+    REQUEST_TIMEOUT,
+    DittoError,
+    ditto_label_forbidden,
+    json_field_missing,
+    json_format_invalid,
+    json_invalid,
+    json_type_invalid,
+    unknown_topic_path,
+)
+from ackstream.protocol.ditto.headers import (
+    CHANNEL,
+    CONTENT_TYPE,
+    RESPONSE_REQUIRED,
+    WEAK_ACK,
+    read_headers,
+    reply_headers,
+)
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED, is_built_in, parse_label
+from ackstream.protocol.ditto.responses import message_headers
+from ackstream.protocol.ditto.topics import TopicPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ackstream.protocol.ditto.requests import Request
+
+
+OK = 200
+FAILED_DEPENDENCY = 424
+INTERNAL_ERROR = 500
+ResponseType = Literal["response", "nack", "error"]
+
+
+class Acknowledgement(msgspec.Struct):
+    """What one party says of a request: a label, an HTTP status, perhaps a payload, headers."""
+
+    label: str
+    status: int
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, Any] = {}
+
+    @property
+    def success(self) -> bool:
+        """Tell whether the status is 200 to 299."""
+        return is_success(self.status)
+
+    @property
+    def timed_out(self) -> bool:
+        """Tell whether the status is 408."""
+        return self.status == REQUEST_TIMEOUT
+
+    @property
+    def weak(self) -> bool:
+        """Tell whether the system issued it because the party was not concerned by the signal."""
+        return self.headers.get(WEAK_ACK) is True
+
+
+def is_success(status: int) -> bool:
+    """Tell whether an HTTP status is 200 to 299; 1xx and 3xx are no successes."""
+    return OK <= status < 300  # noqa: PLR2004 - the class of successes
+
+
+def acknowledgement(
+    label: str, status: int, payload: Raw | UnsetType = UNSET, headers: Mapping[str, Any] | None = None
+) -> Acknowledgement:
+    """Return an acknowledgement as it is received: requested-acks dropped, response-required false.
+
+    :raises DittoError: a header value is not of its type
+    """
+    return Acknowledgement(label, status, payload, reply_headers(read_headers(headers or {})))
+
+
+def read_ack(envelope: Envelope) -> Acknowledgement:
+    """Read a single acknowledgement: ``namespace/name/things/(twin|live)/acks/label`` with a status.
+
+    :raises DittoError: 400; not such a topic or no status (``unknown.topicpath``), a label invalid or built in
+    """
+    topic = envelope.topic
+    label = topic.subject
+    if topic.criterion != "acks" or topic.channel is None or label is None or envelope.status is None:
+        raise unknown_topic_path(str(topic))
+    parse_label(label)
+    if is_built_in(label):
+        raise ditto_label_forbidden(label)
+    return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    """An entry of an aggregate; the order of the fields is the order on the wire."""
+
+    status: int
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, Any] = {}
+
+
+_OPENING_BRACE = ord("{")
+_NULL = Raw(b"null")
+_NO_HEADERS = {"headers": Raw(b"{}")}
+_decode = msgspec.json.Decoder().decode
+_read_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def read_acks(envelope: Envelope) -> list[Acknowledgement]:
+    """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``.
+
+    The status of the whole is trusted; built-in labels are accepted.
+
+    :raises DittoError: 400; not such a message (``unknown.topicpath``), or a value that is not of this form
+    """
+    topic = envelope.topic
+    if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
+        raise unknown_topic_path(str(topic))
+    if envelope.value is UNSET:
+        raise json_field_missing("/value")
+    entries = [read_entry(label, _NO_HEADERS | _object(value)) for label, value in _object(envelope.value).items()]
+    if not entries:
+        raise json_format_invalid("The argument 'acknowledgements' must not be empty!")
+    return entries
+
+
+def _object(value: Raw) -> dict[str, Raw]:
+    if memoryview(value)[0] != _OPENING_BRACE:
+        raise json_format_invalid(f"This JSON value is not an object: {json_text(_decode(value))}")
+    return _read_object(value)
+
+
+def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
+    """Read one entry of an aggregate from its fields (JSON texts): status, payload, headers.
+
+    :raises DittoError: 400 ``json.field.missing`` or ``json.invalid``
+    """
+    try:
+        parse_label(label)
+    except DittoError as error:
+        raise json_invalid(error.message) from error
+    status = _decode(fields.get("status", _NULL))
+    if status is None:
+        raise json_field_missing("/status")
+    if type(status) is not int:
+        raise json_type_invalid(json_text(status), "/status", "Integer")
+    if not STATUS_MIN <= status <= STATUS_MAX:
+        raise json_invalid(f"Provided HTTP status code <{status}> is not within the range of 100 to 599.")
+    headers = _decode(fields.get("headers", _NULL))
+    if headers is None:
+        raise json_field_missing("/headers")
+    if not isinstance(headers, dict):
+        raise json_type_invalid(json_text(headers), "/headers", "JsonObject")
+    return acknowledgement(label, status, fields.get("payload", UNSET), headers)
+
+
+def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
+    """Write a single acknowledgement. The channel is twin unless the header ``channel`` says live.
+
+    :raises DittoError: the label is invalid or built in
+    """
+    parse_label(ack.label)
+    if is_built_in(ack.label):
+        raise ditto_label_forbidden(ack.label)
+    namespace, _, name = thing_id.partition(":")
+    channel = "live" if ack.headers.get(CHANNEL) == "live" else "twin"
+    topic = TopicPath(namespace, name, "things", channel, "acks", None, ack.label)
+    return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
+
+
+def write_acks(
+    entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
+) -> Envelope:
+    """Write an aggregate; of a label that occurs twice the last entry stays.
+
+    :param thing_id: ``None`` where the thing is not known
+    :param channel: ``live`` or anything else for twin
+    :param headers: of the whole
+    """
+    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
+    value = {ack.label: _Entry(ack.status, ack.payload, ack.headers) for ack in entries}
+    return Envelope(
+        TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "acks"),
+        {**aggregate_headers(entries, headers), CONTENT_TYPE: JSON_CONTENT_TYPE},
+        "/",
+        raw(value),
+        status=combined_status([ack.status for ack in entries]),
+    )
+
+
+def aggregate_headers(entries: Sequence[Acknowledgement], headers: dict[str, Any]) -> dict[str, Any]:
+    """Return the headers of an aggregate: the command's, over those of the entry where there is just one."""
+    reply = reply_headers(headers)
+    return entries[0].headers | reply if len(entries) == 1 else reply
+
+
+def combined_status(statuses: Sequence[int]) -> int:
+    """Return the status of an aggregate.
+
+    Of one entry its own; of several 200 where all are 2xx, else 424; of none 200.
+    """
+    if len(statuses) == 1:
+        return statuses[0]
+    return OK if all(map(is_success, statuses)) else FAILED_DEPENDENCY
+
+
+def response_type(statuses: Iterable[int]) -> ResponseType:
+    """Return how an acknowledgement or an aggregate counts: ``response`` where all succeeded, else ``nack``."""
+    return "response" if all(map(is_success, statuses)) else "nack"
+
+
+def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
+    """Return status and body of an HTTP answer.
+
+    None: no body. One: its payload itself. Several: ``{label: {status, payload?, headers}}``, where a label that occurs
+    twice has an array; a ``content-type`` of Ditto's own type is left out.
+    """
+    status = combined_status([ack.status for ack in entries])
+    if len(entries) <= 1:
+        return status, entries[0].payload if entries else UNSET
+    body: dict[str, list[_BodyEntry]] = {}
+    for ack in entries:
+        headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
+        entry = _BodyEntry(status=ack.status, payload=ack.payload, headers=headers)
+        body.setdefault(ack.label, []).append(entry)
+    return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
+
+
+class _BodyEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An entry of an HTTP body, which has its headers even where they are empty."""
+
+    status: int
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, Any]
+
+
+_OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
+
+
+def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
+    """Return what a command response counts as.
+
+    ``live-response`` where the command is live or smart, else ``twin-persisted``; status and headers of the response.
+    The payload is the entity of a modify response or a message's payload; queries and errors lose theirs. Source:
+    ``ThingCommandResponseAcknowledgementProvider``, ``MessageCommandResponseAcknowledgementProvider``.
+
+    :raises DittoError: a header value is not of its type
+    """
+    topic = response.topic
+    headers = reply_headers(read_headers(response.headers))
+    if topic.channel == "live":
+        headers[CHANNEL] = "live"
+    payload: Raw | UnsetType = UNSET
+    if topic.criterion == "messages":
+        headers |= message_headers(response)
+        payload = response.value
+    elif topic.criterion == "commands" and topic.action != "retrieve":
+        payload = response.value
+    label = LIVE_RESPONSE if request.live else TWIN_PERSISTED
+    return Acknowledgement(label, response.status or INTERNAL_ERROR, payload, headers)
+
+
+# -- Acknowledgements a transport issues by itself, because publishing failed.
+# Source of the rules: Eclipse Ditto, ``DefaultExceptionToAcknowledgementConverter``.
+
+
+def issued_ack(
+    label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
+) -> Acknowledgement:
+    """Return the acknowledgement that says why a signal could not be published.
+
+    A Ditto error gives its own status and JSON (without the status); anything else ``status`` with the error's name and
+    text.
+
+    :param headers: of the signal
+    """
+    if isinstance(error, DittoError):
+        body = error.to_dict()
+        return acknowledgement(label, body.pop("status"), raw(body), headers)
+    payload = {"message": f"Encountered <{type(error).__name__}>.", "description": _describe(error)}
+    return acknowledgement(label, status, raw(payload), headers)
+
+
+def _describe(error: BaseException) -> str:
+    cause = error.__cause__
+    if cause is None:
+        return str(error) or "Unknown error."
+    name = type(cause).__name__
+    return f"{str(error) or str(cause) or name} - Caused by <{name}>."

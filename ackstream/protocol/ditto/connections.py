@@ -1,0 +1,149 @@
+"""The labels of a connection, those its sources declare and its targets issue, and what its targets subscribe to.
+
+Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFilteredTopic`` (ditto.md 6, 10).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from ackstream.protocol.ditto.errors import DittoError, label_invalid, label_not_unique, target_address_invalid
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
+from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
+from ackstream.protocol.ditto.subscriptions import Stream, Subscription, subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ConnectionLabels(msgspec.Struct, frozen=True):
+    """Labels with their placeholders filled in; ``live-response`` only among the issued ones."""
+
+    declared: tuple[str, ...]
+    issued: tuple[str, ...]
+
+    @property
+    def to_declare(self) -> tuple[str, ...]:
+        """What the connection declares to the system, each label once, in order."""
+        custom = [label for label in self.issued if label != LIVE_RESPONSE]
+        return tuple(dict.fromkeys([*self.declared, *custom]))
+
+
+def connection_labels(connection_id: str, declared: Sequence[str], issued: Sequence[str]) -> ConnectionLabels:
+    """Return the labels of a connection, with ``{{connection:id}}`` filled in.
+
+    :param declared: of its sources, which may have labels in common
+    :param issued: of its targets; only these may be ``live-response``
+    :raises DittoError: 400 ``acknowledgement:label.invalid``: a label does not begin with the connection's id and a
+        colon; 409 ``acknowledgement:label.not.unique``: two targets issue the same
+    """
+    labels = ConnectionLabels(
+        tuple(resolve_label(connection_id, label) for label in declared),
+        tuple(resolve_label(connection_id, label) for label in issued),
+    )
+    custom = [label for label in labels.issued if label != LIVE_RESPONSE]
+    for label in (*labels.declared, *custom):
+        if not label.startswith(f"{connection_id}:"):
+            raise _unprefixed(label)
+    if len(custom) > len(set(custom)):
+        raise _issued_twice()
+    return labels
+
+
+def resolve_label(connection_id: str, label: str) -> str:
+    """Return a label with ``{{connection:id}}`` filled in.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid``
+    """
+    parse_label(label)
+    try:
+        resolved = Template.parse(label).resolve(Context({}, connection_id))
+    except PlaceholderError:
+        raise label_invalid(label) from None
+    return parse_label(resolved or "")
+
+
+def _unprefixed(label: str) -> DittoError:
+    error = label_invalid(label)
+    error.description = "Declared acknowledgement labels of a connection must have the form <id>:<alphanumeric-suffix>"
+    return error
+
+
+def _issued_twice() -> DittoError:
+    error = label_not_unique()
+    return DittoError(
+        error.status,
+        error.error,
+        "An issued acknowledgement label may only be used for one target of the connection.",
+        "Please choose unique suffixes for your configured issued acknowledgement labels.",
+    )
+
+
+_STREAMS: dict[str, Stream] = {
+    "_/_/things/twin/events": "events",
+    "_/_/things/live/commands": "live-commands",
+    "_/_/things/live/events": "live-events",
+    "_/_/things/live/messages": "messages",
+}
+
+
+_PARAMETERS = ("namespaces", "filter", "extraFields")
+
+
+def target_subscription(text: str) -> Subscription:
+    """Return what a target wants, from Ditto's form ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
+
+    :raises DittoError: 400; the filter cannot be parsed
+    :raises ValueError: it is not of this form
+    """
+    name, _, query = text.partition("?")
+    stream = _STREAMS.get(name)
+    if stream is None:
+        raise ValueError(f"{name!r} is nothing a target can get; known are {', '.join(_STREAMS)}")
+    parameters = dict(parse_qsl(query))
+    unknown = sorted(parameters.keys() - set(_PARAMETERS))
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no parameter of a target's topic; known are {', '.join(_PARAMETERS)}")
+    namespaces = [namespace for namespace in parameters.get("namespaces", "").split(",") if namespace]
+    return subscription(
+        stream,
+        namespaces=namespaces,
+        filter=parameters.get("filter"),
+        extra_fields=parameters.get("extraFields"),
+    )
+
+
+# -- Kafka addresses of targets: ``topic``, ``topic/key`` or ``topic#partition``.
+# Source of the rules: Eclipse Ditto, ``KafkaPublishTarget``, ``KafkaValidator``.
+
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PARTITION = re.compile(r"[0-9]{1,9}")
+
+
+class TargetAddress(msgspec.Struct, frozen=True):
+    """Where a record goes: a topic, and a key or a partition or neither."""
+
+    topic: str
+    key: str | None = None
+    partition: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> TargetAddress:
+        """Read an address: split at its first slash, else at its first hash; an empty key or partition is ignored.
+
+        :raises DittoError: 400 ``connectivity:connection.configuration.invalid``: no topic name, no partition number
+        """
+        topic, slash, key = text.partition("/")
+        partition = ""
+        if not slash:
+            topic, _, partition = text.partition("#")
+        if _TOPIC.fullmatch(topic) is None:
+            raise target_address_invalid(text, f"<{topic}> is not the name of a Kafka topic.")
+        if partition and _PARTITION.fullmatch(partition) is None:
+            raise target_address_invalid(text, f"<{partition}> is not the number of a partition.")
+        return TargetAddress(topic, key or None, int(partition) if partition else None)

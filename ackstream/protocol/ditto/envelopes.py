@@ -1,0 +1,232 @@
+"""Envelopes: Ditto Protocol messages as JSON.
+
+Keys in the order written: topic, headers, path, value, extra, status, revision, timestamp, metadata, fields; topic and
+path are required. Source of the rules: Eclipse Ditto, ``Adaptable``, ``JsonifiableAdaptable``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.protocol.ditto.errors import DittoError, json_field_missing, json_invalid, json_type_invalid
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.json import UNREADABLE
+
+JSON_CONTENT_TYPE = "application/json"
+PROTOCOL_CONTENT_TYPE = "application/vnd.eclipse.ditto+json"
+STATUS_MIN, STATUS_MAX = 100, 599
+MAX_DEPTH = 200
+"""How deep objects and arrays may nest: far from the recursion limit of whoever reads the parts later."""
+
+
+class Envelope(msgspec.Struct):
+    """A protocol message. ``headers`` are as they came; ``value``, ``extra`` and ``metadata`` are JSON text."""
+
+    topic: TopicPath
+    headers: dict[str, Any]
+    path: str = "/"
+    value: Raw | UnsetType = UNSET
+    extra: Raw | UnsetType = UNSET
+    status: int | None = None
+    revision: int | None = None
+    timestamp: str | None = None
+    metadata: Raw | UnsetType = UNSET
+    fields: str | None = None
+
+
+class _Wire(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An envelope with its topic as text; the order of the fields is the order on the wire."""
+
+    topic: str
+    headers: dict[str, Any] | None = None
+    path: str
+    value: Raw | UnsetType = UNSET
+    extra: Raw | UnsetType = UNSET
+    status: Any = None
+    revision: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    timestamp: str | None = None
+    metadata: Raw | UnsetType = UNSET
+    fields: str | None = None
+
+
+_decode_wire = msgspec.json.Decoder(_Wire).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode(data: bytes) -> Envelope:
+    """Read an envelope.
+
+    :raises DittoError: 400 for anything that is not one: no UTF-8, no JSON, no object, a field missing or of a wrong
+        type, an unknown topic path, numbers out of range, nested too deeply
+    """
+    try:
+        wire = _decode_wire(data)
+        # the typed decoder copies raw values unseen; this makes sure that they can be read later
+        for part in (wire.value, wire.extra, wire.metadata):
+            if part is not UNSET:
+                _decode_any(part)
+    except UNREADABLE as error:
+        raise _reason(data, error) from error
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(data):
+        raise _too_deep()
+    headers = wire.headers or {}
+    for value in headers.values():
+        if type(value) not in _PLAIN:
+            _check_writable(value)
+    status = wire.status
+    if status is not None:
+        status = _read_status(status)
+    return Envelope(
+        TopicPath.parse(wire.topic),
+        headers,
+        wire.path,
+        wire.value,
+        wire.extra,
+        status,
+        wire.revision,
+        wire.timestamp,
+        wire.metadata,
+        wire.fields,
+    )
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Write an envelope, keys in Ditto's order, absent ones left out."""
+    return _encode_json(
+        _Wire(
+            topic=str(envelope.topic),
+            headers=envelope.headers,
+            path=envelope.path,
+            value=envelope.value,
+            extra=envelope.extra,
+            status=envelope.status,
+            revision=envelope.revision,
+            timestamp=envelope.timestamp,
+            metadata=envelope.metadata,
+            fields=envelope.fields,
+        )
+    )
+
+
+_PLAIN = frozenset({str, bool, float, type(None)})
+
+
+def _check_writable(header: object) -> None:
+    try:
+        check_storable(header)
+    except OverflowError as error:
+        raise _unparsable(f"a number in a header is out of range: {error}!") from error
+
+
+def check_storable(value: object) -> None:
+    """Make sure that a JSON value can be kept in a binary form, which has no integers beyond 64 bits.
+
+    :raises OverflowError: it cannot
+    """
+    msgspec.msgpack.encode(value)
+
+
+def raw(value: object) -> Raw:
+    """Return a JSON value as the text that envelopes hold."""
+    return Raw(_encode_json(value))
+
+
+def json_text(value: object) -> str:
+    """Return a JSON value as compact text."""
+    try:
+        return _encode_json(value).decode()
+    except OverflowError:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def error_envelope(
+    error: DittoError, *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
+) -> Envelope:
+    """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``.
+
+    :param thing_id: ``None`` where the thing is not known; the topic then says ``unknown/unknown``
+    :param headers: of what failed; requested-acks are left out
+    """
+    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
+    kept = {key: value for key, value in headers.items() if key not in _REPLACED}
+    return Envelope(
+        TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "errors"),
+        kept | {"response-required": False, "content-type": JSON_CONTENT_TYPE},
+        "/",
+        raw(error.to_dict()),
+        status=error.status,
+    )
+
+
+_REPLACED = frozenset({"requested-acks", "response-required", "content-type"})
+
+
+def _read_status(status: object) -> int | None:
+    if type(status) is not int or not -(2**31) <= status < 2**31:
+        raise json_type_invalid(json_text(status), "/status", "Integer")
+    return status if STATUS_MIN <= status <= STATUS_MAX else None
+
+
+_FIELD_TYPES = (
+    ("topic", str, "String"),
+    ("headers", dict, "JsonObject"),
+    ("path", str, "String"),
+    ("revision", int, "Long"),
+    ("timestamp", str, "String"),
+    ("fields", str, "String"),
+)
+
+
+def _reason(data: bytes, error: Exception) -> DittoError:
+    """Say in Ditto's words why the bytes are no envelope."""
+    try:
+        message = _decode_any(data)
+    except RecursionError:
+        return _too_deep()
+    except UnicodeDecodeError:
+        return _unparsable("it is not valid UTF-8!")
+    except msgspec.MsgspecError as reason:
+        return _unparsable(f"{reason}!")
+    if not isinstance(message, dict):
+        return _unparsable("it is not a JSON object!")
+    return _wrong_field(message) or json_invalid(str(error))
+
+
+def _wrong_field(message: dict[str, Any]) -> DittoError | None:
+    for name, kind, title in _FIELD_TYPES:
+        value = message.get(name)
+        if value is None:
+            if name in {"topic", "path"}:
+                return json_field_missing(f"/{name}")
+        elif not isinstance(value, kind) or isinstance(value, bool):
+            return json_type_invalid(json_text(value), f"/{name}", title)
+    return None
+
+
+def _unparsable(why: str) -> DittoError:
+    return json_invalid(f"Failed to parse JSON string: {why}")
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+
+
+def _is_deep(data: bytes) -> bool:
+    """Tell whether valid JSON is nested deeper than allowed, by taking its innermost pairs away level by level."""
+    brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True
+
+
+def _too_deep() -> DittoError:
+    return _unparsable(f"it is nested more than {MAX_DEPTH} levels deep!")

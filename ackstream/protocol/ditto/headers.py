@@ -1,0 +1,293 @@
+"""Headers: what is known of each, and the values they may have.
+
+In protocol JSON a known header keeps its type (boolean, number, array, object); the value of an unknown one becomes
+text. Names are looked up without regard to case. Source of the rules: Eclipse Ditto, ``DittoHeaderDefinition`` and its
+validators, ``ReadJsonArrayHeadersFilter``, ``DittoAckRequestsFilter``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ackstream.protocol.ditto.envelopes import MAX_DEPTH, check_storable
+from ackstream.protocol.ditto.errors import DittoError, header_invalid, header_type_invalid
+from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
+from ackstream.protocol.durations import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CORRELATION_ID = "correlation-id"
+RESPONSE_REQUIRED = "response-required"
+REQUESTED_ACKS = "requested-acks"
+DECLARED_ACKS = "declared-acks"
+TIMEOUT = "timeout"
+CHANNEL = "channel"
+CONTENT_TYPE = "content-type"
+WEAK_ACK = "ditto-weak-ack"
+LIVE_CHANNEL_CONDITION = "live-channel-condition"
+
+
+_INTEGER = re.compile("[+-]?[0-9]{1,18}")
+_BLANKS = "".join(map(chr, range(0x21)))
+"""What Java's ``trim`` takes away."""
+
+
+def _text(value: Any) -> str:
+    """Return what a JSON value is as a header's text: strings as they are, anything else as compact JSON."""
+    return value if type(value) is str else msgspec.json.encode(value).decode()
+
+
+def _correlation_id(value: Any) -> str:
+    if value == "":
+        message = "The value of the header 'correlation-id' must not be empty."
+        raise header_invalid(CORRELATION_ID, message, named=False)
+    return _text(value)
+
+
+def _boolean(name: str) -> Callable[[Any], bool]:
+    def read(value: Any) -> bool:
+        if value is True or value == "true":
+            return True
+        if value is False or value == "false":
+            return False
+        raise header_type_invalid(name, _text(value), "boolean")
+
+    return read
+
+
+def _integer(name: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        text = _text(value)
+        if _INTEGER.fullmatch(text) is None:
+            raise header_type_invalid(name, text, "int")
+        return int(text)
+
+    return read
+
+
+def _json(name: str, kind: type, title: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        parsed = _parsed(value) if type(value) is str else value
+        if not isinstance(parsed, kind) or (parsed is not value and not _is_storable(value, parsed)):
+            raise header_type_invalid(name, _text(value), title)
+        return parsed
+
+    return read
+
+
+def _is_storable(text: str, parsed: Any) -> bool:
+    """Tell whether JSON that came as a text keeps the limits an envelope has."""
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        return False
+    try:
+        check_storable(parsed)
+    except OverflowError:
+        return False
+    return True
+
+
+def _channel(value: Any) -> str:
+    text = _text(value)
+    if text.strip(_BLANKS).lower() not in ("twin", "live"):
+        raise header_invalid(
+            CHANNEL,
+            f"The value '{text}' of the header 'channel' is not a valid channel.",
+            "The value must either be <twin> or <live>.",
+        )
+    return text
+
+
+def _timeout(value: Any) -> str:
+    text = _text(value)
+    Duration.parse(text)
+    return text
+
+
+_array = _json(REQUESTED_ACKS, list, "JSON array")
+
+
+def _requested_acks(value: Any) -> list[str]:
+    labels: list[Any] = [] if value == "null" else _array(value)
+    for label in labels:
+        if type(label) is not str:
+            message = f"JSON array for <{REQUESTED_ACKS}> contained invalid acknowledgement labels."
+            raise header_invalid(REQUESTED_ACKS, message)
+        try:
+            parse_label(label)
+        except DittoError as error:
+            raise header_type_invalid(REQUESTED_ACKS, _text(value), "JSON array of acknowledgement labels") from error
+    return labels
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """What is known of a header: whether clients may set it (``read``) and get to see it (``written``)."""
+
+    parse: Any
+    read: bool
+    written: bool
+
+
+def _definitions() -> dict[str, Definition]:
+    both, incoming, outgoing, internal = (True, True), (True, False), (False, True), (False, False)
+    special = {
+        CORRELATION_ID: (_correlation_id, both),
+        REQUESTED_ACKS: (_requested_acks, both),
+        TIMEOUT: (_timeout, both),
+        CHANNEL: (_channel, both),
+    }
+    booleans = {
+        RESPONSE_REQUIRED: both, WEAK_ACK: outgoing, "allow-policy-lockout": incoming, "ditto-dry-run": internal,
+        "dry-run": both, "ditto-sudo": internal, "ditto-retrieve-deleted": internal,
+        "live-channel-condition-matched": outgoing,
+    }  # fmt: skip
+    integers = {"version": both, "entity-revision": outgoing, "ditto-reply-target": internal}
+    arrays = {
+        DECLARED_ACKS: incoming, "put-metadata": incoming, "ditto-read-subjects": internal,
+        "ditto-read-revoked-subjects": internal, "ditto-expected-response-types": internal,
+        "ditto-event-journal-tags": internal,
+    }  # fmt: skip
+    objects = {"ditto-auth-context": internal, "ditto-metadata": outgoing}
+    texts = {
+        CONTENT_TYPE: both, "accept": both, "reply-to": both, "location": both, "traceparent": both,
+        "tracestate": both, "condition": incoming, LIVE_CHANNEL_CONDITION: incoming,
+        "live-channel-timeout-strategy": incoming, "if-match": incoming, "if-none-match": incoming,
+        "get-metadata": incoming, "delete-metadata": incoming, "etag": outgoing, "ditto-originator": outgoing,
+        "www-authenticate": outgoing, "ditto-connection-id": outgoing, "ditto-origin": internal,
+        "ditto-inbound-payload-mapper": internal, "ditto-entity-id": internal,
+        "ditto-ackgregator-address": internal,
+    }  # fmt: skip
+    known = {name: Definition(parse, *directions) for name, (parse, directions) in special.items()}
+    known |= {name: Definition(_boolean(name), *directions) for name, directions in booleans.items()}
+    known |= {name: Definition(_integer(name), *directions) for name, directions in integers.items()}
+    known |= {name: Definition(_json(name, list, "JSON array"), *directions) for name, directions in arrays.items()}
+    known |= {name: Definition(_json(name, dict, "JSON object"), *directions) for name, directions in objects.items()}
+    return known | {name: Definition(_text, *directions) for name, directions in texts.items()}
+
+
+DEFINITIONS = _definitions()
+_PARSERS = {name: definition.parse for name, definition in DEFINITIONS.items()}
+_NEVER_READ = frozenset(name for name, definition in DEFINITIONS.items() if not definition.read)
+_NEVER_WRITTEN = frozenset(name for name, definition in DEFINITIONS.items() if not definition.written)
+_NOT_ANSWERED = _NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}
+_NOT_ECHOED = _NOT_ANSWERED | _NEVER_READ
+
+
+def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers with known names in lower case and values of their type; a ``null`` counts as absent.
+
+    :raises DittoError: 400 ``header.invalid`` or ``timeout.invalid`` for a value that is not of its header's type
+    """
+    result = {}
+    for key, value in headers.items():
+        name = key
+        parse = _PARSERS.get(name)
+        if parse is None and not key.islower():
+            name = key.lower()
+            parse = _PARSERS.get(name)
+        if value is None:
+            continue
+        if parse is None:
+            result[key] = value if type(value) is str else _text(value)
+        else:
+            result[name] = parse(value)
+    return result
+
+
+def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of (read) headers of an acknowledgement, a response or a request goes into an answer.
+
+    Internal ones vanish, requested-acks too, response-required is false.
+    """
+    reply = {name: value for name, value in headers.items() if name not in _NOT_ANSWERED}
+    reply[RESPONSE_REQUIRED] = False
+    return reply
+
+
+def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of the answer to a request: as ``reply_headers``, and without what clients may not set."""
+    reply = {name: value for name, value in headers.items() if name not in _NOT_ECHOED}
+    reply[RESPONSE_REQUIRED] = False
+    return reply
+
+
+def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the headers of a message clients get to see: internal ones vanish."""
+    return {name: value for name, value in headers.items() if name.lower() not in _NEVER_WRITTEN}
+
+
+def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the headers of a message is taken from clients: those that only the system sets vanish."""
+    return {name: value for name, value in headers.items() if name.lower() not in _NEVER_READ}
+
+
+def external_in(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what of text headers (HTTP, message headers) clients may set; acks as JSON arrays.
+
+    Source: ``DittoHeaderDefinition``, ``ReadJsonArrayHeadersFilter``.
+    """
+    kept = {}
+    for key, value in headers.items():
+        name = key.lower()
+        if name in _NEVER_READ:
+            continue
+        if name in (REQUESTED_ACKS, DECLARED_ACKS):
+            kept[name] = _text(requested_acks_in(value))
+        else:
+            kept[name if name in DEFINITIONS else key] = value
+    return kept
+
+
+def external_out(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what of text headers clients get to see; the built-in labels among requested-acks are left out.
+
+    Source: ``DittoHeaderDefinition``, ``DittoAckRequestsFilter``.
+    """
+    kept = {}
+    for key, value in headers.items():
+        name = key.lower()
+        if name in _NEVER_WRITTEN:
+            continue
+        if name == REQUESTED_ACKS:
+            labels = requested_acks_out(value)
+            if labels is not None:
+                kept[name] = _text(labels)
+        else:
+            kept[name if name in DEFINITIONS else key] = value
+    return kept
+
+
+def requested_acks_in(text: str) -> list[Any]:
+    """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels with commas between.
+
+    Empty pieces are dropped before blanks are trimmed: ``foo, ,bar`` has three labels, one of them empty.
+    """
+    array = _parsed(text)
+    if array is None or isinstance(array, list):
+        return array or []
+    return [piece.strip(_BLANKS) for piece in text.split(",") if piece]
+
+
+def requested_acks_out(text: str) -> list[str] | None:
+    """Return the labels subscribers get to see, ``None`` where the header is left out.
+
+    Built-in and empty labels are removed; nothing left means no header, but an explicit ``[]`` stays.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid``
+    """
+    labels = _parsed(text)
+    if not isinstance(labels, list):
+        return None
+    kept = [label for label in labels if label and isinstance(label, str) and parse_label(label) not in BUILT_IN]
+    return None if labels and not kept else kept
+
+
+def _parsed(text: str) -> Any:
+    """Return the JSON value in a text, the text itself where it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return text

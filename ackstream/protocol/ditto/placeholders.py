@@ -1,0 +1,296 @@
+"""Placeholders: texts that are filled in from a message, such as ``device/{{ thing:name | fn:lower() }}``.
+
+A pipeline is a placeholder and functions behind it, divided by ``|``. An element of it is a text, unresolved (nothing
+is known) or deleted (nothing is wanted); most functions change texts alone. Source of the rules: Eclipse Ditto,
+``ImmutablePipeline``, ``PipelineFunctionFilter``, ``ImmutableTopicPathPlaceholder`` and their siblings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.rql.values import like
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+
+class Nothing(Enum):
+    """Why an element of a pipeline has no text."""
+
+    UNRESOLVED = "unresolved"
+    DELETED = "deleted"
+
+
+UNRESOLVED, DELETED = Nothing.UNRESOLVED, Nothing.DELETED
+Element: TypeAlias = "str | Literal[Nothing.UNRESOLVED, Nothing.DELETED]"
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What placeholders are filled in from: headers by their names in lower case, the connection, the message."""
+
+    headers: Mapping[str, str]
+    connection_id: str = ""
+    topic: TopicPath | None = None
+
+
+class PlaceholderError(ValueError):
+    """A text that cannot be used as a template or pipeline; says which part of it and why."""
+
+
+def _of_topic(part: Callable[[TopicPath], str | None]) -> Callable[[Context], str | None]:
+    return lambda context: None if context.topic is None else part(context.topic)
+
+
+_PLACEHOLDERS: dict[str, Callable[[Context], str | None]] = {
+    "connection:id": lambda context: context.connection_id,
+    "thing:id": _of_topic(lambda topic: topic.thing_id),
+    "thing:namespace": _of_topic(lambda topic: topic.namespace),
+    "thing:name": _of_topic(lambda topic: topic.entity),
+    "topic:full": _of_topic(str),
+    "topic:namespace": _of_topic(lambda topic: topic.namespace),
+    "topic:entityName": _of_topic(lambda topic: topic.entity),
+    "topic:group": _of_topic(lambda topic: topic.group),
+    "topic:channel": _of_topic(lambda topic: topic.channel),
+    "topic:criterion": _of_topic(lambda topic: topic.criterion),
+    "topic:action": _of_topic(lambda topic: topic.action),
+    "topic:subject": _of_topic(lambda topic: topic.subject),
+    "topic:action-subject": _of_topic(lambda topic: topic.subject or topic.action),
+}
+_HEADER = "header:"
+
+Parameter: TypeAlias = "Callable[[Context], Element]"
+_Function: TypeAlias = "Callable[[Element, Context], Element]"
+
+
+class Pipeline:
+    """A parsed pipeline; see the module."""
+
+    def __init__(self, source: Parameter | None, functions: list[_Function]) -> None:
+        """Take the parts; ``source`` is ``None`` where the pipeline begins with a function."""
+        self._source = source
+        self._functions = functions
+
+    @staticmethod
+    def parse(text: str) -> Pipeline:
+        """Read a pipeline.
+
+        :raises PlaceholderError: a placeholder or function is unknown, or a function's parameters are not as it needs
+        """
+        first, *others = _stages(text)
+        if first.startswith("fn:"):
+            return Pipeline(None, [_function(stage) for stage in (first, *others)])
+        return Pipeline(_placeholder(first), [_function(stage) for stage in others])
+
+    def resolve(self, context: Context, start: Element = UNRESOLVED) -> str | None:
+        """Return the text it comes to, ``None`` where it comes to nothing.
+
+        :param start: what the first function gets, where the pipeline begins with one
+        """
+        element = start if self._source is None else self._source(context)
+        for function in self._functions:
+            element = function(element, context)
+        return element if isinstance(element, str) else None
+
+
+class Template:
+    """A text with pipelines in double braces."""
+
+    def __init__(self, pieces: list[str | Pipeline]) -> None:
+        """Take the parts in order."""
+        self._pieces = pieces
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Template:
+        """Read a template; templates come from settings, so that there are few.
+
+        :raises PlaceholderError: a pipeline in it cannot be read, or braces are left open
+        """
+        pieces: list[str | Pipeline] = []
+        rest = text
+        while rest:
+            literal, opening, rest = rest.partition("{{")
+            if literal:
+                pieces.append(literal)
+            if opening:
+                inner, closing, rest = rest.partition("}}")
+                if not closing:
+                    raise PlaceholderError(f"the placeholder that begins with {{{{{inner} has no end: write }}}} there")
+                pieces.append(Pipeline.parse(inner))
+        return Template(pieces)
+
+    def resolve(self, context: Context) -> str | None:
+        """Return the text, ``None`` where a part of it comes to nothing."""
+        parts = [piece if isinstance(piece, str) else piece.resolve(context) for piece in self._pieces]
+        texts = [part for part in parts if part is not None]
+        return "".join(texts) if len(texts) == len(parts) else None
+
+
+# parsing
+
+_STAGE = re.compile(r"""(?:[^|"']|"(?:\\"|[^"])*"|'(?:\\'|[^'])*')*""")
+_CALL = re.compile(r"fn:([a-z0-9-]+)\s*\((.*)\)", re.DOTALL)
+_PARAMETER = re.compile(
+    r"""\s*(?:'(?P<single>(?:\\'|[^'])*)'|"(?P<double>(?:\\"|[^"])*)"|(?P<number>-?[0-9]+)|(?P<name>\w+:[^,\s]+))\s*(?:,|$)"""
+)
+
+
+def _stages(text: str) -> list[str]:
+    """Split at the bars outside of quotes."""
+    stages, position = [], 0
+    while True:
+        match = _STAGE.match(text, position)
+        end = len(text) if match is None else match.end()
+        if end < len(text) and text[end] != "|":
+            raise PlaceholderError(f"the quotes in {text.strip()!r} do not come in pairs")
+        stages.append(text[position:end].strip())
+        if end >= len(text):
+            return stages
+        position = end + 1
+
+
+def _placeholder(name: str) -> Parameter:
+    if name.startswith(_HEADER) and len(name) > len(_HEADER):
+        header = name[len(_HEADER) :].lower()
+        return lambda context: context.headers.get(header, UNRESOLVED)
+    find = _PLACEHOLDERS.get(name)
+    if find is None:
+        raise PlaceholderError(f"{name!r} is no placeholder; known are header:NAME, {', '.join(_PLACEHOLDERS)}")
+    found: Callable[[Context], str | None] = find
+
+    def resolve(context: Context) -> Element:
+        value = found(context)
+        return UNRESOLVED if value is None else value
+
+    return resolve
+
+
+def _parameters(text: str) -> list[Parameter]:
+    found: list[Parameter] = []
+    position = 0
+    while position < len(text.rstrip()):
+        match = _PARAMETER.match(text, position)
+        if match is None:
+            raise PlaceholderError(
+                f"the parameters ({text}) are not texts in quotes or placeholders with commas between"
+            )
+        position = match.end()
+        if match["name"] is not None:
+            found.append(_placeholder(match["name"]))
+        else:
+            constants = [match[kind] for kind in ("single", "double", "number")]
+            found.append(_constant(next(constant for constant in constants if constant is not None)))
+    return found
+
+
+def _constant(text: str) -> Parameter:
+    return lambda _context: text
+
+
+def _function(stage: str) -> _Function:
+    call = _CALL.fullmatch(stage)
+    if call is None or call[1] not in _FUNCTIONS:
+        known = ", ".join(f"fn:{name}" for name in _FUNCTIONS)
+        raise PlaceholderError(f"{stage!r} is no function; known are {known}, each with its parameters in brackets")
+    counts, make = _FUNCTIONS[call[1]]
+    parameters = _parameters(call[2])
+    if len(parameters) not in counts:
+        wanted = " or ".join(map(str, counts))
+        raise PlaceholderError(f"{stage!r} has {len(parameters)} parameters, but the function takes {wanted}")
+    return make(parameters)
+
+
+# functions
+
+
+def _on_text(change: Callable[..., Element]) -> Callable[[list[Parameter]], _Function]:
+    """Make a function that changes texts and lets nothing pass as it is; its parameters are texts, else empty."""
+
+    def make(parameters: list[Parameter]) -> _Function:
+        def apply(element: Element, context: Context) -> Element:
+            if not isinstance(element, str):
+                return element
+            return change(element, *[_text(parameter(context)) for parameter in parameters])
+
+        return apply
+
+    return make
+
+
+def _text(element: Element) -> str:
+    return element if isinstance(element, str) else ""
+
+
+def _before(text: str, part: str) -> Element:
+    head, found, _ = text.partition(part) if part else ("", "found", "")
+    return head if found else UNRESOLVED
+
+
+def _after(text: str, part: str) -> Element:
+    _, found, tail = text.partition(part) if part else ("", "found", text)
+    return tail if found else UNRESOLVED
+
+
+def _default(parameters: list[Parameter]) -> _Function:
+    return lambda element, context: parameters[0](context) if element is UNRESOLVED else element
+
+
+def _delete(_parameters: list[Parameter]) -> _Function:
+    return lambda _element, _context: DELETED
+
+
+_CONDITIONS: dict[str, Callable[[str, str], bool]] = {
+    "eq": lambda left, right: left == right,
+    "ne": lambda left, right: left != right,
+    "like": lambda left, right: any(like(pattern, left) for pattern in right.split("|")),
+    "exists": lambda left, right: (right.lower() == "true") != (left == ""),
+}
+_THREE = 3
+
+
+def _filter(parameters: list[Parameter]) -> _Function:
+    """Keep the text where a condition holds.
+
+    ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. What is unresolved counts
+    as empty.
+    """
+    constants = [_text(parameter(Context({}))) for parameter in parameters]
+    if not set(constants[1:2] if len(constants) == _THREE else constants) & _CONDITIONS.keys():
+        raise PlaceholderError(f"fn:filter needs a condition in quotes: one of {', '.join(_CONDITIONS)}")
+
+    def apply(element: Element, context: Context) -> Element:
+        if not isinstance(element, str):
+            return element
+        values = [_text(parameter(context)) for parameter in parameters]
+        if len(values) == _THREE:
+            left, name, right = values
+        elif values[1] == "exists":
+            left, name, right = values[0], "exists", "true"
+        else:
+            left, name, right = element, *values
+        condition = _CONDITIONS.get(name)
+        return element if condition is not None and condition(left, right) else UNRESOLVED
+
+    return apply
+
+
+_FUNCTIONS: dict[str, tuple[tuple[int, ...], Callable[[list[Parameter]], _Function]]] = {
+    "filter": ((2, _THREE), _filter),
+    "default": ((1,), _default),
+    "delete": ((0,), _delete),
+    "lower": ((0,), _on_text(str.lower)),
+    "upper": ((0,), _on_text(str.upper)),
+    "trim": ((0,), _on_text(str.strip)),
+    "replace": ((2,), _on_text(str.replace)),
+    "substring-before": ((1,), _on_text(_before)),
+    "substring-after": ((1,), _on_text(_after)),
+}
+"""Numbers of parameters, and what makes the function of them."""

@@ -1,0 +1,302 @@
+"""Subscriptions: which signals a subscriber gets, with which labels, and what is answered for those it does not get.
+
+Everything here is decided from values; who reads the topics and who writes the acknowledgements is somebody else's
+business. Source of the rules: Eclipse Ditto, ``StreamingSessionActor``, ``StreamingSession``, ``WebSocketRoute``,
+``AcknowledgementForwarderActorStarter``, ``AckExtractor``, ``OutboundMappingProcessorActor`` (ditto.md 2, 5, 10).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ackstream.protocol import rql
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
+from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.headers import (
+    CORRELATION_ID,
+    REQUESTED_ACKS,
+    WEAK_ACK,
+    read_headers,
+    reply_headers,
+    shown_headers,
+)
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.partial_things import merged, partial_thing, placeholders
+from ackstream.protocol.ditto.requests import read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
+
+Stream = Literal["events", "live-commands", "live-events", "messages"]
+STREAMS: tuple[Stream, ...] = ("events", "live-commands", "live-events", "messages")
+
+_WEAK = (
+    "Acknowledgement was issued automatically as weak ack, because the signal is not relevant for the subscriber. "
+    "Possible reasons are: "
+)
+NOT_SUBSCRIBED = f"{_WEAK}the subscriber was not authorized, or the subscriber did not subscribe for the signal type."
+"""Of the one who holds the label, where it has no subscription for the signal or may not see it."""
+
+FILTERED = (
+    f"{_WEAK}the subscriber did not subscribe for the signal type, or the signal was dropped by a configured RQL "
+    "filter."
+)
+"""Of a subscriber whose filter drops the signal."""
+
+DROPPED_BY_CONNECTION = (
+    f"{_WEAK}the subscriber was not authorized, the subscriber did not subscribe for the signal type, the signal was "
+    "dropped by a configured RQL filter, or the signal was dropped by all payload mappers."
+)
+"""Of a connection whose targets do not publish the signal."""
+
+
+class Publication(msgspec.Struct, frozen=True, dict=True):
+    """A signal on its way to subscribers; made once, decided on for each of them.
+
+    ``labels`` are the custom ones among the requested acknowledgements that are forwarded back, in order of the
+    request, without repeats; ``response_required`` is that of a live command or message; ``timeout_ms`` is how long
+    its acknowledgements count, ``None`` where the signal does not say.
+    """
+
+    envelope: Envelope
+    stream: Stream
+    labels: tuple[str, ...]
+    response_required: bool
+    timeout_ms: int | None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the thing."""
+        return self.envelope.topic.namespace
+
+    @property
+    def thing_id(self) -> str:
+        """The id of the thing."""
+        return self.envelope.topic.thing_id
+
+    @property
+    def correlation_id(self) -> str:
+        """The correlation-id, by which acknowledgements find their request."""
+        return str(self.envelope.headers[CORRELATION_ID])
+
+    @cached_property
+    def thing(self) -> dict[str, Any]:
+        """What the signal tells of the thing, as filters see it; empty for what is no event."""
+        return partial_thing(self.envelope)
+
+    @cached_property
+    def plain(self) -> Envelope:
+        """The signal as it is for all who are asked for nothing."""
+        return as_delivered(self, ())
+
+    @cached_property
+    def placeholders(self) -> dict[str, Mapping[str, str | list[str]]]:
+        """What filters may ask about the signal itself: ``topic:action``, ``resource:path`` and others."""
+        return placeholders(self.envelope, self.thing)
+
+
+def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
+    """Return a signal as subscribers may get it; ``None`` for what none gets: twin commands, responses, acks, errors.
+
+    :param correlation_id: of its record; stands in the headers afterwards
+    :raises DittoError: its headers are invalid; the requester is told so, subscribers do not get it
+    """
+    stream = stream_of(envelope)
+    if stream is None:
+        return None
+    headers = {name: value for name, value in envelope.headers.items() if name.lower() != CORRELATION_ID}
+    signal = msgspec.structs.replace(envelope, headers=headers | {CORRELATION_ID: correlation_id})
+    if stream in ("events", "live-events"):
+        requested = read_headers(envelope.headers).get(REQUESTED_ACKS) or ()
+        labels = tuple(dict.fromkeys(requested)) if forwards_acks(stream, requested, response_required=False) else ()
+        return Publication(signal, stream, _custom(labels), response_required=False, timeout_ms=None)
+    request = read_request(envelope)
+    wanted = request.response_required
+    labels = request.awaited if forwards_acks(stream, request.awaited, response_required=wanted) else ()
+    return Publication(signal, stream, _custom(labels), wanted, request.timeout_ms)
+
+
+def stream_of(envelope: Envelope) -> Stream | None:
+    """Return the stream a message belongs to; ``None`` where it is in none."""
+    topic = envelope.topic
+    if topic.group != "things" or envelope.status is not None:
+        return None
+    match topic.channel, topic.criterion:
+        case "twin", "events":
+            return "events"
+        case "live", "events":
+            return "live-events"
+        case "live", "commands":
+            return "live-commands"
+        case "live", "messages":
+            return "messages"
+    return None
+
+
+def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: bool) -> bool:
+    """Tell whether acknowledgements of subscribers find their way back to whoever sent the signal.
+
+    :param labels: the requested ones
+    """
+    match stream:
+        case "events":
+            return any(label not in (TWIN_PERSISTED, LIVE_RESPONSE) for label in labels)
+        case "live-commands" | "messages":
+            return response_required or any(label != TWIN_PERSISTED for label in labels)
+    return False
+
+
+def _custom(labels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(label for label in labels if label not in BUILT_IN)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What a subscriber wants of one stream.
+
+    ``namespaces``: none means all; ``filter``: a checked RQL tree; ``extra_fields``: a selector of fields of the thing
+    that are put under the signal (``attributes/location,features``).
+    """
+
+    stream: Stream
+    namespaces: frozenset[str] = frozenset()
+    filter: rql.Node | None = None
+    extra_fields: str | None = None
+
+    def covers(self, signal: Publication) -> bool:
+        """Tell whether the signal is of the stream and of a namespace that is wanted."""
+        return signal.stream == self.stream and (not self.namespaces or signal.namespace in self.namespaces)
+
+    def matches(
+        self, signal: Publication, extra: Mapping[str, Any] | None = None, time: datetime | None = None
+    ) -> bool:
+        """Tell whether the filter lets a signal through.
+
+        An event is filtered on the partial thing (id, revision, timestamp, what has changed) and the extra fields, any
+        other signal on the extra fields alone; the signal's own fields win.
+
+        :param extra: the fields that ``extra_fields`` selects
+        :param time: the moment of ``time:now``
+        """
+        if self.filter is None:
+            return True
+        thing = merged(dict(extra), signal.thing) if extra else signal.thing
+        return rql.matches(self.filter, thing, time=time, **signal.placeholders)
+
+
+def subscription(
+    stream: Stream,
+    *,
+    namespaces: Iterable[str] = (),
+    filter: str | None = None,  # noqa: A002 - Ditto's name
+    extra_fields: str | None = None,
+) -> Subscription:
+    """Return a subscription; an empty text means none.
+
+    :raises DittoError: 400, the filter cannot be parsed or evaluated
+    """
+    tree = None
+    if filter:
+        tree = rql.parse(filter)
+        rql.check(tree)
+    return Subscription(stream, frozenset(namespaces), tree, extra_fields or None)
+
+
+class SubscriberState(msgspec.Struct, frozen=True):
+    """One who gets signals: the labels it declared, and its subscription of each stream it wants."""
+
+    labels: frozenset[str] = frozenset()
+    subscriptions: dict[Stream, Subscription] = {}
+
+    @staticmethod
+    def of(labels: Iterable[str], subscriptions: Iterable[Subscription]) -> SubscriberState:
+        """Return a subscriber; of two subscriptions of one stream the last one counts."""
+        return SubscriberState(frozenset(labels), {wanted.stream: wanted for wanted in subscriptions})
+
+
+class SignalDelivery(msgspec.Struct, frozen=True):
+    """A signal as one subscriber sees it, and the labels it is to issue, which are its requested-acks.
+
+    The envelope may be shared with other subscribers.
+    """
+
+    envelope: Envelope
+    labels: tuple[str, ...]
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """A signal that a subscriber does not get; for each of the labels goes out a weak acknowledgement with the text."""
+
+    labels: tuple[str, ...]
+    text: str
+
+
+def decide(
+    subscriber: SubscriberState,
+    signal: Publication,
+    *,
+    visible: bool = True,
+    extra: Mapping[str, Any] | None = None,
+    time: datetime | None = None,
+) -> SignalDelivery | Drop:
+    """Decide what becomes of a signal for one subscriber.
+
+    :param visible: whether its access rules let it see the signal
+    :param extra: the fields that its subscription's ``extra_fields`` selects
+    :param time: the moment of ``time:now`` in filters
+    """
+    labels = tuple(label for label in signal.labels if label in subscriber.labels)
+    wanted = subscriber.subscriptions.get(signal.stream)
+    if wanted is None or not visible or not wanted.covers(signal):
+        return Drop(labels, NOT_SUBSCRIBED)
+    if not wanted.matches(signal, extra, time):
+        return Drop(labels, FILTERED)
+    return SignalDelivery(as_delivered(signal, labels, extra) if labels or extra else signal.plain, labels)
+
+
+def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:
+    """Return a signal with the requested-acks that are shown to one subscriber, and without internal headers.
+
+    Nothing left means no such header, but an explicit ``[]`` stays.
+    """
+    envelope = signal.envelope
+    headers = shown_headers(envelope.headers)
+    asked = headers.pop(REQUESTED_ACKS, None)
+    shown = list(labels)
+    if shown or asked == []:
+        headers[REQUESTED_ACKS] = shown
+    return msgspec.structs.replace(envelope, headers=headers, extra=raw(extra) if extra else msgspec.UNSET)
+
+
+def weak_acks(signal: Publication, drop: Drop) -> list[Acknowledgement]:
+    """Return the weak acknowledgements for a signal that was dropped: status 200 and the headers of the signal."""
+    if not drop.labels:
+        return []
+    headers = reply_headers(read_headers(signal.envelope.headers)) | {WEAK_ACK: True}
+    return [Acknowledgement(label, OK, raw(drop.text), headers) for label in drop.labels]
+
+
+def dropped_by_targets(
+    requested: Iterable[str],
+    declared: Collection[str],
+    issued: Collection[str],
+    targets: Collection[tuple[str | None, bool]],
+) -> tuple[str, ...]:
+    """Return the labels a connection acknowledges weakly for a signal, in order of the request.
+
+    Where no target publishes it, those are all that the connection declares or issues; else the issued labels of
+    targets that had to publish it and dropped it. Never ``live-response``.
+
+    :param declared: by sources
+    :param issued: by targets, also by those the signal is not for
+    :param targets: of the targets that the signal is for: the label each issues (or none) and whether it
+        publishes the signal
+    """
+    if any(published for _, published in targets):
+        weak: Collection[str | None] = {label for label, published in targets if not published}
+    else:
+        weak = {*declared, *issued}
+    return tuple(label for label in dict.fromkeys(requested) if label in weak and label != LIVE_RESPONSE)

@@ -1,0 +1,169 @@
+"""Resources: what a path within a thing names, and which values may stand there.
+
+Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from ackstream.protocol import pointers
+from ackstream.protocol.ditto.envelopes import json_text
+from ackstream.protocol.ditto.errors import json_type_invalid
+from ackstream.protocol.ditto.thing_errors import definition_invalid, id_invalid, id_not_settable, unknown_path
+
+Kind = Literal[
+    "thing", "policyId", "definition", "attributes", "attribute", "features", "feature", "featureDefinition",
+    "featureProperties", "featureProperty", "featureDesiredProperties", "featureDesiredProperty",
+]  # fmt: skip
+
+MEMBERS = ("thingId", "policyId", "definition", "attributes", "features")
+"""What a thing consists of, in the order it is written; other members of a thing's JSON are ignored."""
+
+_PARTS: dict[str, tuple[Kind, Kind]] = {
+    "properties": ("featureProperties", "featureProperty"),
+    "desiredProperties": ("featureDesiredProperties", "featureDesiredProperty"),
+}
+
+_NAME = r"[^\x00-\x1f\x7f-\xff/]+"
+_ID = re.compile(rf"(?:[a-zA-Z]\w*(?:[.-][a-zA-Z]\w*)*)?:{_NAME}", re.ASCII)
+_MAX_ID = 256
+_DEFINITION = re.compile(r"[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+|https?://[^\s/]\S*")
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A part of a thing.
+
+    ``keys`` lead to it from the top; ``feature`` is the feature's id where it is (in) one; ``pointer`` is where it lies
+    within the attributes or properties, for the texts of errors.
+    """
+
+    kind: Kind
+    keys: pointers.Keys
+    feature: str | None = None
+    pointer: str = "/"
+
+    @property
+    def path(self) -> str:
+        """The path, as events and responses have it."""
+        return pointers.write(self.keys)
+
+
+@lru_cache(maxsize=4096)
+def resource(path: str) -> Resource:
+    """Return what a path names.
+
+    :raises DittoError: 400 ``protocoladapter:unknown.path``, ``json.pointer.invalid``
+    """
+    keys = pointers.parse(path)
+    match keys:
+        case ():
+            return Resource("thing", keys)
+        case ("policyId" | "definition" | "attributes" | "features" as kind,):
+            return Resource(kind, keys)
+        case ("attributes", *rest):
+            return Resource("attribute", keys, None, pointers.write(rest))
+        case ("features", feature):
+            return Resource("feature", keys, feature)
+        case ("features", feature, "definition"):
+            return Resource("featureDefinition", keys, feature)
+        case ("features", feature, part, *rest) if part in _PARTS:
+            return Resource(_PARTS[part][bool(rest)], keys, feature, pointers.write(rest))
+    raise unknown_path(path)
+
+
+def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
+    """Return a thing's JSON as it is kept: known members in their order, with its id.
+
+    :raises DittoError: 400; a member is not what it must be, or the id is another thing's
+    """
+    if not isinstance(value, dict):
+        raise _wrong(value, "", "JsonObject")
+    if value.get("thingId", thing_id) != thing_id:
+        raise id_not_settable()
+    for name in MEMBERS[1:]:
+        if name in value:
+            check(Resource(name, (name,)), value[name])  # type: ignore[arg-type]
+    return {name: value.get(name, thing_id) for name in MEMBERS if name == "thingId" or name in value}
+
+
+def check(part: Resource, value: Any) -> None:
+    """Check a value for its place.
+
+    :raises DittoError: 400 ``json.invalid``, ``things:definition.identifier.invalid``, ``things:id.invalid``
+    """
+    match part.kind:
+        case "policyId":
+            _check_id(value)
+        case "definition":
+            if value is not None:
+                _check_definition(value, part.path)
+        case "featureDefinition":
+            _check_definitions(value, part.path)
+        case "features":
+            if value is not None:
+                _check_features(value)
+        case "feature":
+            _check_feature(value, part.path)
+        case "attributes" | "featureProperties" | "featureDesiredProperties":
+            _check_object(value, part.path)
+
+
+def check_id(thing_id: str) -> None:
+    """Check the id of an entity: ``namespace:name``.
+
+    :raises DittoError: 400 ``things:id.invalid``
+    """
+    if len(thing_id) > _MAX_ID or _ID.fullmatch(thing_id) is None:
+        raise id_invalid(thing_id)
+
+
+def _check_id(value: Any) -> None:
+    if not isinstance(value, str):
+        raise _wrong(value, "/policyId", "String")
+    check_id(value)
+
+
+def _check_definition(value: Any, path: str) -> None:
+    if not isinstance(value, str):
+        raise _wrong(value, path, "String")
+    if _DEFINITION.fullmatch(value) is None:
+        raise definition_invalid(value)
+
+
+def _check_definitions(value: Any, path: str) -> None:
+    if value is None:
+        return
+    if not isinstance(value, list) or not value:
+        raise _wrong(value, path, "JsonArray")
+    for identifier in value:
+        _check_definition(identifier, path)
+
+
+def _check_features(value: Any) -> None:
+    _check_object(value, "/features")
+    for name, feature in value.items():
+        _check_feature(feature, pointers.write(("features", name)))
+
+
+def _check_feature(value: Any, path: str) -> None:
+    _check_object(value, path)
+    if value is None:
+        return
+    _check_definitions(value.get("definition"), f"{path}/definition")
+    for name in _PARTS:
+        _check_object(value.get(name), f"{path}/{name}")
+
+
+def _check_object(value: Any, path: str) -> None:
+    """Null stands for an object without content."""
+    if value is not None and not isinstance(value, dict):
+        raise _wrong(value, path, "JsonObject")
+
+
+def _wrong(value: Any, path: str, kind: str) -> Exception:
+    return json_type_invalid(json_text(value), path or "/", kind)

@@ -1,0 +1,127 @@
+"""Topic paths: whom a protocol message concerns and what it is.
+
+``namespace/name/things/(twin|live)/criterion…``, ``namespace/name/policies/criterion…``,
+``_/connectionId/connections/announcements/…``. Source of the rules: Eclipse Ditto, ``ImmutableTopicPath``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+
+from ackstream.protocol.ditto.errors import DittoError, unknown_topic_path
+
+GROUPS = ("things", "policies", "connections")
+CHANNELS = ("twin", "live", "none")
+CRITERIA = ("commands", "events", "search", "streaming", "messages", "errors", "acks", "announcements")
+COMMAND_ACTIONS = ("create", "retrieve", "modify", "merge", "delete", "migrate")
+EVENT_ACTIONS = ("created", "modified", "merged", "deleted", "migrated")
+_ACTIONS = COMMAND_ACTIONS + EVENT_ACTIONS
+_SUBSCRIPTION_ACTIONS = ("request", "cancel", "complete", "created", "failed", "next", "error")
+_SEARCH_ACTIONS = ("subscribe", *_SUBSCRIPTION_ACTIONS)
+_STREAMING_ACTIONS = ("subscribeForPersistedEvents", *_SUBSCRIPTION_ACTIONS)
+
+# longer ones are parsed, but not remembered
+_CACHED_LENGTH = 256
+
+_Suffix: TypeAlias = "tuple[str, str | None, str, str | None, str | None, str | None]"
+"""Group, channel, criterion, action, subject, stream action: what a message is, the same for many entities."""
+
+
+class TopicPath(msgspec.Struct, frozen=True):
+    """A parsed topic path.
+
+    ``entity`` is the name without its namespace; ``channel`` is ``twin`` or ``live``, ``None`` for policies and
+    connections; ``action`` is that of commands and events, ``stream_action`` that of search and streaming; ``subject``
+    is the subject of a message, the label of an acknowledgement (``None``: aggregated) or the name of an announcement.
+    """
+
+    namespace: str
+    entity: str
+    group: str
+    channel: str | None
+    criterion: str
+    action: str | None = None
+    subject: str | None = None
+    stream_action: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> TopicPath:
+        """Read a topic path.
+
+        :raises DittoError: 400 ``protocoladapter:unknown.topicpath``; the description names the missing or unknown part
+        """
+        parts = text.split("/", 2)
+        if len(parts) == 3 and parts[0] and parts[1] and len(parts[2]) <= _CACHED_LENGTH:  # noqa: PLR2004 - see above
+            suffix = _known_suffix(parts[2])
+            if suffix is not None:
+                return TopicPath(parts[0], parts[1], *suffix)
+        segments = _segments(text)
+        for number, part in enumerate(("namespace", "entity name"), start=1):
+            if len(segments) < number:
+                raise unknown_topic_path(text, f"The topic path has no {part} part.")
+        return TopicPath(segments[0], segments[1], *_suffix(segments[2:], text))
+
+    @property
+    def thing_id(self) -> str:
+        """The id of the entity: ``namespace:name``."""
+        return f"{self.namespace}:{self.entity}"
+
+    def __str__(self) -> str:
+        suffix = (self.group, self.channel, self.criterion, self.action, self.stream_action, self.subject)
+        return "/".join([self.namespace, self.entity, *[part for part in suffix if part is not None]])
+
+
+@lru_cache(maxsize=4096)
+def _known_suffix(text: str) -> _Suffix | None:
+    """Parse what follows the entity; ``None`` where something is wrong, which needs the whole topic to be told."""
+    if text.startswith("/"):
+        return None
+    try:
+        return _suffix(_segments(text), text)
+    except DittoError:
+        return None
+
+
+def _segments(text: str) -> list[str]:
+    """Split at slashes as Ditto does: from an empty segment on, the rest is one segment that starts with a slash."""
+    segments = []
+    if text.startswith("/"):
+        segments.append("")
+        text = text[1:]
+    while text:
+        head, slash, tail = text.partition("/")
+        if slash and not head:
+            return [*segments, text]
+        segments.append(head)
+        text = tail
+    return segments
+
+
+def _suffix(segments: list[str], topic: str) -> _Suffix:
+    rest = iter(segments)
+
+    def named(part: str, title: str, known: tuple[str, ...]) -> str:
+        name = next(rest, None)
+        if name is None:
+            raise unknown_topic_path(topic, f"The topic path has no {part} part.")
+        if name not in known:
+            raise unknown_topic_path(topic, f"{title} name <{name}> is unknown.")
+        return name
+
+    channel = action = stream_action = subject = None
+    group = named("group", "Group", GROUPS)
+    if group == "things":
+        channel = named("channel", "Channel", CHANNELS)
+    criterion = named("criterion", "Criterion", CRITERIA)
+    if criterion in ("commands", "events"):
+        action = named("action", "Action", _ACTIONS)
+    elif criterion == "search":
+        stream_action = named("search action", "Search action", _SEARCH_ACTIONS)
+    elif criterion == "streaming":
+        stream_action = named("search action", "Streaming action", _STREAMING_ACTIONS)
+    elif criterion != "errors":
+        subject = "/".join(rest) or None
+    return group, None if channel == "none" else channel, criterion, action, subject, stream_action

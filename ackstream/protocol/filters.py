@@ -1,0 +1,318 @@
+"""Filters of subscriptions and queries, as AMPS writes them: ``/order/price > 10 AND /state == 'open'``.
+
+A filter is an SQL condition in which a field is a path (``/a/b``) or a name. It is read here, so that one that cannot
+be understood is refused with ``bad filter`` before anything runs, and comes out as Spark SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from ackstream.errors import AckstreamError
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.rql import And, Node, Not, Or, check, matches, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+    | (?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<path>(?:/@?[A-Za-z_][\w.-]*)+)
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<sign>==|!=|<>|<=|>=|\|\||[=<>+\-*/%(),])
+    )""",
+    re.VERBOSE,
+)
+_COMPARISONS: Final = {"=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_KEYWORDS: Final = frozenset(
+    {"AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "TRUE", "FALSE", "BEGINS", "ENDS", "WITH"}
+)
+_FUNCTIONS: Final = frozenset(
+    {"ABS", "CEILING", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM", "UPPER"}
+)
+_LITERAL = re.compile(r"\\.|\[[^\]]*\]", re.DOTALL)
+_REPEATED_GROUP = re.compile(r"\)\s*[*+{]|\(\?[a-z]*x")
+"""Java takes a step deeper for each repetition of a group, and a long text would end the program.
+
+In the mode ``x`` a comment may stand between group and repetition.
+"""
+
+_FIELD: Final = "get_json_object(value, "
+MAX_DEPTH = 100
+
+
+class FilterSyntaxError(AckstreamError):
+    """A filter that cannot be understood; names the place."""
+
+
+def parse_filter(text: str) -> str:
+    """Return the condition in Spark SQL (not ANSI); a field is looked up in the JSON text of the column ``value``.
+
+    :raises BadFilterError: it is no condition
+    """
+    return _FilterParser(text).parse()
+
+
+def patterns(text: str) -> list[str]:
+    """Return the regular expressions in a filter: whether they are some is for Java to say.
+
+    :raises BadFilterError: it is no condition
+    """
+    parser = _FilterParser(text)
+    parser.parse()
+    return parser.patterns
+
+
+class _FilterParser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._index = 0
+        self._depth = 0
+        self.patterns: list[str] = []
+
+    def parse(self) -> str:
+        condition = self._or()
+        if self._index < len(self._tokens):
+            raise self._wrong("the end")
+        return condition
+
+    # -- tokens ----------------------------------------------------------------------------------------------------
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._index] if self._index < len(self._tokens) else ("end", "")
+
+    def _take(self, *values: str) -> str | None:
+        kind, value = self._peek()
+        if kind in ("word", "sign") and value.upper() in values:
+            self._index += 1
+            return value.upper()
+        return None
+
+    def _expect(self, value: str) -> None:
+        if self._take(value) is None:
+            raise self._wrong(value)
+
+    def _wrong(self, wanted: str) -> FilterSyntaxError:
+        found = self._peek()[1] or "the end"
+        return FilterSyntaxError(f"The filter {self._text!r} has {found} where {wanted} is expected.")
+
+    # -- grammar ---------------------------------------------------------------------------------------------------
+
+    def _or(self) -> str:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise FilterSyntaxError(f"The filter is nested deeper than {MAX_DEPTH} levels.")
+        parts = [self._and()]
+        while self._take("OR"):
+            parts.append(self._and())
+        self._depth -= 1
+        return _joined(" OR ", parts)
+
+    def _and(self) -> str:
+        parts = [self._not()]
+        while self._take("AND"):
+            parts.append(self._not())
+        return _joined(" AND ", parts)
+
+    def _not(self) -> str:
+        negations = 0
+        while self._take("NOT"):
+            negations += 1
+        condition = self._predicate()
+        return f"(NOT {condition})" if negations % 2 else condition
+
+    def _predicate(self) -> str:
+        left = self._sum()
+        if sign := self._take(*_COMPARISONS):
+            return _compared(left, _COMPARISONS[sign], self._sum())
+        if self._take("IS"):
+            not_null = "NOT NULL" if self._take("NOT") else "NULL"
+            self._expect("NULL")
+            return f"({left} IS {not_null})"
+        negated = bool(self._take("NOT"))
+        test = self._test(left)
+        if test is not None:
+            return f"(NOT {test})" if negated else test
+        if negated:
+            raise self._wrong("LIKE, IN, BETWEEN, BEGINS WITH or ENDS WITH")
+        return left
+
+    def _test(self, left: str) -> str | None:
+        word = self._take("LIKE", "IN", "BETWEEN", "BEGINS", "ENDS")
+        if word is None:
+            return None
+        if word == "LIKE":
+            # AMPS matches a regular expression here
+            return f"({left} RLIKE {self._pattern()})"
+        if word == "IN":
+            self._expect("(")
+            # one by one: a list would make numbers texts where one of them is a text
+            return _joined(" OR ", [_compared(left, "=", value) for value in self._list()])
+        if word == "BETWEEN":
+            low = self._sum()
+            self._expect("AND")
+            return f"({_compared(left, '>=', low)} AND {_compared(left, '<=', self._sum())})"
+        self._expect("WITH")
+        return f"{'startswith' if word == 'BEGINS' else 'endswith'}({left}, {self._sum()})"
+
+    def _pattern(self) -> str:
+        kind, value = self._peek()
+        if kind != "string":
+            raise self._wrong("a regular expression in quotes")
+        pattern = _unquoted(value)
+        if _REPEATED_GROUP.search(_LITERAL.sub("", pattern)):
+            raise FilterSyntaxError(
+                f"The filter {self._text!r} repeats a group: write a class such as [ab]* in place of (a|b)*."
+            )
+        self.patterns.append(pattern)
+        return self._value()
+
+    def _sum(self) -> str:
+        parts = [self._product()]
+        while sign := self._take("+", "-", "||"):
+            parts.append(f"{sign} {self._product()}")
+        return _joined(" ", parts)
+
+    def _product(self) -> str:
+        parts = [self._atom()]
+        while sign := self._take("*", "/", "%"):
+            parts.append(f"{sign} {self._atom()}")
+        return _joined(" ", parts)
+
+    def _atom(self) -> str:
+        negative = False
+        while self._take("-"):
+            negative = not negative
+        if self._take("("):
+            inner = self._or()
+            self._expect(")")
+            value = f"({inner})"
+        else:
+            value = self._value()
+        return f"(- {value})" if negative else value
+
+    def _value(self) -> str:
+        kind, value = self._peek()
+        if kind == "word" and value.upper() in ("NULL", "TRUE", "FALSE"):
+            kind = "number"
+        if kind in ("sign", "end") or (kind == "word" and value.upper() in _KEYWORDS):
+            raise self._wrong("a value")
+        self._index += 1
+        if kind == "number":
+            # a double: beside a whole number the field would be cut to one
+            return f"{value}D" if value[0].isdigit() else value
+        if kind == "string":
+            return _quoted(_unquoted(value))
+        if kind == "path":
+            return field(value.replace("/@", "/").split("/")[1:])
+        return self._call(value) if self._take("(") else field([value])
+
+    def _call(self, name: str) -> str:
+        if name.upper() not in _FUNCTIONS:
+            raise FilterSyntaxError(
+                f"The filter {self._text!r} calls {name}; known are {', '.join(sorted(_FUNCTIONS))}."
+            )
+        return f"{name.lower()}({', '.join(self._list())})"
+
+    def _list(self) -> list[str]:
+        values = [self._sum()]
+        while self._take(","):
+            values.append(self._sum())
+        self._expect(")")
+        return values
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens, position, end = [], 0, len(text.rstrip())
+    while position < end:
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise FilterSyntaxError(f"The filter {text!r} cannot be read from character {position + 1} on.")
+        tokens.append((str(found.lastgroup), found.group().strip()))
+        position = found.end()
+    return tokens
+
+
+def _joined(sign: str, parts: list[str]) -> str:
+    """Write a chain flat: Spark reads one of any length, and brackets within brackets not for ever."""
+    return parts[0] if len(parts) == 1 else f"({sign.join(parts)})"
+
+
+def _compared(left: str, sign: str, right: str) -> str:
+    """Compare; two fields as numbers where both are, else as texts."""
+    as_texts = f"{left} {sign} {right}"
+    if not (left.startswith(_FIELD) and right.startswith(_FIELD)):
+        return f"({as_texts})"
+    return f"coalesce(try_cast({left} AS DOUBLE) {sign} try_cast({right} AS DOUBLE), {as_texts})"
+
+
+def field(names: Sequence[str]) -> str:
+    """Return the Spark SQL of a field by its path."""
+    path = "".join(f"['{name}']" for name in names)
+    return f"{_FIELD}{_quoted('$' + path)})"
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace(text[0] * 2, text[0])
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+# -- A filter as its client writes it: a condition in the words of AMPS, or RQL; told apart by what they are.
+# In RQL a property is a path in the message: ``and(gt(order/price,10),eq(state,"open"))``.
+
+
+Selection: TypeAlias = "str | Node"
+"""Spark SQL over the column ``value``, or a tree of RQL for :func:`fits_filter`."""
+
+_TOP = "attributes"
+"""RQL knows the paths of a thing; of those only these are free."""
+
+
+@lru_cache(maxsize=1024)
+def read_filter(text: str) -> Selection:
+    """Read a filter.
+
+    :raises BadFilterError: it is neither
+    """
+    try:
+        return parse_filter(text)
+    except FilterSyntaxError as error:
+        try:
+            tree = _below(parse(text))
+            check(tree)
+        except (DittoError, RecursionError):
+            raise error from None
+        return tree
+
+
+def fits_filter(tree: Node, text: str | None) -> bool:
+    """Tell whether a message fits RQL; what is no JSON object fits nothing."""
+    try:
+        message = msgspec.json.decode(text or "")
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return isinstance(message, dict) and matches(tree, {_TOP: message})
+
+
+def _below(node: Node) -> Node:
+    match node:
+        case And(args=args):
+            return And(tuple(map(_below, args)))
+        case Or(args=args):
+            return Or(tuple(map(_below, args)))
+        case Not(arg=arg):
+            return Not(_below(arg))
+        case leaf:
+            return msgspec.structs.replace(leaf, property=f"{_TOP}/{leaf.property.removeprefix('/')}")

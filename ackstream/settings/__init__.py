@@ -1,0 +1,43 @@
+"""Every setting, once: frozen typed values, read from ``conf/ackstream.toml`` and the environment."""
+
+from ackstream.settings.model import (
+    AccessRule,
+    Archive,
+    Clock,
+    Correlate,
+    Gateway,
+    Kafka,
+    Lake,
+    Local,
+    Persist,
+    PublishRule,
+    Query,
+    QueueJob,
+    RequiredRole,
+    Settings,
+    Settle,
+    Spark,
+    Twin,
+    load,
+)
+
+__all__ = [
+    "AccessRule",
+    "Archive",
+    "Clock",
+    "Correlate",
+    "Gateway",
+    "Kafka",
+    "Lake",
+    "Local",
+    "Persist",
+    "PublishRule",
+    "Query",
+    "QueueJob",
+    "RequiredRole",
+    "Settings",
+    "Settle",
+    "Spark",
+    "Twin",
+    "load",
+]

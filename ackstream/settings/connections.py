@@ -1,0 +1,165 @@
+"""``[[connections]]`` of the settings: where messages come from and go to, and what is acknowledged.
+
+The words are those of Eclipse Ditto's connections (sources, targets, reply-target), in the settings' spelling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.ditto.placeholders import Pipeline, Template
+from ackstream.settings.parts import Part
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def _template(text: str) -> str:
+    Template.parse(text)
+    return text
+
+
+def _pipeline(text: str) -> str:
+    Pipeline.parse(text)
+    return text
+
+
+def _label(text: str) -> str:
+    try:
+        return parse_label(text)
+    except DittoError as error:
+        raise ValueError(error.message) from error
+
+
+def _topic(text: str) -> str:
+    try:
+        target_subscription(text)
+    except DittoError as error:
+        raise ValueError(f"{error.message} {error.description or ''}") from error
+    return text
+
+
+TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_template)]
+"""A text with placeholders in double braces."""
+
+PipelineText = Annotated[str, AfterValidator(_pipeline)]
+SubscriptionText = Annotated[str, AfterValidator(_topic)]
+Label = Annotated[str, AfterValidator(_label)]
+ResponseKind = Literal["response", "error", "nack"]
+
+
+class AcknowledgementRequests(Part):
+    """Which acknowledgements are requested for what a source brings."""
+
+    includes: tuple[Label, ...] = ()
+    filter: PipelineText | None = None
+
+
+class ReplyTarget(Part):
+    """Where the answers go, and which kinds of them."""
+
+    address: TemplateText
+    expected: tuple[ResponseKind, ...] = ("response", "error")
+    header_mapping: dict[str, TemplateText] = Field({})
+
+
+class PayloadTemplate(Part):
+    """Makes a command or message of a payload of any form, which becomes its value."""
+
+    topic: TemplateText
+    path: TemplateText = "/"
+
+
+class Source(Part):
+    """Addresses that messages come from. ``qos`` 1: each is settled by what its acknowledgements come to."""
+
+    addresses: tuple[str, ...] = Field(min_length=1)
+    qos: Literal[0, 1] = 0
+    acknowledgement_requests: AcknowledgementRequests = AcknowledgementRequests()
+    declared_acks: tuple[Label, ...] = ()
+    reply_target: ReplyTarget | None = None
+    header_mapping: dict[str, TemplateText] = Field({})
+    payload_mapping: tuple[Literal["ditto"] | PayloadTemplate, ...] = Field(("ditto",), min_length=1)
+    max_in_flight: int = Field(200, ge=1)
+
+
+class Target(Part):
+    """An address that signals go to, and which. ``issued_ack``: what the transport confirms is acknowledged so."""
+
+    address: TemplateText
+    topics: tuple[SubscriptionText, ...] = Field(min_length=1)
+    issued_ack: Label | None = None
+    header_mapping: dict[str, TemplateText] = Field({})
+    payload: Literal["ditto", "value"] = "ditto"
+
+
+class _Connection(Part):
+    id: str = Field(pattern=r"^[a-zA-Z0-9_-]+$")
+    sources: tuple[Source, ...] = ()
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def labels(self) -> ConnectionLabels:
+        """The labels it declares and issues, with placeholders filled in."""
+        declared = [label for source in self.sources for label in source.declared_acks]
+        return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
+
+    @model_validator(mode="after")
+    def _valid_labels(self) -> Self:
+        try:
+            _ = self.labels
+        except DittoError as error:
+            raise ValueError(f"{error.message} {error.description}") from error
+        return self
+
+
+class KafkaSourceSettings(Source):
+    """Kafka topics. ``start``: where to begin as long as nothing has been read."""
+
+    start: Literal["latest", "earliest"] = "latest"
+
+
+def _kafka_address(text: str) -> str:
+    if "{{" not in text:
+        try:
+            TargetAddress.parse(text)
+        except DittoError as error:
+            raise ValueError(f"{error.message} {error.description}") from error
+    return text
+
+
+class KafkaTargetSettings(Target):
+    """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
+
+    address: Annotated[TemplateText, AfterValidator(_kafka_address)]
+
+
+class KafkaConnection(_Connection):
+    """A Kafka cluster. ``bootstrap``: another one than the system's own. ``debug``: issued acks tell where to."""
+
+    type: Literal["kafka"]
+    bootstrap: str | None = Field(None, min_length=1)
+    options: dict[str, str] = Field({})
+    debug: bool = False
+    sources: tuple[KafkaSourceSettings, ...] = ()
+    targets: tuple[KafkaTargetSettings, ...] = ()
+
+
+class MqttConnection(_Connection):
+    """An MQTT 3.1.1 broker. ``reconnect_for_redelivery``: a message to be delivered again costs a new connection."""
+
+    type: Literal["mqtt"]
+    host: str = Field("localhost", min_length=1)
+    port: int = Field(1883, ge=1, le=65535)
+    tls: bool = False
+    username: str | None = None
+    password: SecretStr | None = None
+    reconnect_for_redelivery: bool = False
+
+
+Connection = Annotated[KafkaConnection | MqttConnection, Field(discriminator="type")]

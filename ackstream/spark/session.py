@@ -1,0 +1,64 @@
+"""The one way to a Spark session, for jobs, demo and tests alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from ackstream.local import submit
+from ackstream.local.submit import LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ackstream.settings import Settings
+
+
+def session(
+    settings: Settings, name: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Build (or get) the process's Spark session.
+
+    Under ``spark-submit`` master, memory and conf are its own; otherwise they come from the settings and from
+    ``conf/spark-defaults.conf``.
+
+    :param settings: the ``spark`` part is used; its ``conf`` wins over the file
+    :param name: the application's name
+    :param jars: JVM jars for a session started without ``spark-submit``; they must be known before the JVM starts
+    :param conf: further entries, over everything else
+    """
+    # executors must run the interpreter that has the product installed
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # what the product wants logged; `ackstream submit` says the same to a JVM that is not ours to start
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", submit.conf("log4j2.properties").as_uri())
+    entries: dict[str, str] = {}
+    if not _submitted():
+        entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
+        if settings.spark.master.startswith("local"):
+            entries |= LOOPBACK
+    if jars:
+        entries["spark.jars"] = ",".join(map(str, jars))
+    builder = SparkSession.builder.appName(name)
+    if not _submitted():
+        builder = builder.master(settings.spark.master)
+    for key, value in {**entries, **settings.spark.conf, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def defaults() -> dict[str, str]:
+    """Read ``conf/spark-defaults.conf``."""
+    lines = submit.conf("spark-defaults.conf").read_text("utf-8").splitlines()
+    entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
+    return {key: value.strip() for key, value in entries}
+
+
+def _submitted() -> bool:
+    """Tell whether ``spark-submit`` started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ackstream.cli import send
+from ackstream.cli.main import app
+from ackstream.client import NoReplyExpectedError, Reply, RequestTimeout, Stored
+from ackstream.protocol.ditto.requests import read_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+    from typing_extensions import Self
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+TOPIC = "org.acme/lamp/things/twin/acks"
+REPLIES = {
+    200: (
+        "acknowledgements",
+        {"topic": TOPIC, "path": "/", "status": 200, "value": {"a:b": {"status": 200, "headers": {}}}},
+    ),
+    424: (
+        "timeout",
+        {
+            "topic": TOPIC,
+            "path": "/",
+            "status": 424,
+            "value": {"a:b": {"status": 408, "headers": {}}, "c:d": {"status": 200, "headers": {}}},
+        },
+    ),
+    404: ("error", {"topic": "org.acme/lamp/things/twin/errors", "path": "/", "value": {"message": "It is gone."}}),
+}
+
+
+class Service:
+    """In place of a requester: keeps what was sent and answers as it is told."""
+
+    sent: list[Envelope]
+
+    def __init__(self) -> None:
+        self.sent = []
+        self.status: int | None = 200
+
+    def __call__(self, *_arguments: Any, **_options: Any) -> Service:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def send(self, envelope: Envelope) -> Future[Reply]:
+        if not read_request(envelope).response_required:
+            raise NoReplyExpectedError
+        self.sent.append(envelope)
+        future: Future[Reply] = Future()
+        if self.status is None:
+            future.set_exception(RequestTimeout("No reply to c-1 came.", "c-1"))
+        else:
+            completed_by, message = REPLIES[self.status]
+            future.set_result(Reply("c-1", "r-1", self.status, completed_by, json.dumps(message).encode()))
+        return future
+
+    def publish(self, envelope: Envelope) -> Future[Stored]:
+        self.sent.append(envelope)
+        future: Future[Stored] = Future()
+        future.set_result(Stored("c-1", "signals", 0, 7, 1_000))
+        return future
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Service:
+    monkeypatch.chdir(tmp_path)
+    service = Service()
+    monkeypatch.setattr(send, "Requester", service)
+    return service
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(app, ["send", *arguments], input=stdin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "topic", "path", "value"),
+    [
+        (["/attributes/on", "true"], "twin/commands/modify", "/attributes/on", b"true"),
+        (["/attributes/on"], "twin/commands/retrieve", "/attributes/on", None),
+        ([], "twin/commands/retrieve", "/", None),
+        (["/x", "1", "--live"], "live/commands/modify", "/x", b"1"),
+        (["/x", "--action", "delete"], "twin/commands/delete", "/x", None),
+        (["/", "{}", "--action", "create"], "twin/commands/create", "/", b"{}"),
+        (["--message", "blink"], "live/messages/blink", "/inbox/messages/blink", None),
+        (['{"n":3}', "--message", "blink"], "live/messages/blink", "/inbox/messages/blink", b'{"n":3}'),
+    ],
+)
+def test_arguments_make_a_command(service: Service, arguments: list[str], topic: str, path: str, value: bytes | None):
+    assert run("org.acme:lamp", *arguments).exit_code == 0
+    (envelope,) = service.sent
+    assert (str(envelope.topic), envelope.path) == (f"org.acme/lamp/things/{topic}", path)
+    assert (bytes(envelope.value) if envelope.value else None) == value
+
+
+def test_options_set_headers_with_values_of_their_type(service: Service):
+    run(
+        "org.acme:lamp", "/x", "1", "--ack", "a:b", "--ack", "c:d", "--timeout", "500ms",
+        "-H", 'if-match="rev:1"', "-H", "ditto-dry-run=true", "-H", "mine=1",
+    )  # fmt: skip
+    assert service.sent[0].headers == {
+        "if-match": '"rev:1"', "ditto-dry-run": True, "mine": "1", "requested-acks": ["a:b", "c:d"], "timeout": "500ms",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+def test_a_message_may_come_from_a_file_and_options_add_to_it(service: Service, tmp_path: Path, source: str):
+    message = {"topic": "org.acme/lamp/things/twin/commands/modify", "headers": {"x": "y"}, "path": "/x", "value": 1}
+    (tmp_path / "command.json").write_text(json.dumps(message))
+    if source == "file":
+        result = run("--file", "command.json", "--ack", "a:b")
+    else:
+        result = run("--file", "-", "--ack", "a:b", stdin=json.dumps(message))
+    assert result.exit_code == 0
+    assert service.sent[0].headers == {"x": "y", "requested-acks": ["a:b"]}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "line"),
+    [
+        (200, 0, "200 OK  acknowledgements, "),
+        (424, 1, "424 Failed Dependency  timeout, "),
+        (404, 1, "404 Not Found  error, "),
+    ],
+)
+def test_the_answer_is_a_line_on_standard_error_and_json_on_standard_output(
+    service: Service, status: int, code: int, line: str
+):
+    service.status = status
+    result = run("org.acme:lamp", "/x", "1")
+    assert result.exit_code == code
+    assert result.stderr.startswith(line)
+    assert json.loads(result.stdout) == REPLIES[status][1]["value"]
+
+
+def test_the_line_tells_what_is_missing(service: Service):
+    service.status = 424
+    assert "The deadline passed before this arrived: a:b.\nc-1\n" in run("org.acme:lamp", "/x", "1").stderr
+
+
+def test_a_reply_that_cannot_be_read_is_a_sentence(service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(REPLIES, 404, ("error", {"topic": "no topic"}))
+    service.status = 404
+    result = run("org.acme:lamp", "/x", "1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("The reply to c-1 (status 404) cannot be read: ")
+
+
+def test_no_reply_at_all_is_exit_3(service: Service):
+    service.status = None
+    result = run("org.acme:lamp", "/x", "1")
+    assert result.exit_code == 3
+    assert result.stderr == "No reply to c-1 came.\n"
+
+
+@pytest.mark.parametrize("arguments", [["--no-response"], ["-H", "response-required=false"], ["--timeout", "0"]])
+def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: list[str]):
+    result = run("org.acme:lamp", "/x", "1", *arguments)
+    assert result.exit_code == 0
+    assert result.stderr == "Sent as c-1 (signals-0-7); no answer is wanted.\n"
+    assert len(service.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Name a thing, such as org.acme:lamp, or a message with --file."),
+        (["lamp", "/x", "1"], "A thing id is namespace:name, such as org.acme:lamp; this one is 'lamp'."),
+        (["a:b", "x", "1"], "The path is 'x': it begins with a slash, such as /attributes/on."),
+        (["a:b", "/x", "on"], "The value is 'on', which is not JSON"),
+        (["a:b", "/x", "\udcff"], "The value is "),
+        (["a:b", "/x", "1", "--ack", "x"], "label <x> is invalid"),
+        (["a:b", "/x", "1", "--timeout", "soon"], "soon"),
+        (["a:b", "/x", "1", "--header", "nothing"], "--header is 'nothing': write NAME=VALUE."),
+        (["a:b", "/x", "1", "--header", "response-required=perhaps"], "response-required"),
+        (["a:b", "/x", "1", "--action", "explode"], "--action is 'explode': write one of create, retrieve,"),
+        (["a:b", "/x", "1", "--message", "m"], "With --message there are the thing and the payload;"),
+        (["a:b", "x", "--message", "m"], "The payload is 'x', which is not JSON"),
+        (["a:b", "--file", "f"], "--file has the whole message: leave out the thing,"),
+        (["--file", "nowhere.json"], "The file nowhere.json cannot be read: No such file or directory."),
+        (["--file", "."], "The file . cannot be read: Is a directory."),
+    ],
+)
+def test_bad_input_is_a_sentence(service: Service, arguments: list[str], sentence: str):
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert sentence.lower() in result.stderr.lower()
+    assert "Traceback" not in result.output
+    assert not service.sent
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "Failed to parse JSON string"),
+        (b"[]", "it is not a JSON object"),
+        (b'{"topic":"\xff"}', "UTF-8"),
+        (b'{"path":"/"}', "did not include required </topic> field"),
+        (b'{"topic":"what","path":"/"}', "what"),
+    ],
+)
+def test_a_file_that_is_no_message_is_a_sentence(service: Service, tmp_path: Path, data: bytes, sentence: str):
+    (tmp_path / "bad").write_bytes(data)
+    result = run("--file", "bad")
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert not service.sent
+
+
+def test_without_a_broker_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "localhost:1")
+    monkeypatch.setattr("ackstream.kafka.clients.BOOTSTRAP_MS", 500)
+    monkeypatch.setattr("ackstream.kafka.clients._COMMON", {"bootstrap_timeout_ms": 500})
+    result = run("org.acme:lamp", "/x", "1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("No Kafka answers at localhost:1: start one with `ackstream up`")

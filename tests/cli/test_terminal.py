@@ -1,0 +1,178 @@
+""""""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import java_gateway
+
+from ackstream.cli import terminal
+from ackstream.cli.terminal import SIGNALS, Interrupts, quiet_session, uninterrupted
+from ackstream.errors import LocalError
+from ackstream.settings import Settings
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts(number: signal.Signals):
+    before = signal.getsignal(number)
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        assert interrupts.seen
+    assert signal.getsignal(number) is before
+
+
+def test_an_interrupt_that_got_lost_is_found_again():
+    with Interrupts() as interrupts:
+        interrupts.check()
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+
+
+def test_cleaning_up_is_not_interrupted():
+    with Interrupts() as interrupts:
+        interrupts.ignore()
+        os.kill(os.getpid(), signal.SIGINT)
+        interrupts.check()
+        assert interrupts.seen
+
+
+def test_a_library_that_took_the_signals_does_not_keep_them():
+    with Interrupts() as interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupts.listen()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_what_must_not_be_interrupted_is_finished_first(number: signal.Signals):
+    finished = []
+
+    def work() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), number)
+            finished.append("yes")
+
+    with Interrupts(), pytest.raises(KeyboardInterrupt):
+        work()
+    assert finished
+
+
+# ends when its input does, as the JVM
+OBEDIENT = "import sys; print('noise', flush=True); sys.stdin.read()"
+STUBBORN = "import time; print('noise', flush=True); time.sleep(600)"
+
+
+class Spark:
+    """In place of PySpark: starts a process as PySpark does, and can fail afterwards."""
+
+    def __init__(self) -> None:
+        self.program = OBEDIENT
+        self.error: BaseException | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopped = False
+
+    def session(self, *_arguments: Any, **_options: Any) -> Any:
+        self.process = java_gateway.Popen([sys.executable, "-c", self.program], stdin=subprocess.PIPE)
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(
+            sparkContext=SimpleNamespace(
+                _accumulatorServer=SimpleNamespace(), _gateway=SimpleNamespace(proc=self.process)
+            ),
+            stop=self.stop,
+        )
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    @property
+    def code(self) -> int | None:
+        assert self.process is not None
+        return self.process.poll()
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
+    monkeypatch.chdir(tmp_path)
+    spark = Spark()
+    monkeypatch.setattr(terminal, "session", spark.session)
+    monkeypatch.setattr(terminal, "SparkContext", SimpleNamespace())
+    monkeypatch.setattr(terminal, "SparkSession", SimpleNamespace(getActiveSession=lambda: None))
+    monkeypatch.setattr(terminal.jars, "resolve", lambda *_: [])
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "")
+    return spark
+
+
+def test_spark_is_stopped_and_its_jvm_ends(spark: Spark, capfd: pytest.CaptureFixture[str]):
+    with quiet_session(Settings(), "test"):
+        assert spark.code is None
+    assert spark.stopped
+    assert spark.code == 0
+    assert capfd.readouterr().out == ""
+    assert Path(".ackstream/logs/spark-test.log").read_text() == "noise\n"
+
+
+def test_a_jvm_that_does_not_end_is_killed(spark: Spark, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(terminal, "END_SECONDS", 0.1)
+    spark.program = STUBBORN
+    with quiet_session(Settings(), "test"):
+        pass
+    assert spark.code == -9
+
+
+def fail(error: BaseException) -> None:
+    with quiet_session(Settings(), "test"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
+def test_after_an_error_the_jvm_is_killed_at_once(spark: Spark, error: BaseException):
+    spark.program = STUBBORN
+    with pytest.raises(type(error)):
+        fail(error)
+    assert spark.code == -9
+    assert not spark.stopped
+
+
+def test_a_jvm_whose_start_was_interrupted_is_not_forgotten(spark: Spark):
+    spark.error = KeyboardInterrupt()
+    spark.program = STUBBORN
+    with pytest.raises(KeyboardInterrupt), quiet_session(Settings(), "test"):
+        pass
+    assert spark.code == -9
+
+
+def test_a_spark_that_does_not_start_is_a_sentence(spark: Spark):
+    spark.error = RuntimeError("[JAVA_GATEWAY_EXITED] …")
+    with (
+        pytest.raises(LocalError, match=r"Spark did not start: correct what its log .*spark-test.log tells."),
+        quiet_session(Settings(), "test"),
+    ):
+        pass
+
+
+def test_a_session_that_is_there_is_left_alone(spark: Spark, monkeypatch: pytest.MonkeyPatch):
+    there = object()
+    monkeypatch.setattr(terminal, "SparkSession", SimpleNamespace(getActiveSession=lambda: there))
+    with quiet_session(Settings(), "test") as found:
+        assert found is there
+    assert spark.process is None
+
+
+def test_pyspark_gets_its_own_popen_back(spark: Spark):
+    before = java_gateway.Popen
+    with quiet_session(Settings(), "test"):
+        assert spark.process is not None
+    assert java_gateway.Popen is before

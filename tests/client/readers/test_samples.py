@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ackstream.client.readers.samples import SERVICE_HEADERS, Sample, of_record, of_row
+from ackstream.jobs.persist.rows import _HEADER_COLUMNS
+
+
+def _record(value: bytes | None = b"v", **headers: bytes | None) -> Any:
+    named = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return SimpleNamespace(headers=named, value=value, timestamp=7, partition=1, offset=5)
+
+
+def _facts(sample: Sample) -> tuple[Any, ...]:
+    return (sample.writer, sample.seq, sample.topic, sample.key, sample.value, dict(sample.headers))
+
+
+def test_a_record_is_a_message_with_the_applications_own_headers() -> None:
+    sample = of_record(_record(client=b"w1", seq=b"12", topic=b"orders", key=b"k", ack=b"persisted", colour=b"red"))
+    assert sample is not None
+    assert _facts(sample) == ("w1", 12, "orders", b"k", b"v", {"colour": b"red"})
+    assert (sample.timestamp_ms, sample.partition, sample.offset) == (7, 1, 5)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"client": b"", "seq": b"1"},
+        {"client": b"w1"},
+        {"client": b"w1", "seq": b"-1"},
+        {"client": b"w1", "seq": b"x"},
+        {"client": b"w1", "seq": b"9" * 5000},
+        {"client": b"w1", "seq": None},
+        {"client": b"w1", "seq": b"9223372036854775808"},
+        {"client": b"w1", "seq": b"1", "command": b"logon"},
+    ],
+)
+def test_what_is_no_numbered_message_of_a_client_is_passed_over(headers: dict[str, bytes]) -> None:
+    assert of_record(_record(**headers)) is None
+
+
+def test_a_row_of_the_table_is_the_same_message() -> None:
+    row = {
+        "client": "w1",
+        "seq": 12,
+        "subject": None,
+        "key": None,
+        "value": b"v",
+        "headers": [{"name": "colour", "value": b"red"}],
+        "received_at": datetime.fromtimestamp(0.007, timezone.utc),
+        "partition": 1,
+        "offset": 5,
+    }
+    sample = of_row(row)
+    assert _facts(sample) == ("w1", 12, None, None, b"v", {"colour": b"red"})
+    assert sample.timestamp_ms == 7
+    assert of_row(row | {"headers": None}).headers == {}
+
+
+def test_the_table_keeps_the_same_headers_as_the_applications_own() -> None:
+    assert {*_HEADER_COLUMNS.values(), "key"} == SERVICE_HEADERS
+
+
+def test_a_sample_without_a_reader_is_a_value() -> None:
+    sample = of_record(_record(client=b"w1", seq=b"1"))
+    assert sample is not None
+    sample.acknowledge()
+    sample.reject("no")

@@ -1,0 +1,261 @@
+"""One writer with its readers, driven through the pure parts of ``delivery``: what connects them may lose messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.reader_acks import Publications
+from ackstream.client.readers.delivery import SampleDelivery, SampleId
+from ackstream.jobs.settle.retention import Retention
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import AppAck, ApplicationAcknowledged
+from tests.conformance.models.bridge import endpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ackstream.client.reader_acks import Callback
+    from ackstream.client.readers.delivery import Loan
+    from ackstream.client.readers.qos import ReaderQos, WriterQos
+    from tests.conformance.scenarios.scenario import Json
+
+FLAGS = {True: "0x0100", False: "0x0000"}
+SERVICE = "PERSISTENCE"
+
+
+class Hop:
+    """A writer, who has acknowledged its samples, and the readers it has."""
+
+    def __init__(
+        self,
+        writer: str,
+        readers: Sequence[str],
+        reader_qos: ReaderQos,
+        writer_qos: WriterQos,
+        given: Json,
+        *,
+        roles: Mapping[str, str],
+        start: int,
+    ) -> None:
+        self.writer = writer
+        self.names = list(readers)
+        self._qos = reader_qos
+        self._roles = roles
+        self._filtered = set(given.get("filter_excludes", []))
+        self._lost_app_acks = set(given.get("lose_app_ack", []))
+        self._lost_confs = set(given.get("lose_conf", []))
+        durable = bool(given.get("durable_reader"))
+        self._kept = {name: durable or roles.get(name) in writer_qos.required for name in readers}
+        persistence = given.get("persistence")
+        self._endpoints = endpoints(persistence=persistence is not None, direct_communication=persistence != "relay")
+        self.publications = Publications(writer_qos, start=start)
+        self.retention = Retention(writer, writer_qos.required, start=start)
+        # behind the service the writer stays who it is: samples keep their names
+        self._service = Retention(writer, writer_qos.required, start=start)
+        self.readers: dict[str, SampleDelivery] = {}
+        self._epochs: dict[str, int] = {}
+        for name in readers:
+            self._join(name)
+        if "writer" not in self._endpoints:
+            self.retention.join(SERVICE)
+        self.numbers: list[int] = []
+        self.requested = start - 1
+        self.writes: dict[int, tuple[str, int]] = {}
+        self._blocked: list[tuple[int, int, list[str]]] = []
+        self._loans: dict[tuple[str, int | None], Loan] = {}
+        self.done_at: int | None = None
+        self._confs = 0
+        self._seen: dict[str, list[Any]] = {
+            word: [] for word in ("app_acks", "auto_acked", "callbacks", "conf_counts", "redelivered")
+        }
+        self._received = 0
+        self._told: list[str] = []
+
+    def _join(self, name: str) -> None:
+        role, epoch = self._roles.get(name), self._epochs.get(name, 0) + 1
+        self._epochs[name] = epoch
+        for endpoint in self._keepers():
+            endpoint.join(name, role, durable=self._kept[name])
+        known = self._keepers()[0].readers[name].acknowledged
+        acknowledged = {self.writer: Intervals(known, start=known.start)}
+        self.readers[name] = SampleDelivery(self._qos, name, epoch=epoch, role=role, acknowledged=acknowledged)
+
+    def _keepers(self) -> list[Retention]:
+        both = {"writer": self.retention, "persistence": self._service}
+        return [both[endpoint] for endpoint in self._endpoints]
+
+    # -- the writer ---------------------------------------------------------------------------------------------------
+
+    def write(self, number: int, now: int, arriving: list[str]) -> None:
+        """Write the sample with this number, or begin to wait for room."""
+        self.requested = max(number, self.requested)
+        self._blocked.append((number, self.publications.blocked_until(now), arriving))
+        self._write_blocked(now)
+
+    def _write_blocked(self, now: int) -> None:
+        while self._blocked:
+            number, deadline, arriving = self._blocked[0]
+            self._skip(number - 1)
+            if self.publications.write() is not None:
+                self.writes[number] = ("OK", now)
+                self._written(number, now, arriving)
+            elif now >= deadline:
+                self.writes[number] = ("TIMEOUT", now)
+            else:
+                return
+            del self._blocked[0]
+
+    def _skip(self, last: int) -> None:
+        """Leave out numbers that no step writes, or whose write timed out."""
+        if last > self.publications.written:
+            gap = (self.publications.written + 1, last)
+            self.publications.written = last
+            self.publications.acknowledge([gap])
+            for keeper in (self.retention, self._service):
+                keeper.write(last)
+                keeper.done.add(*gap)
+
+    def _written(self, number: int, now: int, arriving: list[str]) -> None:
+        self.numbers.append(number)
+        self.retention.write(number)
+        self._service.write(number)
+        if "writer" not in self._endpoints:
+            self.retention.leave(SERVICE)
+        self._learn(now)
+        for name in arriving:
+            self.arrive(name, number, now)
+
+    @property
+    def retained(self) -> list[int]:
+        """The samples that the writer keeps."""
+        return [seq for first, last in self.publications.retained for seq in range(first, last + 1)]
+
+    # -- the readers --------------------------------------------------------------------------------------------------
+
+    def arrive(self, name: str, number: int, now: int) -> None:
+        """Let a sample reach a reader."""
+        if name in self.readers and number in self.numbers:
+            self.readers[name].receive(SampleId(self.writer, number), now, filtered=number in self._filtered)
+
+    def _samples(self, name: str, number: int | None) -> list[SampleId]:
+        return [sample for sample in self.readers[name].available if number in (None, sample.seq)]
+
+    def take(self, name: str, number: int | None, now: int, *, loan: bool = False) -> None:
+        """Let the application take a sample, or all of them."""
+        reader = self.readers[name]
+        if loan:
+            self._loans[name, number] = reader.loan(self._samples(name, number))
+        else:
+            reader.take(now, self._samples(name, number))
+
+    def return_loan(self, name: str, number: int | None, now: int) -> None:
+        """Let the application return what it was lent."""
+        loan = self._loans.get((name, number)) or self._loans.get((name, None))
+        if loan is not None:
+            self.readers[name].return_loan(loan, now)
+
+    def lose(self, name: str, now: int, *, crashed: bool) -> None:
+        """Take a reader away, for good or until it starts again."""
+        self.readers.pop(name, None)
+        if not (crashed and self._kept[name]):
+            for keeper in self._keepers():
+                keeper.leave(name)
+            self._learn(now)
+
+    def restart(self, name: str, now: int) -> None:
+        """Start a reader again under its name; it gets what was kept for it."""
+        self._join(name)
+        for first, last in self._keepers()[-1].undelivered(name) if self._kept[name] else []:
+            for number in range(first, last + 1):
+                self._seen["redelivered"].append(number)
+                self.arrive(name, number, now)
+
+    # -- between them -------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int | None:
+        """When :meth:`pump` must be called again."""
+        deadlines = [reader.deadline for reader in self.readers.values()] + [entry[1] for entry in self._blocked[:1]]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def pump(self, now: int) -> None:
+        """Carry what is due now."""
+        for reader in list(self.readers.values()):
+            for report in reader.due(now):
+                if isinstance(report, AppAck):
+                    self._carry(reader, report, now)
+                else:
+                    for keeper in self._keepers():
+                        keeper.receive(report)
+                    self._learn(now)
+        self._write_blocked(now)
+
+    def _carry(self, reader: SampleDelivery, report: AppAck, now: int) -> None:
+        app_acks = self._seen["app_acks"]
+        app_acks.append(_app_ack(report, now))
+        if len(app_acks) in self._lost_app_acks:
+            return
+        self._received += 1
+        self._told = list(self._endpoints)
+        receipts = [keeper.receive(report) for keeper in self._keepers()]
+        for event in receipts[0].events:
+            if event.auto:
+                self._seen["auto_acked"] += [
+                    {"sn": seq, "why": event.auto, "reader": event.reader, "t_ms": now}
+                    for seq in range(event.first, event.last + 1)
+                ]
+            if "writer" in self._endpoints:
+                self._call_back(event, now)
+        self._learn(now)
+        conf = receipts[0].conf
+        if conf is not None:
+            self._seen["conf_counts"].append(conf.count)
+            if len(self._seen["conf_counts"]) not in self._lost_confs:
+                reader.confirm(conf)
+
+    def _call_back(self, event: ApplicationAcknowledged, now: int) -> None:
+        self._seen["callbacks"] += [_callback(callback, now) for callback in self.publications.notify(event)]
+
+    def _learn(self, now: int) -> None:
+        kept = bool(self.publications.retained)
+        self.publications.acknowledge(self.retention.done)
+        if kept and not self.publications.retained:
+            self.done_at = now
+
+    @property
+    def seen(self) -> Json:
+        """What passed between them."""
+        confs = len(self._seen["conf_counts"])
+        unacknowledged = Intervals(run for name in self.names for run in self._service.undelivered(name))
+        return self._seen | {
+            "app_ack_sent_at_ms": [app_ack["t_ms"] for app_ack in self._seen["app_acks"]],
+            "app_ack_received": self._received,
+            "conf": confs,
+            "conf_sent": confs,
+            "ack_sent_to": self._told,
+            "persistence_resends": [seq for first, last in unacknowledged for seq in range(first, last + 1)],
+        }
+
+
+def _app_ack(report: AppAck, now: int) -> Json:
+    return {
+        "t_ms": now,
+        "at_ms": now,
+        "reader": report.reader,
+        "count": report.count,
+        "intervals": [[interval.first, interval.last] for interval in report.intervals],
+        "flags": [FLAGS[interval.reported] for interval in report.intervals],
+    }
+
+
+def _callback(callback: Callback, now: int) -> Json:
+    return {
+        "t_ms": now,
+        "at_ms": now,
+        "reader": callback.reader,
+        "role": callback.role,
+        "sn": callback.seq,
+        "response": None if callback.response is None else list(callback.response),
+        "valid": callback.valid_response,
+        "auto": callback.auto,
+    }

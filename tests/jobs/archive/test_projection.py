@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from chispa import assert_df_equality
+
+from ackstream.jobs.archive import projection
+from ackstream.lake import schemas
+from tests.lake import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rows(spark: SparkSession, table: str, *values: bytes | None) -> list[Any]:
+    return projection.rows(projection.parse(records.frame(spark, list(values))), table).collect()
+
+
+def changed(**changes: Any) -> bytes:
+    """Return a sound record with some of its top fields changed; None takes a field away."""
+    record = json.loads(records.outcome(1)) | changes
+    return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
+
+
+def with_part(part: str, **changes: Any) -> bytes:
+    record = json.loads(records.outcome(1))
+    target = record[part][0] if part == "acks" else record[part]
+    target.update(changes)
+    return json.dumps(record).encode()
+
+
+def test_an_outcome_record_becomes_a_row_of_each_of_its_parts(spark: SparkSession) -> None:
+    parsed = projection.parse(records.frame(spark, [records.outcome(1, batch=17)]))
+    at = datetime(2026, 11, 18, 11, 6, 40, 31_000, tzinfo=timezone.utc)
+    started = at.replace(microsecond=1000)
+    day = date(2026, 11, 18)
+    labels = ["twin-persisted", "billing:booked"]
+    expected = [
+        ("c-1", at, "correlate", 17, "org.example:pump-1", 200, "acknowledgements", labels, [], started, 30,
+         records.reply_id(1), '{"status":200}', "replies", records.reply_id(1), day)
+    ]  # fmt: skip
+    wanted = spark.createDataFrame(expected, schemas.OUTCOMES)
+    assert_df_equality(projection.rows(parsed, "outcomes"), wanted, ignore_nullable=True, ignore_metadata=True)
+    assert projection.rows(parsed, "signals").count() == 1
+    assert projection.rows(parsed, "dead_letters").count() == 0
+
+
+@pytest.mark.parametrize("table", schemas.TABLES)
+def test_rows_have_the_columns_of_their_table(spark: SparkSession, table: str) -> None:
+    found = projection.rows(projection.parse(records.frame(spark, [])), table).schema
+    wanted = schemas.TABLES[table].schema
+    assert [(field.name, field.dataType) for field in found] == [(field.name, field.dataType) for field in wanted]
+
+
+def test_acknowledgements_of_one_record_keep_their_positions(spark: SparkSession) -> None:
+    found = rows(spark, "acknowledgements", records.outcome(1))
+    assert [(row.id, row.label) for row in found] == [
+        ("acks-0-1-0", "twin-persisted"),
+        ("acks-0-1-1", "billing:booked"),
+    ]
+
+
+def test_an_outcome_may_come_without_its_signal(spark: SparkSession) -> None:
+    record = records.outcome(1, signal=None, acks=None)
+    assert rows(spark, "signals", record) == []
+    assert rows(spark, "acknowledgements", record) == []
+    assert [row.id for row in rows(spark, "outcomes", record)] == [records.reply_id(1)]
+
+
+def test_a_row_of_a_signal_that_shares_its_record_with_another_kind_has_the_reply_id(spark: SparkSession) -> None:
+    record = changed(kind="dead-letter", id="signals-0-1")
+    assert [row.id for row in rows(spark, "signals", record)] == [records.reply_id(1)]
+
+
+@pytest.mark.parametrize(
+    "json_text",
+    ['"a text"', '"5"', '"say \\"no\\""', "null", "5", "true", "-1.5", '"true"', '{"value":"x","a":[1,2]}', "[]", '""'],
+)
+def test_any_json_value_is_kept_as_json_text(spark: SparkSession, json_text: str) -> None:
+    raw = msgspec.Raw(json_text.encode())
+    acks = [records.ack_row(1), records.ack_row(1, "billing:booked", index=1, payload=raw)]
+    record = records.outcome(1, signal=records.signal_row(1, value=raw), acks=acks)
+    assert [row.value for row in rows(spark, "signals", record)] == [json_text]
+    assert [row.payload for row in rows(spark, "acknowledgements", record)] == [None, json_text]
+
+
+def test_an_absent_value_is_null(spark: SparkSession) -> None:
+    record = records.outcome(1, signal=records.signal_row(1, value=msgspec.UNSET))
+    assert [row.value for row in rows(spark, "signals", record)] == [None]
+
+
+def test_an_object_with_a_field_twice_is_kept(spark: SparkSession) -> None:
+    twice = msgspec.Raw(b'{"value":"a","value":"b"}')
+    record = records.outcome(1, signal=records.signal_row(1, value=twice))
+    assert [row.value for row in rows(spark, "signals", record)] == ['{"value":"a","value":"b"}']
+
+
+def test_a_dead_letter_keeps_the_bytes_of_its_record(spark: SparkSession) -> None:
+    (row,) = rows(spark, "dead_letters", records.dead_letter(7))
+    assert (row.id, row.key, row.value, row.reason) == ("signals-1-7", b"key", b"\x00\xff", "not JSON")
+
+
+def test_the_day_does_not_depend_on_the_time_zone_of_the_session(spark: SparkSession) -> None:
+    last_moment = (
+        records.START // projection.MILLISECONDS_A_DAY * projection.MILLISECONDS_A_DAY
+        + projection.MILLISECONDS_A_DAY
+        - 1
+    )
+    record = records.outcome(1, signal=records.signal_row(1, received_at=last_moment))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert [row.day for row in rows(spark, "signals", record)] == [date(2026, 11, 18)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+FORM = "it is not JSON of the ledger's form"
+MALFORMED = {
+    "no JSON": (b"garbage", FORM),
+    "empty": (b"", FORM),
+    "a tombstone": (None, FORM),
+    "no object": (b"[1]", FORM),
+    "null": (b"null", FORM),
+    "bad UTF-8": (b'\xff\xfe{"kind"', FORM),
+    "cut off": (records.outcome(1)[:-20], FORM),
+    "nested a thousand times": (b'{"kind":' + b"[" * 2000 + b"]" * 2000 + b"}", FORM),
+    "a part of the wrong type": (changed(acks="none"), FORM),
+    "a field of the wrong type": (with_part("outcome", status="fine"), FORM),
+    "a number too large": (with_part("outcome", status=10**12), FORM),
+    "empty object": (b"{}", "it lacks kind, id, query_id or batch_id"),
+    "no query": (changed(query_id=None), "it lacks kind, id, query_id or batch_id"),
+    "no part": (changed(signal=None, acks=None, outcome=None), "it has none of the parts"),
+    "an outcome without a reply-id": (with_part("outcome", reply_id=None), "its outcome lacks"),
+    "a signal without coordinates": (with_part("signal", offset=None), "its signal lacks"),
+    "an acknowledgement of null": (changed(acks=[None]), "its acks lacks"),
+    "an acknowledgement without position": (with_part("acks", index=None), "its acks lacks"),
+    "a time after the year 9999": (with_part("outcome", decided_at=10**18), "its outcome lacks"),
+    "a time before 1970": (with_part("acks", received_at=-1), "its acks lacks"),
+}
+
+
+@pytest.fixture(scope="module")
+def malformed(spark: SparkSession) -> dict[str, Any]:
+    """Return each malformed record's dead letter; one look for all."""
+    values = [value for value, _ in MALFORMED.values()]
+    parsed = projection.parse(records.frame(spark, [*values, records.outcome(1)])).persist()
+    try:
+        assert projection.rows(parsed, "signals").count() == 1
+        assert projection.rows(parsed, "outcomes").count() == 1
+        letters = {row.offset: row for row in projection.rows(parsed, "dead_letters").collect()}
+    finally:
+        parsed.unpersist()
+    assert len(letters) == len(MALFORMED)
+    return {case: letters[offset] for offset, case in enumerate(MALFORMED)}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_record_is_a_dead_letter_with_its_reason(malformed: dict[str, Any], case: str) -> None:
+    value, words = MALFORMED[case]
+    row = malformed[case]
+    assert row.reason.startswith("malformed ledger record: " + words)
+    assert row.value == value
+    assert (row.query_id, row.batch_id, row.topic, row.truncated) == (None, None, "ledger", False)
+    assert row.id == f"ledger-0-{row.offset}"
+
+
+def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
+    values = [
+        records.outcome(1, batch=3),
+        records.outcome(2, batch=5),
+        records.outcome(1, batch=3),
+        records.acknowledgement(9, batch=1, query="other"),
+        b"garbage",
+    ]
+    spans = projection.summarise(projection.parse(records.frame(spark, values)))
+    found = {span.query_id: span for span in spans}
+    none = dict.fromkeys(schemas.TABLES, 0)
+    counts = {"signals": 3, "acknowledgements": 6, "outcomes": 3, "dead_letters": 0}
+    assert found == {
+        "correlate": projection.BatchSpan("correlate", 3, 5, 1, counts),
+        "other": projection.BatchSpan("other", 1, 1, 0, none | {"acknowledgements": 1}),
+        None: projection.BatchSpan(None, 0, 0, 0, none | {"dead_letters": 1}),
+    }
+
+
+def test_no_record_gives_no_span(spark: SparkSession) -> None:
+    assert projection.summarise(projection.parse(records.frame(spark, []))) == []

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ackstream.errors import SettingsError
+from ackstream.jobs.mirror.job import named, part
+from ackstream.settings import load
+
+DESTINATIONS = json.dumps([{"name": name, "path": f"/{name}", "type": "sync"} for name in ("east", "west")])
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"), [([5], 1), ([50], 1), ([4, 6], 2), ([4, 6, 1], 2), ([50, 1], 1), ([0, 0, 10, 1], 3)]
+)
+def test_much_is_copied_in_parts_of_whole_batches(counts: list[int], parts: int) -> None:
+    assert part(counts, 10) == parts
+
+
+def test_a_destination_is_named_by_the_argument() -> None:
+    settings = load(None, {"ACKSTREAM_DESTINATIONS": DESTINATIONS})
+    assert named(settings, ["west"]).path == "/west"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "destinations", "words"),
+    [
+        ([], DESTINATIONS, "submit mirror NAME`, where NAME is one of east, west"),
+        (["north"], DESTINATIONS, "There is no destination 'north'"),
+        (["east", "west"], DESTINATIONS, "one of east, west"),
+        (["east"], "[]", "There are no destinations"),
+    ],
+)
+def test_who_names_none_is_told_which_there_are(arguments: list[str], destinations: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        named(load(None, {"ACKSTREAM_DESTINATIONS": destinations}), arguments)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.jobs.persist.conflation import AckRun, Beat, Conflation
+
+
+def _runs(*outcomes: tuple[int, str | None], expected: int = 1) -> list[tuple[int, int, str | None]]:
+    conflation = Conflation(expected)
+    for seq, reason in outcomes:
+        conflation.decide(seq, reason)
+    return [tuple(run) for run in conflation.take()]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "runs"),
+    [
+        ([(1, None), (2, None), (3, "x"), (4, None), (5, None)], [(1, 2, None), (3, 3, "x"), (4, 5, None)]),
+        ([(3, None), (1, None), (2, "x")], [(1, 1, None), (2, 2, "x"), (3, 3, None)]),
+        ([(1, "x"), (2, "x")], [(1, 1, "x"), (2, 2, "x")]),
+        ([(1, None), (3, None), (4, "x")], [(1, 1, None)]),
+        ([(2, None)], []),
+        ([(1, None), (2, None), (1, None)], [(1, 1, None), (1, 1, "duplicate"), (2, 2, None)]),
+        ([(1, "x"), (1, None)], [(1, 1, "x"), (1, 1, "x")]),
+        ([(0, None), (1, None)], [(0, 0, "duplicate"), (1, 1, None)]),
+    ],
+)
+def test_outcomes_are_merged_up_to_the_first_number_that_is_not_decided(
+    outcomes: list[tuple[int, str | None]], runs: list[tuple[int, int, str | None]]
+) -> None:
+    assert _runs(*outcomes) == runs
+
+
+def test_numbers_that_never_come_are_skipped_and_not_answered() -> None:
+    conflation = Conflation(1)
+    for seq, reason in [(1, None), (3, "x"), (6, None), (7, None)]:
+        conflation.decide(seq, reason)
+    assert conflation.skip(6) == [(2, 2), (4, 5)]
+    assert conflation.take() == [AckRun(6, 7, None)]
+    assert conflation.watermark == 7
+
+
+def test_what_was_held_behind_a_hole_comes_when_it_is_filled() -> None:
+    conflation = Conflation(1)
+    conflation.decide(2, "x")
+    conflation.decide(3, None)
+    assert conflation.take() == []
+    conflation.decide(1, None)
+    assert conflation.take() == [AckRun(1, 1, None), AckRun(2, 2, "x"), AckRun(3, 3, None)]
+    assert conflation.take() == []
+
+
+def test_nothing_is_told_where_nobody_asked() -> None:
+    conflation = Conflation(1)
+    conflation.decide(1, None, asked=False)
+    conflation.decide(2, "x", asked=False)
+    assert conflation.take() == []
+    conflation.decide(3, None)
+    assert conflation.take() == [AckRun(3, 3, None)]
+
+
+OUTCOMES = st.lists(st.sampled_from([None, None, "x", "y"]), max_size=30)
+
+
+@given(outcomes=OUTCOMES, data=st.data())
+def test_neither_the_order_nor_the_moments_of_asking_change_what_a_client_learns(
+    outcomes: list[str | None], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(list(enumerate(outcomes, start=1))))
+    conflation = Conflation(1)
+    runs: list[AckRun] = []
+    for seq, reason in order:
+        conflation.decide(seq, reason)
+        if data.draw(st.booleans()):
+            runs += conflation.take()
+    runs += conflation.take()
+    learnt = {seq: run.reason for run in runs for seq in range(run.first, run.last + 1)}
+    assert learnt == dict(enumerate(outcomes, start=1))
+    assert [run.first for run in runs] == sorted(run.first for run in runs)
+    assert sum(run.last - run.first + 1 for run in runs) == len(outcomes)
+    assert all(run.first == run.last for run in runs if run.reason is not None)
+
+
+@given(decided=st.sets(st.integers(1, 40)))
+def test_a_success_never_passes_a_number_that_is_not_decided(decided: set[int]) -> None:
+    conflation = Conflation(1)
+    for seq in decided:
+        conflation.decide(seq, None)
+    assert {seq for run in conflation.take() for seq in range(run.first, run.last + 1)} == {
+        seq for seq in decided if set(range(1, seq)) <= decided
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "floor", "interval", "told"), [(1000, 0, 1000, None), (100, 500, 500, 500), (500, 100, 500, None)]
+)
+def test_an_interval_that_cannot_be_had_is_named(asked: int, floor: int, interval: int, told: int | None) -> None:
+    beat = Beat(asked, floor)
+    assert (beat.interval_ms, beat.effective_ms) == (interval, told)
+
+
+@pytest.mark.parametrize(
+    ("interval", "start", "now", "at"),
+    [(1000, 0, 0, 1000), (1000, 0, 1000, 1000), (1000, 0, 1001, 2000), (1000, 300, 1000, 1300), (0, 0, 5, 5)],
+)
+def test_the_beat_is_counted_from_the_logon(interval: int, start: int, now: int, at: int) -> None:
+    assert Beat(interval, start_ms=start).next(now) == at
+
+
+def test_the_beat_is_due_once_an_interval() -> None:
+    beat = Beat(1000)
+    assert [beat.due(now) for now in (0, 999, 1000, 1999, 3500, 3600)] == [False, False, True, False, True, False]

@@ -1,0 +1,258 @@
+"""Batches of commands, and what their clients are told and given."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ackstream.jobs.query.execution import Terms, carry_out
+from ackstream.jobs.query.plan import (
+    Counted,
+    Deleted,
+    Framed,
+    LogDelivered,
+    Selected,
+    State,
+    Step,
+    SubscriptionPlan,
+    Told,
+)
+from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read
+from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, Support
+from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
+
+TOPIC = "orders"
+ALL = ",".join(ACK_TYPES)
+
+
+class Server:
+    """The state between batches; time and the log go on where that is said."""
+
+    def __init__(self, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
+        self.state = State()
+        self.lasting = False
+        self._terms = terms
+        self._known = self._newest = 0
+        self._count = 0
+
+    def command(self, name: str, client: str = "a", time: int = 0, **headers: str) -> QueryRequest:
+        self._count += 1
+        said = {"command": name, "cid": f"c{self._count}", "topic": TOPIC} | headers
+        return read(client.encode(), [(key, text.encode()) for key, text in said.items()], f"0-{self._count}", time)
+
+    def batch(self, *requests: QueryRequest, newest: int | None = None, now: int = 0) -> list[Step]:
+        self._newest = self._newest if newest is None else newest
+        desk = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
+        desk.deliver(requests)
+        for request in requests:
+            carry_out(desk, request, self._terms)
+        desk.close()
+        self._known = self._newest
+        self.lasting = desk.lasting
+        # what is remembered is what goes on
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
+        return desk.steps
+
+
+def _plain(steps: list[Step]) -> list[object]:
+    """Say of acks their type and reason, of the other steps what they are."""
+    found: list[object] = []
+    for step in steps:
+        match step:
+            case Told(ack=ack):
+                found.append(ack.ack_type if ack.reason is None else (ack.ack_type, ack.reason))
+            case Framed(word=word):
+                found.append(word)
+            case LogDelivered(subscriptions=subscriptions, after=after, upto=upto):
+                found.append(([one.sub_id for one in subscriptions], after, upto))
+            case _:
+                found.append(type(step))
+    return found
+
+
+def _asking(text: str) -> dict[str, str]:
+    return {"ack": text}
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "steps"),
+    [
+        ("sow", _asking("received,processed,completed,stats"),
+         ["received", "processed", "group_begin", Selected, "group_end", "completed", Counted]),
+        ("sow", {**_asking("stats"), "top_n": "0"}, ["group_begin", "group_end", Counted]),
+        ("sow_delete", {**_asking(ALL), "filter": "/x"},
+         ["received", "processed", Deleted, "completed", Counted, "persisted"]),
+        ("sow_delete", {**_asking(ALL), "sow_keys": "k"}, ["received", "processed", Deleted, Counted, "persisted"]),
+        ("flush", _asking("processed,completed,persisted"), ["processed", "completed", "persisted"]),
+        ("subscribe", _asking("processed"), ["processed"]),
+        ("subscribe", _asking("processed,completed,persisted"), ["processed"]),
+        ("subscribe", {**_asking("processed,completed,persisted"), "bookmark": "NOW"},
+         ["processed", "completed", "persisted"]),
+        ("unsubscribe", {**_asking("processed"), "sub_id": "unknown"}, ["processed"]),
+        ("logon", _asking("processed"), ["processed"]),
+        ("heartbeat", {**_asking("processed"), "options": "start,1"}, ["processed"]),
+        ("heartbeat", _asking("processed"), [("processed", "logon required")]),
+        ("subscribe", {**_asking("processed,completed"), "filter": "/x =="}, [("processed", "bad filter")]),
+        ("subscribe", {**_asking("processed"), "bookmark": "1|1|1|00000000"}, [("processed", "invalid bookmark")]),
+        ("sow", {**_asking("persisted"), "topic": "x"}, [("processed", "not supported")]),
+        ("sow", {**_asking("completed"), "filter": "/x =="}, []),
+    ],
+)  # fmt: skip
+def test_what_a_command_comes_to(name: str, headers: dict[str, str], steps: list[object]) -> None:
+    server = Server()
+    assert _plain(server.batch(server.command(name, **headers))) == steps
+
+
+@pytest.mark.parametrize("name", [name for name in SUPPORTED if name not in UNSERVED])
+def test_a_command_is_answered_with_nothing_but_what_the_matrix_has(name: str) -> None:
+    server = Server()
+    supported = [ack_type for ack_type, support in SUPPORTED[name].items() if support is not Support.NO]
+    headers = {"filter": "/x", "sub_id": "s", "options": "start,1" if name == "heartbeat" else ""}
+    if name == "subscribe":
+        headers["bookmark"] = "EPOCH"
+    steps = server.batch(server.command(name, ack=",".join(supported), **headers))
+    told = {step.ack.ack_type for step in steps if isinstance(step, Told)}
+    told |= {"stats" for step in steps if isinstance(step, Counted)}
+    assert told == set(supported)
+
+
+def test_a_replay_ends_where_the_log_ends_and_then_comes_what_is_new() -> None:
+    server = Server()
+    server.batch(newest=4)
+    steps = server.batch(server.command("subscribe", bookmark="EPOCH", sub_id="s", ack="completed,persisted"))
+    assert _plain(steps) == [(["s"], BEGINNING, end(4)), "completed", "persisted"]
+    assert [step.ack.bookmark for step in steps if isinstance(step, Told)] == [bookmark(end(4), TOPIC)] * 2
+    assert server.lasting
+    assert _plain(server.batch(newest=6)) == [(["s"], end(4), end(6)), "persisted"]
+    assert not server.lasting
+    assert server.batch() == []
+
+
+def test_a_range_is_over_with_its_last_message() -> None:
+    server = Server()
+    server.batch(newest=4)
+    first, last = Position(1, 0, 5), Position(2, 1, 6)
+    text = f"[{bookmark(first, TOPIC)}:{bookmark(last, TOPIC)}]"
+    steps = server.batch(server.command("subscribe", bookmark=text, sub_id="s", ack="completed,persisted"))
+    assert _plain(steps) == [(["s"], Position(1, 0, 4), last), "completed"]
+    assert server.batch(newest=5) == []
+
+
+def test_a_name_is_for_one_subscription_unless_it_is_to_be_replaced() -> None:
+    server = Server()
+    server.batch(server.command("subscribe", sub_id="s"))
+    assert _plain(server.batch(server.command("subscribe", sub_id="s", ack="processed"))) == [
+        ("processed", "subscription already exists")
+    ]
+    server.batch(server.command("subscribe", sub_id="s", topic="trades", options="replace"))
+    (live,) = server.batch(newest=1)
+    assert isinstance(live, LogDelivered)
+    assert [one.topic for one in live.subscriptions] == ["trades"]
+    server.batch(server.command("subscribe", client="b", sub_id="s"))
+    assert len(server.state.subscriptions) == 2
+
+
+@pytest.mark.parametrize(("sub_id", "left"), [("one", ["two"]), ("all", []), ("three", ["one", "two"])])
+def test_unsubscribing_ends_one_or_all_of_the_clients_subscriptions(sub_id: str, left: list[str]) -> None:
+    server = Server()
+    server.batch(*[server.command("subscribe", sub_id=name) for name in ("one", "two")])
+    server.batch(server.command("subscribe", client="b", sub_id="others"))
+    server.batch(server.command("unsubscribe", sub_id=sub_id))
+    assert [one.sub_id for one in server.state.subscriptions] == [*left, "others"]
+
+
+def test_a_logon_ends_what_an_earlier_session_of_the_name_had() -> None:
+    server = Server()
+    server.batch(server.command("subscribe"), server.command("subscribe", client="b"))
+    server.batch(server.command("logon"))
+    assert [one.client for one in server.state.subscriptions] == ["b"]
+
+
+def test_a_logon_that_is_sent_again_is_answered_again_and_ends_nothing() -> None:
+    server = Server()
+    for _ in range(2):
+        steps = server.batch(server.command("logon", cid="same", options="heartbeat=10s", ack="processed"))
+        assert _plain(steps) == ["processed"]
+        server.batch(server.command("subscribe", sub_id="s", options="replace"))
+    assert not server.batch(server.command("logon", cid="same", options="heartbeat=10s"))
+    assert len(server.state.subscriptions) == 1
+
+
+def test_a_client_that_falls_silent_loses_its_subscriptions_and_is_told_when_it_speaks_again() -> None:
+    server = Server()
+    server.batch(server.command("logon", options="heartbeat=10s"), server.command("subscribe"))
+    assert len(server.batch(newest=1, now=20_000)) == 1
+    server.batch(server.command("heartbeat", time=20_000, options="beat"), now=20_000)
+    assert len(server.batch(newest=2, now=40_000)) == 1
+    late = server.command("heartbeat", time=40_001, options="beat", ack="processed")
+    assert _plain(server.batch(late, newest=3, now=40_001)) == [(["c2"], end(2), end(3)), "processed"]
+    assert server.batch(newest=4, now=60_002) == []
+    assert _plain(server.batch(server.command("heartbeat", options="beat", ack="processed"), now=60_003)) == [
+        ("processed", "logon required")
+    ]
+
+
+def test_bookmarks_come_as_often_as_the_client_wants_and_the_last_one_is_not_forgotten() -> None:
+    server = Server()
+    server.batch(server.command("logon", options="ack_conflation=1s"))
+    server.batch(server.command("subscribe", bookmark="NOW", ack="persisted"), now=100)
+    counts = [sum(isinstance(step, Told) for step in server.batch(newest=n, now=100 + n * 300)) for n in range(1, 6)]
+    assert counts == [0, 0, 0, 1, 0]
+    assert _plain(server.batch(now=2_400)) == ["persisted"]
+    assert server.batch(now=4_000) == []
+
+
+def test_an_interval_that_cannot_be_kept_is_told() -> None:
+    server = Server(Terms(floor_ms=100))
+    answers = [
+        step.ack.effective_conflation_ms
+        for asked in ("50ms", "100ms")
+        for step in server.batch(server.command("logon", options=f"ack_conflation={asked}", ack="processed"))
+        if isinstance(step, Told)
+    ]
+    assert answers == [100, None]
+
+
+def test_deletes_are_acknowledged_merged_by_their_numbers_and_before_a_flush() -> None:
+    server = Server()
+    deletes = [
+        server.command("sow_delete", ack="persisted", seq=str(seq), filter="/x ==" if seq == 3 else "/x")
+        for seq in range(1, 6)
+    ]
+    flush = server.command("flush", ack="persisted")
+    after = server.command("sow_delete", ack="persisted", filter="/x")
+    steps = server.batch(*deletes, flush, after)
+    told = [(step.ack.first, step.ack.seq, step.ack.cid, step.ack.reason) for step in steps if isinstance(step, Told)]
+    assert told == [
+        (1, 2, None, None),
+        (3, 3, None, "bad filter"),
+        (4, 5, None, None),
+        (None, None, "c6", None),
+        (None, None, "c7", None),
+    ]
+
+
+def test_topics_that_there_are_not_are_refused() -> None:
+    server = Server(Terms(topics=("orders*",)))
+    good = server.command("sow", topic="orders-1", ack="processed")
+    bad = server.command("sow", topic="trades", ack="processed")
+    assert _plain(server.batch(good, bad))[-1] == ("processed", "invalid topic")
+
+
+def test_what_is_told_has_an_id_that_is_the_same_again() -> None:
+    def run() -> list[str]:
+        server = Server()
+        server.batch(server.command("subscribe", bookmark="NOW"), newest=1)
+        steps = server.batch(server.command("sow"), server.command("sow_delete", filter="/x", seq="1"), newest=2)
+        return [step.id for step in steps if isinstance(step, (Told, Framed, Counted))]
+
+    assert run() == run()
+    assert len(set(run())) == len(run())
+
+
+def test_a_heartbeat_alone_need_not_be_remembered() -> None:
+    server = Server()
+    server.batch(server.command("logon"), server.command("heartbeat", options="start,10"))
+    assert server.lasting
+    server.batch(server.command("heartbeat", options="start,10"), server.command("heartbeat", options="beat"))
+    assert not server.lasting

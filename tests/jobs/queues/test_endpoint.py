@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
+from ackstream.jobs.queues.model import Arrival, ConsumerReport
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
+from ackstream.settings.queues import Backoff, QueueRules, amps, solace
+
+SESSION = 30_000
+ALL: tuple[Any, ...] = ("failed", "rejected")
+
+
+class Service:
+    """An endpoint that is put away and taken up again after each batch."""
+
+    def __init__(self, rules: QueueRules) -> None:
+        self.rules = rules
+        self.events: list[Any] = []
+        self.answers: list[Any] = []
+        self.timeout: int | None = None
+        self._state: tuple[int, bytes] | None = None
+        self._offset = 0
+
+    def batch(self, *records: tuple[int, Any], watermark: int = 0) -> list[Any]:
+        """Process messages (named by their partition) and records of consumers; return the answers."""
+        arrivals = [
+            Arrival(at, "m", record, 0, 5, "orders") if isinstance(record, int) else record
+            for at, record in records
+            if isinstance(record, (int, Arrival))
+        ]
+        said = []
+        for at, record in records:
+            if not isinstance(record, (int, Arrival)):
+                self._offset += 1
+                value = record if isinstance(record, bytes) else queues.write(record)
+                said.append(ConsumerReport(at, 0, self._offset, b"A", value))
+        endpoint = Endpoint("q", self.rules, SESSION)
+        if self._state is not None:
+            endpoint.load(*self._state)
+        endpoint.process(arrivals, said, watermark)
+        self._state = endpoint.dump()
+        self.timeout = endpoint.next_timeout
+        self.events += endpoint.events
+        self.answers += endpoint.answers
+        self.unreadable = endpoint.unreadable
+        return endpoint.answers
+
+    def told(self, *records: tuple[int, Any], watermark: int = 0) -> list[tuple[str, str, int]]:
+        """Return (consumer, message's partition, count) of the deliveries of a batch."""
+        answers = self.batch(*records, watermark=watermark)
+        return [(a.consumer, str(a.partition), a.count) for a in answers if isinstance(a, MessageDelivered)]
+
+    def happened(self, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(getattr(event, name) for name in names) for event in self.events]
+
+
+def _bind(consumer: str = "A", session: int = 1, **more: Any) -> Bind:
+    return Bind("q", consumer, session, outcomes=ALL, **more)
+
+
+def _settle(*messages: int, consumer: str = "A", session: int = 1, outcome: Any = "accepted") -> SettleMessages:
+    return SettleMessages("q", consumer, session, tuple(f"m-{message}-0" for message in messages), outcome)
+
+
+def test_a_consumer_is_told_what_it_is_granted_then_gets_its_messages() -> None:
+    service = Service(amps(max_backlog=3, lease_ms=60_000))
+    answers = service.batch((10, 1), (11, _bind(backlog=10)), (12, 2))
+    assert answers == [
+        Bound("q", "A", 1, 1, 3, 60_000, SESSION),
+        MessageDelivered("q", "A", 1, 2, "m-1-0", "m", 1, 0, 5, 1, "orders"),
+        MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders"),
+    ]
+    assert service.timeout == 11 + SESSION
+
+
+def test_a_repeated_bind_is_answered_again_and_changes_nothing() -> None:
+    service = Service(solace())
+    service.batch((1, 1), (2, _bind()))
+    assert service.batch((3, _bind())) == [Bound("q", "A", 1, 3, 10_000, 0, SESSION)]
+
+
+def test_each_message_leaves_once_with_a_row_for_each_step() -> None:
+    service = Service(solace())
+    service.batch((1, 1), (2, _bind()))
+    service.batch((3, _settle(1)))
+    assert service.happened("event", "message", "at", "consumer", "count", "outcome", "reason") == [
+        ("delivered", "m-1-0", 2, "A", 1, None, None),
+        ("left", "m-1-0", 3, "A", 1, "settled", "accepted"),
+    ]
+    assert (
+        service.happened("topic", "partition", "offset", "batch", "subject", "received_at")
+        == [("m", 1, 0, 5, "orders", 1)] * 2
+    )
+
+
+def test_what_an_unbound_consumer_held_goes_to_others_in_order_and_marked() -> None:
+    service = Service(solace())
+    service.batch((1, 1), (1, 2), (1, 3), (2, _bind()))
+    service.batch((3, _settle(2)), (4, Unbind("q", "A", 1)))
+    assert service.told((5, _bind("B"))) == [("B", "1", 2), ("B", "3", 2)]
+    assert [event.reason for event in service.events if event.event == "returned"] == ["closed", "closed"]
+
+
+def test_a_consumer_that_is_not_heard_of_is_lost_when_its_session_ends_and_not_before() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, _bind()), (0, _bind("B")))
+    service.batch((20_000, Alive("q", "A", 1)))
+    assert service.batch(watermark=SESSION - 1) == []
+    assert service.batch(watermark=SESSION) == [Unbound("q", "B", 1, "lost")]
+    assert service.told((31_000, _bind("C")), watermark=50_000) == [("C", "1", 2)]
+    assert service.happened("event", "at", "consumer", "reason")[1] == ("returned", 50_000, "A", "lost")
+
+
+def test_a_backlog_of_signs_of_life_keeps_a_session_though_nobody_read_them_in_time() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, _bind()))
+    service.batch(*((at, Alive("q", "A", 1)) for at in range(10_000, 3_600_000, 10_000)))
+    assert service.batch(watermark=3_600_000) == []
+
+
+@pytest.mark.parametrize("record", [Alive("q", "A", 1), _settle(1)])
+def test_who_was_lost_is_told_so(record: Any) -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, _bind()))
+    service.batch(watermark=SESSION)
+    assert service.batch((SESSION + 1, record)) == [Unbound("q", "A", 1, "lost")]
+
+
+def test_a_second_consumer_of_one_name_takes_over_and_the_first_is_told() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, _bind()))
+    answers = service.batch((1, _bind(session=2)), (2, _settle(1)))
+    assert answers == [
+        Unbound("q", "A", 1, "replaced"),
+        Bound("q", "A", 2, 1, 10_000, 0, SESSION),
+        MessageDelivered("q", "A", 2, 2, "m-1-0", "m", 1, 0, 5, 2, "orders"),
+        Unbound("q", "A", 1, "replaced"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "bound", "settle", "reason"),
+    [
+        (solace(), Bind("q", "A", 1), _settle(1, outcome="failed"), "outcome-not-enabled"),
+        (solace(), _bind(), _settle(1, consumer="B"), "held-by-another"),
+        (solace(), _bind(backlog=1), _settle(2), "not-held"),
+        (solace(), _bind(), _settle(3), "not-in-queue"),
+        (amps(settler="strict", max_backlog=9), _bind(), _settle(1, consumer="B"), "held-by-another"),
+    ],
+)
+def test_a_settlement_without_effect_is_answered_and_recorded(
+    rules: QueueRules, bound: Bind, settle: SettleMessages, reason: str
+) -> None:
+    service = Service(rules)
+    service.batch((0, 1), (0, 2), (1, bound), (1, _bind("B")) if settle.consumer == "B" else (1, b"{}"))
+    (answer,) = service.batch((2, settle))
+    assert isinstance(answer, NotSettled)
+    assert (answer.message, answer.reason) == (settle.messages[0], reason)
+    assert service.happened("event", "at", "consumer", "outcome", "reason")[-1] == (
+        "refused", 2, settle.consumer, settle.outcome, reason,
+    )  # fmt: skip
+
+
+def test_anybody_may_settle_where_the_queue_allows_it() -> None:
+    service = Service(amps())
+    service.batch((0, 1), (1, _bind()))
+    assert service.batch((2, _settle(1, consumer="B", session=0))) == []
+    assert service.happened("event", "consumer", "reason")[-1] == ("left", "B", "accepted")
+
+
+def test_a_lease_ends_by_itself_and_the_message_goes_to_another() -> None:
+    service = Service(amps(lease_ms=1_000))
+    service.batch((0, 1), (0, _bind()), (0, _bind("B")))
+    assert service.timeout == 1_000
+    assert service.told(watermark=1_000) == [("A", "1", 2)]
+    assert ("returned", "A", 1_000, "lease") in service.happened("event", "consumer", "at", "reason")
+
+
+def test_failures_are_delayed_and_limited_then_the_message_is_dead() -> None:
+    service = Service(solace(max_redelivery=1, backoff=Backoff(1_000)))
+    service.batch((0, 1), (0, _bind()))
+    assert service.told((10, _settle(1, outcome="failed"))) == []
+    assert service.timeout == 1_010
+    assert service.told(watermark=1_010) == [("A", "1", 2)]
+    service.batch((1_020, _settle(1, outcome="failed")))
+    assert service.happened("event", "count", "outcome", "reason")[-2:] == [
+        ("returned", 2, None, "failed"),
+        ("left", 2, "dead-letter", "max-deliveries"),
+    ]
+
+
+def test_a_message_expires_by_its_own_time_which_began_when_it_was_received() -> None:
+    service = Service(solace(respect_ttl=True))
+    service.batch((5_000, Alive("q", "A", 1)), (1_000, Arrival(1_000, "m", 1, 0, 5, ttl_ms=5_000)))
+    service.batch(watermark=6_000)
+    assert service.happened("event", "at", "consumer", "reason") == [("left", 6_000, None, "expired")]
+
+
+def test_a_time_to_live_beyond_all_measure_is_cut() -> None:
+    service = Service(solace(respect_ttl=True))
+    service.batch((1_000, Arrival(1_000, "m", 1, 0, 5, ttl_ms=2**63 - 1)))
+    assert service.timeout == 1_000 + MAX_TTL_MS
+
+
+def test_a_message_that_leaves_when_it_is_sent_makes_room_when_it_is_settled() -> None:
+    service = Service(amps(at_most_once=True))
+    assert service.told((0, 1), (0, 2), (1, _bind())) == [("A", "1", 1)]
+    assert service.happened("event", "reason") == [("delivered", None), ("left", "sent")]
+    assert service.told((2, _settle(1))) == [("A", "2", 1)]
+
+
+def test_a_record_that_cannot_be_read_is_given_back_and_stops_nothing() -> None:
+    service = Service(solace())
+    assert service.told((0, b"{"), (1, 1), (2, _bind())) == [("A", "1", 1)]
+    assert [(one.key, one.value) for one in service.unreadable] == [(b"A", b"{")]
+
+
+def test_a_queue_that_holds_nothing_needs_no_state() -> None:
+    endpoint = Endpoint("q", solace(), SESSION)
+    endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0)
+    assert (endpoint.dump(), endpoint.next_timeout, endpoint.answers) == (None, None, [])
+
+
+def test_the_state_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(ValueError, match="version 9; this release reads version 1"):
+        Endpoint("q", solace(), SESSION).load(9, b"")
+
+
+def test_who_asks_for_a_queue_that_there_is_not_is_told_so() -> None:
+    said = [ConsumerReport(1, 0, 1, b"A", queues.write(_bind())), ConsumerReport(1, 0, 2, b"A", b"[]")]
+    answers, unreadable = answer_unknown("nowhere", said)
+    assert answers == [Unbound("nowhere", "A", 1, "unknown-queue")]
+    assert [one.value for one in unreadable] == [b"[]"]
+
+
+# -- laws
+
+consumers = st.sampled_from("AB")
+records = st.one_of(
+    st.integers(1, 9),
+    st.builds(_bind, consumers, st.integers(1, 2)),
+    st.builds(lambda name, session: Alive("q", name, session), consumers, st.integers(1, 2)),
+    st.builds(lambda name, session: Unbind("q", name, session), consumers, st.integers(1, 2)),
+    st.builds(
+        lambda message, name, session, outcome: _settle(message, consumer=name, session=session, outcome=outcome),
+        st.integers(1, 9), consumers, st.integers(1, 2), st.sampled_from(("accepted", *ALL)),
+    ),
+    st.none(),
+)  # fmt: skip
+rules = st.sampled_from(
+    [
+        solace(max_backlog=2),
+        solace(max_redelivery=2, backoff=Backoff(2_000, 200, 9_000), max_ttl_ms=60_000),
+        amps(lease_ms=7_000, max_backlog=2, early_ms=20_000),
+        amps(settler="strict", max_deliveries=3, max_failures=2, fairness="fast"),
+        solace(exclusive=True),
+        amps(at_most_once=True),
+    ]
+)
+histories = st.lists(st.tuples(st.integers(1, 12_000), records, st.booleans()), max_size=50)
+
+
+def _played(rules: QueueRules, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
+    """Play a history with ticks (``None``), which end a batch; ``cut``: also where the history says so."""
+    service, now, batch = Service(rules), 0, []
+    stored: set[int] = set()
+    for step, record, here in history:
+        now += step
+        if isinstance(record, int):
+            if record in stored:
+                # the table has each message once
+                continue
+            stored.add(record)
+        if record is None:
+            service.batch(*batch)
+            service.batch(watermark=now)
+            batch = []
+        else:
+            batch.append((now, record))
+            if cut and here:
+                service.batch(*batch)
+                batch = []
+    service.batch(*batch)
+    return service
+
+
+@given(rules, histories)
+def test_where_batches_are_cut_does_not_matter(rules: QueueRules, history: list[tuple[int, Any, bool]]) -> None:
+    whole, cut = (_played(rules, history, cut=cut) for cut in (False, True))
+    assert whole.answers == cut.answers
+    assert whole.events == cut.events
+
+
+@given(rules, histories)
+def test_no_message_is_lost_or_held_twice_and_the_rows_tell_all(
+    rules: QueueRules, history: list[tuple[int, Any, bool]]
+) -> None:
+    service = _played(rules, history, cut=True)
+    holder: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    left: set[str] = set()
+    for event in service.events:
+        if event.event == "delivered":
+            assert event.message not in holder
+            assert event.message not in left
+            counts[event.message] = counts.get(event.message, 0) + 1
+            assert event.count == counts[event.message]
+            holder[event.message] = event.consumer
+        elif event.event == "returned":
+            assert holder.pop(event.message) == event.consumer
+        elif event.event == "left":
+            assert event.message not in left
+            holder.pop(event.message, None)
+            left.add(event.message)
+    delivered = [(a.message, a.count) for a in service.answers if isinstance(a, MessageDelivered)]
+    assert delivered == [(event.message, event.count) for event in service.events if event.event == "delivered"]
+    numbers: dict[Any, list[int]] = {}
+    for answer in service.answers:
+        if not isinstance(answer, Unbound) and answer.number:
+            numbers.setdefault((answer.consumer, answer.session), []).append(answer.number)
+    for told in numbers.values():
+        # a session's number begins again where the same one is bound again
+        assert all(after in (before + 1, 1) for before, after in pairwise(told))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from ackstream.jobs.queues.job import ARRIVAL, SAID, queue_function, read_frames
+from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
+from ackstream.settings.queues import amps, solace
+
+RULES = {"q": amps(max_backlog=2, lease_ms=1_000), "plain": solace()}
+
+
+class State:
+    """Spark's state of one group, as far as the operator uses it."""
+
+    def __init__(self) -> None:
+        self.value: tuple[int, bytes] | None = None
+        self.timeout: int | None = None
+        self.watermark = -1
+
+    @property
+    def exists(self) -> bool:
+        return self.value is not None
+
+    @property
+    def get(self) -> tuple[int, bytes] | None:
+        return self.value
+
+    def update(self, value: tuple[int, bytes]) -> None:
+        self.value, self.timeout = value, None
+
+    def remove(self) -> None:
+        self.value = self.timeout = None
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.watermark
+
+    def setTimeoutTimestamp(self, timestamp: int) -> None:  # noqa: N802 - Spark's name
+        assert timestamp > self.watermark
+        self.timeout = timestamp
+
+
+def _row(kind: int, timestamp: int, offset: int, **more: Any) -> dict[str, Any]:
+    columns = {
+        "kind": kind, "timestamp": timestamp, "topic": "messages", "partition": 0, "offset": offset, "key": None,
+        "value": None, "batch": 0, "subject": None, "ttl_ms": 0, "eligible": True, "barrier": False,
+    }  # fmt: skip
+    return columns | more
+
+
+def _message(timestamp: int, offset: int) -> dict[str, Any]:
+    return _row(ARRIVAL, timestamp, offset, batch=3, subject="orders/new")
+
+
+def _word(timestamp: int, offset: int, record: queues.ConsumerRecord | bytes) -> dict[str, Any]:
+    value = record if isinstance(record, bytes) else queues.write(record)
+    return _row(SAID, timestamp, offset, key=b"A", value=value)
+
+
+def _call(state: State, *rows: dict[str, Any], queue: str = "q") -> dict[str, list[Any]]:
+    """Run one batch of a queue; return what came out by its kind."""
+    frames = [pd.DataFrame([row]) for row in rows]
+    (out,) = queue_function(RULES, 30_000)((queue,), frames, state)  # type: ignore[arg-type]
+    assert list(out.columns) == ["kind", "key", "value", "reason"]
+    readers = {
+        "answer": queues.read_answer,
+        "event": msgspec.json.Decoder(Event).decode,
+        "unreadable": bytes,
+    }
+    return {
+        kind: [reader(value) for which, value in zip(out["kind"], out["value"], strict=True) if which == kind]
+        for kind, reader in readers.items()
+    }
+
+
+def test_rows_are_read_as_messages_and_as_words_of_consumers() -> None:
+    frame = pd.DataFrame([_message(1, 7), _word(2, 8, b"x")])
+    assert read_frames([frame, frame.iloc[:0]]) == (
+        [Arrival(1, "messages", 0, 7, 3, "orders/new")],
+        [ConsumerReport(2, 0, 8, b"A", b"x")],
+    )
+
+
+def test_a_batch_is_answered_and_the_state_lasts_to_the_next_one() -> None:
+    state = State()
+    out = _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
+    assert [type(answer) for answer in out["answer"]] == [Bound, MessageDelivered]
+    assert [event.event for event in out["event"]] == ["delivered"]
+    assert state.timeout == 1_002
+    out = _call(state, _word(3, 9, SettleMessages("q", "A", 5, ("messages-0-7",))))
+    assert [(event.event, event.reason) for event in out["event"]] == [("left", "accepted")]
+
+
+def test_a_timeout_lets_time_pass() -> None:
+    state = State()
+    _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
+    state.watermark = 1_002
+    out = _call(state)
+    assert [(event.event, event.at) for event in out["event"]] == [("returned", 1_002), ("delivered", 1_002)]
+    assert state.timeout == 2_002
+
+
+def test_a_batch_that_runs_again_comes_to_the_same() -> None:
+    state = State()
+    _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
+    before = state.value
+    rows = (_message(3, 9), _word(4, 10, SettleMessages("q", "A", 5, ("messages-0-7",))))
+    first = _call(state, *rows)
+    after, state.value = state.value, before
+    assert _call(state, *rows) == first
+    assert state.value == after
+
+
+def test_a_queue_that_holds_nothing_has_no_state() -> None:
+    state = State()
+    _call(state, _word(1, 1, Bind("plain", "A", 5)), queue="plain")
+    assert state.exists
+    _call(state, _word(2, 2, Unbind("plain", "A", 5)), queue="plain")
+    assert not state.exists
+
+
+def test_what_a_queue_held_that_is_not_in_the_settings_stays() -> None:
+    state = State()
+    _call(state, _message(1, 7))
+    kept = state.value
+    out = _call(state, _message(2, 8), _word(3, 9, Bind("gone", "A", 5)), _word(3, 10, b"{"), queue="gone")
+    assert out == {"answer": [Unbound("gone", "A", 5, "unknown-queue")], "event": [], "unreadable": [b"{"]}
+    assert state.value == kept
+
+
+def test_nothing_to_say_is_an_empty_frame() -> None:
+    assert _call(State()) == {"answer": [], "event": [], "unreadable": []}

@@ -1,0 +1,69 @@
+""""""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.jobs.queues.model import Arrival, Consumer, ConsumerReport, choose, in_order
+
+if TYPE_CHECKING:
+    from ackstream.settings.queues import Fairness
+
+
+def _consumer(name: str, held: int, backlog: int) -> Consumer:
+    return Consumer(name, backlog, frozenset(), dict.fromkeys(map(str, range(held))))
+
+
+@pytest.mark.parametrize(
+    ("load", "fairness", "last", "chosen"),
+    [
+        ({"A": (1, 2), "B": (3, 4), "C": (4, 10)}, "proportional", None, "C"),
+        ({"A": (1, 2), "B": (2, 4)}, "proportional", None, "A"),
+        ({"A": (1, 2), "B": (9, 0)}, "proportional", None, "B"),
+        ({"A": (2, 2), "B": (1, 4)}, "fast", None, "B"),
+        ({"A": (1, 2), "B": (0, 4)}, "fast", "A", "A"),
+        ({"A": (0, 2), "B": (0, 2), "C": (0, 2)}, "round-robin", None, "A"),
+        ({"A": (0, 2), "B": (0, 2), "C": (0, 2)}, "round-robin", "A", "B"),
+        ({"A": (0, 2), "B": (2, 2), "C": (0, 2)}, "round-robin", "A", "C"),
+        ({"A": (0, 2), "B": (0, 2), "C": (0, 2)}, "round-robin", "C", "A"),
+        ({"A": (0, 2), "B": (0, 2)}, "round-robin", "gone", "A"),
+        ({"A": (2, 2), "B": (4, 4)}, "proportional", None, None),
+        ({}, "fast", None, None),
+    ],
+)
+def test_who_gets_the_next_message(
+    load: dict[str, tuple[int, int]], fairness: Fairness, last: str | None, chosen: str | None
+) -> None:
+    consumers = [_consumer(name, *entry) for name, entry in load.items()]
+    found = choose(consumers, fairness, last)
+    assert (found.name if found else None) == chosen
+
+
+def _said(timestamp: int, partition: int, offset: int) -> ConsumerReport:
+    return ConsumerReport(timestamp, partition, offset, b"A", b"{}")
+
+
+def test_the_id_of_a_message_is_where_it_is() -> None:
+    assert Arrival(0, "t1-messages", 2, 7, 0).id == "t1-messages-2-7"
+
+
+def test_the_records_of_a_batch_come_by_their_times_messages_first() -> None:
+    arrivals = [Arrival(20, "m", 0, 1, 0), Arrival(10, "m", 0, 0, 0)]
+    said = [_said(20, 1, 5), _said(15, 0, 9)]
+    assert [(time, type(record).__name__) for time, record in in_order(arrivals, said)] == [
+        (10, "Arrival"),
+        (15, "ConsumerReport"),
+        (20, "Arrival"),
+        (20, "ConsumerReport"),
+    ]
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order_within_a_partition() -> None:
+    said = [_said(30, 0, 1), _said(10, 0, 2), _said(20, 1, 1)]
+    assert [(time, record.partition, record.offset) for time, record in in_order([], said)] == [
+        (20, 1, 1),
+        (30, 0, 1),
+        (30, 0, 2),
+    ]

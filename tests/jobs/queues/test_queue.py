@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.jobs.queues.model import Exit, QueuedDelivery, QueueState, Return
+from ackstream.jobs.queues.queue import Queue
+from ackstream.settings.queues import Backoff, QueueRules, amps, solace
+
+if TYPE_CHECKING:
+    from ackstream.protocol.readers import SampleOutcome
+
+ALL: tuple[SampleOutcome, ...] = ("accepted", "failed", "rejected")
+
+
+def _queue(rules: QueueRules, *messages: str, consumers: str = "A") -> Queue:
+    queue = Queue(rules)
+    for message in messages:
+        queue.enqueue(message, 0)
+    for consumer in consumers:
+        queue.bind(consumer, 0, outcomes=ALL)
+    return queue
+
+
+def _sent(queue: Queue, now: int = 0) -> list[tuple[str, str]]:
+    return [(delivery.message, delivery.consumer) for delivery in queue.dispatch(now)]
+
+
+def test_messages_go_out_in_order_and_stay_until_they_are_settled() -> None:
+    queue = _queue(solace(), "1", "2")
+    assert queue.dispatch(5) == [QueuedDelivery("1", "A", 1, 5), QueuedDelivery("2", "A", 1, 5)]
+    assert list(queue) == ["1", "2"]
+    assert queue.settle("A", "2", "accepted", 6) is None
+    assert (list(queue), queue.exits) == (["1"], [Exit("2", 6, "settled", "accepted")])
+
+
+def test_a_connected_consumer_may_take_for_ever() -> None:
+    queue = _queue(solace(), "1")
+    _sent(queue)
+    assert (queue.deadline, _sent(queue, 86_400_000)) == (None, [])
+
+
+def test_what_a_lost_consumer_held_comes_again_in_order_and_is_marked() -> None:
+    queue = _queue(solace(), "1", "2", "3")
+    _sent(queue)
+    queue.settle("A", "2", "accepted", 1)
+    queue.unbind("A", 2)
+    queue.enqueue("4", 3)
+    queue.bind("B", 3)
+    again = queue.dispatch(4)
+    assert [(delivery.message, delivery.redelivered) for delivery in again] == [("1", True), ("3", True), ("4", False)]
+
+
+def test_a_second_consumer_of_the_same_name_takes_over() -> None:
+    queue = _queue(solace(), "1")
+    _sent(queue)
+    queue.bind("A", 1)
+    assert [delivery.count for delivery in queue.dispatch(1)] == [2]
+
+
+def test_a_full_consumer_gets_more_when_it_settles() -> None:
+    queue = _queue(solace(max_backlog=2), "1", "2", "3")
+    assert _sent(queue) == [("1", "A"), ("2", "A")]
+    assert _sent(queue, 1) == []
+    queue.settle("A", "1", "failed", 2)
+    assert _sent(queue, 2) == [("1", "A")], "a redelivery is older than what waits"
+    queue.settle("A", "2", "accepted", 3)
+    assert _sent(queue, 3) == [("3", "A")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "granted"), [(3, 10, 3), (3, 2, 2), (3, None, 3), (0, 10, 10), (0, None, 0)]
+)
+def test_a_consumer_is_granted_what_it_asks_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
+    assert Queue(amps(max_backlog=limit)).bind("A", 0, backlog=asked) == granted
+
+
+def test_all_consumers_together_have_a_limit_too() -> None:
+    queue = _queue(amps(max_backlog=2, max_total_backlog=3), "1", "2", "3", "4", consumers="AB")
+    assert len(_sent(queue)) == 3
+
+
+def test_only_the_first_consumer_of_an_exclusive_queue_has_messages() -> None:
+    queue = _queue(solace(exclusive=True), "1", "2", consumers="AB")
+    assert _sent(queue) == [("1", "A"), ("2", "A")]
+    queue.unbind("A", 1)
+    assert _sent(queue, 1) == [("1", "B"), ("2", "B")]
+
+
+def test_the_same_message_twice_is_one() -> None:
+    queue = _queue(solace(), "1")
+    assert not queue.enqueue("1", 1)
+    assert _sent(queue) == [("1", "A")]
+
+
+# -- settlement
+
+
+def test_a_failed_message_comes_again_until_the_limit_then_it_is_dead() -> None:
+    queue = _queue(solace(max_redelivery=2), "1")
+    counts = []
+    for now in range(3):
+        counts += [delivery.count for delivery in queue.dispatch(now)]
+        queue.settle("A", "1", "failed", now)
+    assert counts == [1, 2, 3]
+    assert queue.exits == [Exit("1", 2, "dead-letter", "max-deliveries")]
+
+
+def test_without_a_limit_a_failed_message_comes_for_ever() -> None:
+    queue = _queue(solace(), "1")
+    for now in range(1_000):
+        assert [delivery.count for delivery in queue.dispatch(now)] == [now + 1]
+        queue.settle("A", "1", "failed", now)
+    assert list(queue) == ["1"]
+
+
+def test_redeliveries_are_delayed_more_and_more() -> None:
+    queue = _queue(solace(backoff=Backoff(1_000, 200, 3_000)), "1", "2")
+    now, delays = 0, []
+    queue.dispatch(now)
+    for _ in range(4):
+        queue.settle("A", "1", "failed", now)
+        deadline = queue.deadline
+        assert deadline is not None
+        assert queue.dispatch(deadline - 1) == []
+        assert [delivery.message for delivery in queue.dispatch(deadline)] == ["1"]
+        delays.append(deadline - now)
+        now = deadline
+    assert delays == [1_000, 2_000, 3_000, 3_000]
+
+
+@pytest.mark.parametrize(("dead_letters", "how"), [(True, "dead-letter"), (False, "discarded")])
+def test_a_rejected_message_leaves_at_once(dead_letters: bool, how: Any) -> None:  # noqa: FBT001
+    queue = _queue(solace(dead_letters=dead_letters), "1")
+    _sent(queue)
+    queue.settle("A", "1", "rejected", 1)
+    assert queue.exits == [Exit("1", 1, how, "rejected")]
+
+
+@pytest.mark.parametrize(("respect", "how"), [(True, "discarded"), (False, "dead-letter")])
+def test_a_message_that_wants_no_dead_letter_is_discarded_where_that_is_respected(respect: bool, how: Any) -> None:  # noqa: FBT001
+    queue = _queue(solace(respect_eligible=respect))
+    queue.enqueue("1", 0, eligible=False)
+    _sent(queue)
+    queue.settle("A", "1", "rejected", 1)
+    assert [exit_.how for exit_ in queue.exits] == [how]
+
+
+def test_an_outcome_that_was_not_declared_is_an_error_and_the_message_stays() -> None:
+    queue = Queue(solace())
+    queue.enqueue("1", 0)
+    queue.bind("A", 0)
+    _sent(queue)
+    with pytest.raises(OutcomeNotEnabledError, match="A cannot settle message 1 as failed; declare that outcome"):
+        queue.settle("A", "1", "failed", 1)
+    assert list(queue["1"].holders) == ["A"]
+    assert queue.settle("A", "1", "accepted", 2) is None
+
+
+def test_a_consumer_that_is_gone_cannot_settle() -> None:
+    queue = _queue(solace(), "1")
+    _sent(queue)
+    queue.unbind("A", 1)
+    with pytest.raises(NotConnectedError, match="A is not bound"):
+        queue.settle("A", "1", "accepted", 2)
+
+
+def test_redelivery_can_be_off() -> None:
+    queue = _queue(solace(redelivery_enabled=False), "1")
+    _sent(queue)
+    queue.unbind("A", 1)
+    queue.bind("A", 2)
+    assert _sent(queue, 2) == []
+    assert queue.exits == [Exit("1", 1, "dead-letter", "max-deliveries")]
+
+
+def test_after_so_many_cancels_a_message_leaves() -> None:
+    queue = _queue(amps(max_failures=2), "m1")
+    for now in range(2):
+        _sent(queue, now)
+        queue.settle("A", "m1", "failed", now)
+    assert queue.exits == [Exit("m1", 1, "dead-letter", "max-failures")]
+
+
+# -- who may settle
+
+
+@pytest.mark.parametrize(
+    ("rules", "ignored"),
+    [(solace(), "held-by-another"), (amps(settler="strict"), "held-by-another"), (amps(), None)],
+)
+def test_a_message_that_another_holds(rules: QueueRules, ignored: Any) -> None:
+    queue = _queue(rules, "m1", consumers="AB")
+    queue.deliver("m1", "A", 0)
+    assert queue.settle("B", "m1", "accepted", 1) == ignored
+    assert ("m1" in queue) == (ignored is not None)
+
+
+@pytest.mark.parametrize(("rules", "ignored"), [(solace(), "not-held"), (amps(settler="strict"), None), (amps(), None)])
+def test_a_message_that_nobody_holds(rules: QueueRules, ignored: Any) -> None:
+    queue = _queue(rules, "m1")
+    assert queue.settle("A", "m1", "accepted", 1) == ignored
+
+
+def test_a_message_that_was_never_here_is_ignored() -> None:
+    assert _queue(solace()).settle("A", "m9", "accepted", 1) == "not-in-queue"
+
+
+@pytest.mark.parametrize(("arrives", "leaves"), [(86_400_001, True), (86_400_002, False)])
+def test_an_early_settlement_is_remembered_for_a_day(arrives: int, leaves: bool) -> None:  # noqa: FBT001
+    queue = _queue(amps())
+    assert queue.settle("A", "m1", "accepted", 1) == "not-in-queue"
+    queue.enqueue("m1", arrives)
+    assert (queue.exits == [Exit("m1", arrives, "settled", "settled-early")]) == leaves
+    assert (_sent(queue, arrives) == []) == leaves
+
+
+def test_a_lease_that_ended_is_not_its_holders_any_more() -> None:
+    queue = _queue(amps(lease_ms=1_000, settler="strict"), "m1", consumers="AB")
+    assert queue.deliver("m1", "A", 50) is not None
+    assert queue.deliver("m1", "B", 1_049) is None
+    assert queue.deliver("m1", "B", 1_050) == QueuedDelivery("m1", "B", 2, 1_050)
+    assert queue.settle("A", "m1", "accepted", 1_060) == "held-by-another"
+    assert queue.deadline == 2_050
+
+
+def test_a_message_is_not_delivered_more_often_than_allowed() -> None:
+    queue = _queue(amps(max_deliveries=2), "m1", consumers="AB")
+    queue.deliver("m1", "A", 0)
+    queue.unbind("A", 1)
+    queue.deliver("m1", "B", 2)
+    queue.unbind("B", 3)
+    assert queue.exits == [Exit("m1", 3, "dead-letter", "max-deliveries")]
+
+
+def test_at_most_once_a_message_leaves_when_it_is_sent_and_settling_makes_room() -> None:
+    queue = _queue(amps(at_most_once=True), "m1", "m2")
+    assert _sent(queue) == [("m1", "A")]
+    assert list(queue) == ["m2"]
+    assert queue.settle("A", "m1", "failed", 1) is None
+    assert _sent(queue, 1) == [("m2", "A")]
+    queue.unbind("A", 2)
+    assert list(queue) == []
+
+
+# -- time to live
+
+
+@pytest.mark.parametrize(
+    ("respect", "own", "limit", "leaves"),
+    [(True, 10, 60, 10), (True, 60, 10, 10), (True, 0, 10, 10), (False, 10, 60, 60), (False, 10, 0, None)],
+)
+def test_a_message_lives_as_long_as_the_lesser_time(respect: bool, own: int, limit: int, leaves: int | None) -> None:  # noqa: FBT001
+    queue = Queue(solace(respect_ttl=respect, max_ttl_ms=limit))
+    queue.enqueue("1", 100, ttl_ms=own)
+    assert queue.deadline == (None if leaves is None else 100 + leaves)
+    queue.advance(10_000)
+    assert queue.exits == ([] if leaves is None else [Exit("1", 100 + leaves, "dead-letter", "expired")])
+
+
+def test_a_message_that_is_held_expires_when_it_comes_back() -> None:
+    queue = _queue(solace(max_ttl_ms=10), "1")
+    _sent(queue)
+    queue.advance(50)
+    assert list(queue) == ["1"]
+    queue.unbind("A", 60)
+    assert queue.exits == [Exit("1", 60, "dead-letter", "expired")]
+
+
+def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
+    queue = _queue(solace(max_ttl_ms=500, backoff=Backoff()), "1")
+    _sent(queue)
+    queue.settle("A", "1", "failed", 100)
+    assert _sent(queue, 5_000) == []
+    assert queue.exits == [Exit("1", 500, "dead-letter", "expired")]
+
+
+# -- barriers
+
+
+def test_a_barrier_waits_for_all_before_it_and_goes_to_everybody() -> None:
+    queue = Queue(amps(max_backlog=5))
+    queue.bind("A", 0)
+    queue.bind("B", 0)
+    queue.enqueue("1", 0)
+    queue.enqueue("barrier", 0, barrier=True)
+    queue.enqueue("2", 0)
+    assert _sent(queue) == [("1", "A")]
+    queue.settle("A", "1", "accepted", 1)
+    assert _sent(queue, 1) == [("barrier", "A"), ("barrier", "B"), ("2", "A")]
+    queue.settle("A", "barrier", "accepted", 2)
+    assert "barrier" in queue
+    queue.unbind("B", 3)
+    assert "barrier" not in queue
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("enqueue"), st.integers(1, 9), st.just("")),
+        st.tuples(st.just("bind"), st.sampled_from("AB"), st.just("")),
+        st.tuples(st.just("unbind"), st.sampled_from("AB"), st.just("")),
+        st.tuples(st.sampled_from(ALL), st.integers(1, 9), st.sampled_from("AB")),
+        st.tuples(st.just("wait"), st.integers(1, 3_000), st.just("")),
+    ),
+    max_size=60,
+)
+rules = st.sampled_from(
+    [
+        solace(max_backlog=2),
+        solace(max_redelivery=1, backoff=Backoff(100, 200, 900), max_ttl_ms=4_000),
+        amps(lease_ms=700, max_backlog=2, early_ms=0),
+        amps(settler="strict", max_deliveries=3, max_failures=2, early_ms=0),
+        solace(exclusive=True),
+    ]
+)
+
+
+@given(rules, steps)
+def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueRules, taken: list[Any]) -> None:
+    queue = Queue(rule)
+    queued: set[str] = set()
+    deliveries: dict[str, int] = {}
+    now = 0
+    for op, subject, consumer in taken:
+        if op == "enqueue" and str(subject) not in queued:
+            queued.add(str(subject))
+            queue.enqueue(str(subject), now)
+        elif op == "bind":
+            queue.bind(subject, now, outcomes=ALL)
+        elif op == "unbind":
+            queue.unbind(subject, now)
+        elif op == "wait":
+            now += subject
+        elif op in ALL and consumer in queue.consumers:
+            queue.settle(consumer, str(subject), op, now)
+        for delivery in queue.dispatch(now):
+            deliveries[delivery.message] = deliveries.get(delivery.message, 0) + 1
+            assert deliveries[delivery.message] == delivery.count
+            assert delivery.message in queue, "nothing that has left is delivered"
+        held = [message for one in queue.consumers.values() for message in one.held]
+        assert len(held) == len(set(held))
+        assert {message for message in queue if queue[message].holders} == set(held)
+        assert all(len(one.held) <= one.backlog for one in queue.consumers.values() if one.backlog)
+        left = [exit_.message for exit_ in queue.exits]
+        assert len(left) == len(set(left))
+        assert set(left) | set(queue) == queued
+    assert all(count <= rule.max_deliveries for count in deliveries.values() if rule.max_deliveries)
+
+
+def _take(queue: Queue, step: tuple[Any, Any, Any], now: int) -> list[Any]:
+    op, subject, consumer = step
+    answer = None
+    if op == "enqueue":
+        queue.enqueue(str(subject), now, barrier=subject == 5)
+    elif op == "bind":
+        queue.bind(subject, now, outcomes=ALL)
+    elif op == "unbind":
+        queue.unbind(subject, now)
+    elif op in ALL and consumer in queue.consumers:
+        answer = queue.settle(consumer, str(subject), op, now)
+    said = [answer, queue.dispatch(now), queue.exits, queue.returns]
+    queue.exits, queue.returns = [], []
+    return said
+
+
+@given(rules, steps)
+def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: QueueRules, taken: list[Any]) -> None:
+    queue, other, now = Queue(rule), Queue(rule), 0
+    for step in taken:
+        now += step[1] if step[0] == "wait" else 0
+        assert _take(other, step, now) == _take(queue, step, now)
+        state = other.dump()
+        blob = msgspec.msgpack.encode(state)
+        other = Queue(rule) if state is None else Queue.load(rule, msgspec.msgpack.decode(blob, type=QueueState))
+
+
+def test_what_is_given_back_is_told_also_where_it_leaves() -> None:
+    queue = _queue(solace(max_redelivery=1), "1")
+    _sent(queue)
+    queue.unbind("A", 1)
+    queue.bind("B", 1)
+    _sent(queue, 2)
+    queue.unbind("B", 3)
+    assert queue.returns == [Return("1", "A", 1), Return("1", "B", 3)]
+    assert [exit_.reason for exit_ in queue.exits] == ["max-deliveries"]

@@ -1,0 +1,84 @@
+"""Builders for tests of settle: records by hand, in the order of their times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.shard import SettleShard
+from ackstream.jobs.settle.state import RequiredRole, SettleRules
+from ackstream.protocol import messages, readers
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
+
+ROLES = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
+RULES = SettleRules(required=(RequiredRole("Logger", 2), RequiredRole("Processor", 1)))
+PLAIN = SettleRules()
+
+
+class Log:
+    """Gives records their offsets and, where none is said, times: one after the other."""
+
+    def __init__(self) -> None:
+        self._offsets = [0, 0]
+        self._now = 1_000
+
+    def _record(self, source: int, value: bytes | None, at: int | None) -> ReportRecord:
+        self._offsets[source] += 1
+        self._now = self._now + 1 if at is None else at
+        return ReportRecord(self._now, source, 0, self._offsets[source], value)
+
+    def stored(
+        self, first: int, last: int, *refused: tuple[int, int], writer: str = "w1", at: int | None = None
+    ) -> ReportRecord:
+        return self._record(STORED, messages.write_stored(StoredRange(writer, first, last, 7, refused)), at)
+
+    def ack(
+        self, reader: str, count: int, *runs: tuple[int, int], at: int | None = None, **others: Any
+    ) -> ReportRecord:
+        report = {"writer": "w1", "epoch": 1, "role": ROLES.get(reader), **others}
+        intervals = tuple(AckInterval(*run) for run in runs)
+        return self.say(AppAck(reader=reader, count=count, intervals=intervals, **report), at)
+
+    def start(self, reader: str, epoch: int = 1, at: int | None = None, **others: Any) -> ReportRecord:
+        return self.say(ReaderStart(reader, epoch, **{"role": ROLES.get(reader), **others}), at)
+
+    def say(self, record: Any, at: int | None = None) -> ReportRecord:
+        return self._record(REPORTS, record if isinstance(record, bytes) else readers.write(record), at)
+
+    def garbage(self, source: int, value: bytes | None) -> ReportRecord:
+        return self._record(source, value, None)
+
+
+class Run:
+    """A shard that survives its batches as it does in Spark, and all that came out."""
+
+    def __init__(self, rules: SettleRules = PLAIN, index: int = 0) -> None:
+        self.rules, self.index = rules, index
+        self.state: tuple[int, bytes] | None = None
+        self.settled = Settled()
+        self.next_timeout: int | None = None
+
+    def feed(self, *records: ReportRecord, watermark: int = 0) -> Settled:
+        shard = SettleShard(self.rules, self.index)
+        if self.state is not None:
+            shard.load(*self.state, watermark)
+        found = shard.process(records, watermark)
+        self.state = shard.dump()
+        self.next_timeout = shard.next_timeout
+        for name in Settled.__struct_fields__:
+            getattr(self.settled, name).extend(getattr(found, name))
+        return found
+
+    def done(self, writer: str = "w1") -> set[int]:
+        return {
+            number
+            for told in self.settled.done
+            if told.writer == writer
+            for first, last in told.intervals
+            for number in range(first, last + 1)
+        }
+
+
+def reasons(settled: Settled) -> list[tuple[str, int | None, int | None]]:
+    return [(row.reason, row.first, row.last) for row in settled.ignored]

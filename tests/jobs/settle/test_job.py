@@ -1,0 +1,94 @@
+""""""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from ackstream.jobs.settle.job import (
+    DELIVERY_FIELDS,
+    IGNORED,
+    IGNORED_FIELDS,
+    MESSAGE,
+    MESSAGE_FIELDS,
+    OUTPUT_SCHEMA,
+    _of,
+    settle_function,
+)
+from ackstream.jobs.settle.output import DeliveryRow, IgnoredRow, ReportRecord
+from ackstream.jobs.settle.shard import SKEW_MS
+from ackstream.lake.schemas import SETTLE_TABLES
+from ackstream.protocol.readers import AppAckConf, read_answer
+from tests.jobs.settle.logs import PLAIN, Log
+
+
+class _State:
+    """What the operator uses of Spark's GroupState."""
+
+    def __init__(self, watermark: int = 0, state: tuple[int, bytes] | None = None) -> None:
+        self.watermark, self.timeout = watermark, None
+        self.exists, self.get = state is not None, state
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.watermark
+
+    def update(self, state: tuple[int, bytes]) -> None:
+        self.get = state
+
+    def setTimeoutTimestamp(self, timeout: Any) -> None:  # noqa: N802 - Spark's name
+        self.timeout = timeout
+
+
+def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
+    columns = list(ReportRecord.__struct_fields__)
+    frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns)
+    (found,) = settle_function(PLAIN)((0,), iter([frame]), state)
+    assert list(found.columns) == OUTPUT_SCHEMA.names
+    return found
+
+
+def test_a_batch_becomes_one_frame_of_rows_and_messages_and_a_state() -> None:
+    log, state = Log(), _State()
+    found = _call(state, log.stored(1, 5), log.ack("A", 1, (1, 2)), log.garbage(1, b"?"))
+    assert found["kind"].tolist() == ["delivery", "ignored", "message", "message", "message"]
+    delivery, ignored, *messages = found.to_dict("records")
+    assert (delivery["id"], delivery["last"], delivery["reason"], delivery["key"]) == ("w1/A/1", 2, None, None)
+    assert (ignored["reason"], ignored["value"], ignored["epoch"]) == ("unreadable", b"?", None)
+    assert (messages[0]["key"], read_answer(messages[0]["value"])) == ("A", AppAckConf("A", "w1", 1, 1))
+    assert state.timeout == 1_002 + 30_000
+
+
+def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
+    log, state = Log(), _State()
+    _call(state, log.stored(1, 5), log.ack("A", 1, (1, 9)))
+    again = _State(1_002 + SKEW_MS, state.get)
+    assert _call(again)["kind"].tolist() == []
+    assert again.timeout == 1_003 + SKEW_MS, "a timeout must be behind the watermark"
+    late = _State(1_003 + SKEW_MS, again.get)
+    assert _call(late)["reason"].tolist() == ["never-delivered"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "table"),
+    [(DELIVERY_FIELDS, DeliveryRow, "deliveries"), (IGNORED_FIELDS, IgnoredRow, "ignored_reports")],
+)
+def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch(
+    fields: dict[str, Any], row: Any, table: str
+) -> None:
+    columns = {field.name: field.dataType for field in SETTLE_TABLES[table].schema.fields}
+    assert set(columns) == {*fields, "query_id", "batch_id", "day"}
+    assert tuple(fields) == row.__struct_fields__
+    times = {"acknowledged_at", "received_at"}
+    assert {name: kind for name, kind in fields.items() if name not in times} == {
+        name: columns[name] for name in fields if name not in times
+    }
+
+
+def test_what_goes_to_spark_is_one_piece_whatever_it_was_chosen_from() -> None:
+    batch = pa.table({"kind": [MESSAGE, IGNORED, MESSAGE], "key": ["a", "b", "c"], "value": [b"1", b"2", b"3"]})
+    found = _of(pa.concat_tables([batch] * 3), MESSAGE, MESSAGE_FIELDS)
+    assert found.column("key").to_pylist() == ["a", "c"] * 3
+    assert {column.num_chunks for column in found.columns} == {1}

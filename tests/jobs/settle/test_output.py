@@ -1,0 +1,46 @@
+""""""
+
+from __future__ import annotations
+
+from ackstream.jobs.settle.output import RUNS, Settled, pieces
+from ackstream.jobs.settle.state import RequiredRole, SettleRules
+from ackstream.protocol.readers import (
+    AppAckConf,
+    ApplicationAcknowledged,
+    ReaderState,
+    SamplesDone,
+    WriterAsks,
+    WriterState,
+    read_answer,
+)
+from tests.jobs.settle.logs import Log, Run
+
+
+def test_a_shard_with_very_many_runs_answers_in_several_messages() -> None:
+    log = Log()
+    rules = SettleRules((RequiredRole("L", 1),), max_holes=100_000)
+    odd = [(number, number) for number in range(1, 100_000, 2)]
+    run = Run(rules)
+    run.feed(log.stored(1, 100_000), log.ack("A", 1, *odd, role="L"))
+    states = run.feed(log.start("A", 2, role="L"), log.say(WriterAsks("w1"))).states
+    parts = [state for state in states if isinstance(state, ReaderState)]
+    assert [(part.part, part.parts) for part in parts] == [(0, 2), (1, 2)]
+    known = [known for part in parts for known in part.writers]
+    assert [run for entry in known for run in entry.acknowledged] == odd
+    assert sum(len(entry.undelivered) for entry in known) == 50_000
+    assert [run for state in states if isinstance(state, WriterState) for run in state.done] == odd[1:]
+    assert max(len(message) for _, message in run.settled.messages()) < 5_000_000
+
+
+def test_each_message_has_the_key_of_whom_it_is_for() -> None:
+    conf, event = AppAckConf("R", "w", 1, 2), ApplicationAcknowledged("w", "R", 1, 2)
+    done, reader, writer = SamplesDone("w", ((1, 2),), 2), ReaderState("R", 1, 0, 1, 5), WriterState("w", 2, 2)
+    messages = list(Settled([], [], [conf], [event], [done], [reader, writer]).messages())
+    assert [key for key, _ in messages] == ["R", "w", "w", "R", "w"]
+    assert [read_answer(value) for _, value in messages] == [conf, event, done, reader, writer]
+
+
+def test_many_runs_are_divided_and_none_are_one_piece() -> None:
+    runs = [(number, number) for number in range(0, 4 * RUNS, 2)]
+    assert [len(piece) for piece in pieces([*runs, (10**9, 10**9)])] == [RUNS, RUNS, 1]
+    assert pieces([]) == [()]

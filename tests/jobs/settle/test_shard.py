@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
+from ackstream.jobs.settle.shard import SKEW_MS
+from ackstream.jobs.settle.state import RequiredRole, SettleRules
+from ackstream.protocol.readers import (
+    AckInterval,
+    AppAck,
+    AppAckConf,
+    ApplicationAcknowledged,
+    KnownWriter,
+    ProtocolAck,
+    ReaderAlive,
+    ReaderState,
+    ReaderStop,
+    SamplesDone,
+    WriterAsks,
+    WriterState,
+)
+from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons
+
+SECOND = 1_000
+LATER = 10**9
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+# -- reports
+
+
+def test_a_report_becomes_rows_then_events_and_a_confirmation(log: Log) -> None:
+    settled = Run(RULES).feed(log.stored(1, 9), log.ack("L1", 4, (1, 3), (5, 5)))
+    rows = [(row.id, row.first, row.last, row.role, row.acknowledged_at, row.offset) for row in settled.deliveries]
+    assert rows == [("w1/L1/1", 1, 3, "Logger", 1_002, 1), ("w1/L1/5", 5, 5, "Logger", 1_002, 1)]
+    assert settled.confs == [AppAckConf("L1", "w1", 1, 4)]
+    assert settled.events[0] == ApplicationAcknowledged("w1", "L1", 1, 3, "Logger")
+    assert (settled.done, settled.ignored) == ([], [])
+
+
+def test_publishers_are_told_what_is_done_and_up_to_where(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 5), log.ack("L1", 1, (1, 5)), log.ack("P1", 1, (2, 5)))
+    assert run.feed(log.ack("L2", 1, (1, 3), (5, 5))).done == [SamplesDone("w1", ((2, 3), (5, 5)), 0)]
+    assert run.feed(log.ack("P1", 2, (1, 1))).done == [SamplesDone("w1", ((1, 1),), 3)]
+
+
+def test_records_count_in_the_order_of_their_times_and_at_one_time_what_is_stored_comes_first() -> None:
+    log = Log()
+    late, early = log.ack("A", 2, (1, 2), at=20), log.say(b"{}", at=10)
+    settled = Run().feed(late, early, log.stored(1, 2, at=20))
+    assert [(row.id, row.reason, row.received_at) for row in settled.ignored] == [("app-acks-0-2-0", "unreadable", 10)]
+    assert [row.last for row in settled.deliveries] == [2]
+
+
+def test_what_is_not_used_has_a_row_that_says_why(log: Log) -> None:
+    run = Run()
+    run.feed(log.stored(1, 5), log.ack("A", 3, (1, 1)))
+    run.feed(log.ack("A", 2, (1, 5)), log.ack("A", 4, (2, 2), (9, 8), (6, 7)))
+    run.feed(watermark=LATER)
+    rows = [(row.id, row.reason, row.writer, row.reader, row.first, row.last) for row in run.settled.ignored]
+    assert rows == [
+        ("app-acks-0-2-0", "stale-count", "w1", "A", None, None),
+        ("app-acks-0-3-0", "reversed", "w1", "A", 9, 8),
+        ("app-acks-0-3-1", "never-delivered", "w1", "A", 6, 7),
+    ]
+    assert [conf.count for conf in run.settled.confs] == [3]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"type": "horoscope"}', b"\xff" * 100_000])
+@pytest.mark.parametrize("source", [STORED, REPORTS])
+def test_a_record_that_cannot_be_read_is_a_row_with_what_it_was(log: Log, source: int, value: bytes | None) -> None:
+    (row,) = Run().feed(log.garbage(source, value)).ignored
+    assert (row.reason, row.topic, row.value) == ("unreadable", TOPICS[source], value and value[:65_536])
+    assert row.detail is not None
+    assert row.detail.startswith("This is no record of ")
+
+
+def test_what_all_shards_get_has_its_row_in_one(log: Log) -> None:
+    broken = log.say(b'{"type": "reader_start", "reader": "A"}')
+    assert [len(Run(index=index).feed(broken).ignored) for index in (0, 1)] == [1, 0]
+
+
+@pytest.mark.parametrize("run", [(5, 4), (-1, 4), (1, 2**63)])
+def test_a_run_of_messages_that_cannot_be_is_a_row(log: Log, run: tuple[int, int]) -> None:
+    settled = Run().feed(log.stored(*run))
+    assert (reasons(settled), settled.done) == ([("unreadable", None, None)], [])
+
+
+def test_protocol_acknowledgements_release_without_rows(log: Log) -> None:
+    settled = Run().feed(log.stored(1, 3), log.say(ProtocolAck("A", "w1", 1, 2)))
+    assert (settled.deliveries, settled.confs) == ([], [])
+
+
+# -- samples
+
+
+def test_a_writer_begins_with_its_first_number_and_what_was_refused_is_done(log: Log) -> None:
+    run = Run(RULES)
+    assert run.feed(log.stored(100, 109, (100, 101), (105, 105))).done == [
+        SamplesDone("w1", ((100, 101), (105, 105)), 101)
+    ]
+    assert run.feed(log.stored(110, 111)).done == []
+
+
+def test_what_nobody_reads_is_done_when_it_is_stored(log: Log) -> None:
+    assert Run().feed(log.stored(1, 5), log.stored(6, 9)).done == [SamplesDone("w1", ((1, 9),), 9)]
+
+
+def test_stored_twice_counts_once(log: Log) -> None:
+    run = Run()
+    run.feed(log.stored(1, 5))
+    assert run.feed(log.stored(1, 5, (3, 3))).done == []
+
+
+def test_a_report_waits_for_what_it_is_about_while_that_may_still_come() -> None:
+    log, run = Log(), Run()
+    late = log.stored(1, 5, at=900)
+    assert run.feed(log.ack("A", 1, (1, 5), at=1_000), log.ack("A", 2, (1, 1), at=1_001), watermark=800) == Settled()
+    assert run.next_timeout == 1_000 + SKEW_MS
+    assert [conf.count for conf in run.feed(late, watermark=850).confs] == [1, 2]
+
+
+def test_a_report_is_believed_by_whose_clock_it_came_a_little_before_what_it_is_about() -> None:
+    log, run = Log(), Run()
+    assert run.feed(log.ack("A", 1, (1, 1), at=1_000), log.stored(1, 1, at=1_000 + SKEW_MS)).ignored == []
+    assert run.settled.confs == [AppAckConf("A", "w1", 1, 1)]
+
+
+def test_a_report_of_what_was_stored_after_it_is_not_believed() -> None:
+    log, run = Log(), Run()
+    run.feed(log.stored(1, 5, at=900), log.ack("A", 1, (1, 6), at=1_000))
+    settled = run.feed(log.stored(6, 6, at=1_001 + SKEW_MS))
+    assert (reasons(settled), settled.deliveries, settled.confs) == ([("never-delivered", 1, 6)], [], [])
+
+
+def test_a_report_about_a_writer_that_never_was_leaves_nothing_but_its_row(log: Log) -> None:
+    run = Run()
+    run.feed(log.ack("A", 1, (1, 5), writer="nobody"))
+    assert reasons(run.feed(watermark=LATER)) == [("never-delivered", 1, 5)]
+    assert run.feed(log.say(WriterAsks("nobody"))).states == [WriterState("nobody", 0, 0)]
+    assert run.state is not None
+    assert b"nobody" not in run.state[1]
+
+
+# -- readers
+
+
+def test_a_reader_that_begins_is_told_what_it_has_and_what_it_has_still_to_get(log: Log) -> None:
+    run = Run(SettleRules((RequiredRole("Logger", 1),), lease_ms=6_000, shards=4), index=2)
+    run.feed(log.stored(1, 9, (4, 4)), log.stored(1, 2, writer="w2"), log.ack("L1", 1, (1, 2), (6, 6)))
+    settled = run.feed(log.start("L1", epoch=2), watermark=500)
+    known = KnownWriter("w1", 1, 9, ((1, 2), (4, 4), (6, 6)), ((3, 3), (5, 5), (7, 9)))
+    assert settled.states == [
+        ReaderState("L1", 2, 2, 4, 500, (known, KnownWriter("w2", 1, 2, (), ((1, 2),))), lease_ms=6_000)
+    ]
+    assert [key for key, _ in settled.messages()] == ["L1"]
+
+
+def test_a_plain_reader_begins_with_what_comes_and_a_durable_one_gets_what_is_kept(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 5))
+    states = run.feed(log.start("A"), log.start("B", durable=True)).states
+    assert [state.writers for state in states if isinstance(state, ReaderState)] == [
+        (KnownWriter("w1", 6, 5),),
+        (KnownWriter("w1", 1, 5, (), ((1, 5),)),),
+    ]
+
+
+def test_a_reader_is_waited_for_by_the_writers_it_reads_also_by_those_that_come_later(log: Log) -> None:
+    run = Run()
+    run.feed(log.start("A", writers=("w*",)), log.stored(1, 2), log.stored(1, 2, writer="v"))
+    assert (run.done(), run.done("v")) == (set(), {1, 2})
+    run.feed(log.start("A", epoch=2, writers=("v",)))
+    assert run.done() == {1, 2}
+
+
+def test_asking_twice_is_answered_once_a_batch(log: Log) -> None:
+    settled = Run().feed(log.start("A"), log.start("A"), log.say(WriterAsks("w1")), log.say(WriterAsks("w1")))
+    assert [type(state) for state in settled.states] == [ReaderState, WriterState]
+
+
+def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 5, (1, 1)), log.start("A"), log.stored(6, 6), log.ack("L1", 1, (2, 6)))
+    run.feed(log.ack("L2", 1, (2, 2), (4, 6)), log.ack("P1", 1, (2, 6)))
+    assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 2, ((4, 5),), ("Logger",))]
+    run.feed(log.ack("L2", 2, (2, 6)))
+    assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 5, (), ("A",))]
+
+
+def test_a_role_that_is_required_no_longer_holds_nothing_back_once_somebody_asks(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 5))
+    run.rules = PLAIN
+    settled = run.feed(log.say(WriterAsks("w1")))
+    assert (settled.done, settled.states) == ([SamplesDone("w1", ((1, 5),), 5)], [WriterState("w1", 5, 5)])
+
+
+# -- readers that are silent
+
+
+def test_a_plain_reader_that_is_silent_for_its_lease_leaves_by_the_watermark() -> None:
+    log, run = Log(), Run()
+    run.feed(log.start("A", at=10 * SECOND), log.stored(1, 5, at=20 * SECOND))
+    run.feed(log.say(ReaderAlive("A", 1), at=30 * SECOND))
+    assert run.next_timeout == 60 * SECOND
+    run.feed(watermark=60 * SECOND)
+    assert run.done() == set()
+    run.feed(watermark=60 * SECOND + 1)
+    assert run.done() == {1, 2, 3, 4, 5}
+
+
+def test_it_has_left_also_where_the_next_thing_that_is_noticed_is_its_own_word() -> None:
+    log, run = Log(), Run()
+    run.feed(log.start("A", at=0), log.stored(1, 5, at=1))
+    run.feed(log.say(ReaderAlive("A", 1), at=30 * SECOND + 1), log.stored(6, 7, at=40 * SECOND))
+    assert run.done() == {1, 2, 3, 4, 5}, "it was away in between, and is waited for again"
+
+
+def test_it_comes_back_to_the_writers_it_reads_alone() -> None:
+    log, run = Log(), Run()
+    run.feed(log.stored(0, 0, at=0), log.stored(0, 0, writer="w2", at=0), log.start("A", at=1))
+    run.feed(log.start("A", 2, writers=("w2",), at=2), log.say(ReaderAlive("A", 2), at=90 * SECOND))
+    run.feed(log.stored(1, 1, at=90 * SECOND), log.stored(1, 1, writer="w2", at=90 * SECOND))
+    assert (run.done(), run.done("w2")) == ({0, 1}, {0})
+
+
+@pytest.mark.parametrize("others", [{"durable": True}, {"role": "Logger"}])
+def test_durable_readers_and_those_of_required_roles_are_waited_for_without_a_word(others: dict[str, Any]) -> None:
+    log, run = Log(), Run(SettleRules((RequiredRole("Logger", 1, ("w1",)),)) if "role" in others else PLAIN)
+    run.feed(log.start("A", **others), log.stored(1, 5))
+    run.feed(watermark=LATER)
+    assert run.done() == set()
+
+
+def test_a_reader_that_stops_is_waited_for_no_longer_durable_or_not(log: Log) -> None:
+    run = Run()
+    run.feed(log.start("A", durable=True), log.stored(1, 5), log.say(ReaderStop("A", 1)))
+    assert run.done() == {1, 2, 3, 4, 5}
+    assert run.feed(log.stored(6, 6)).done == [SamplesDone("w1", ((6, 6),), 6)]
+
+
+def test_of_two_readers_with_one_name_the_newer_counts_and_one_shard_says_so(log: Log) -> None:
+    stale = [log.start("A", 1), log.say(ReaderAlive("A", 1)), log.say(ReaderStop("A", 1))]
+    newer, acks = log.start("A", 2, at=1), log.ack("A", 1, (1, 1))
+    for index, rows in ((0, 4), (1, 1)):
+        run = Run(index=index)
+        run.feed(log.stored(1, 1, at=0), newer, *stale, acks)
+        assert reasons(run.settled) == [("stale-epoch", None, None)] * rows
+        assert [state.epoch for state in run.settled.states if isinstance(state, ReaderState)] == [2]
+
+
+def test_a_reader_that_is_there_cannot_take_another_role(log: Log) -> None:
+    settled = Run().feed(log.start("A"), log.start("A", role="Logger"))
+    assert reasons(settled) == [("role-changed", None, None)]
+
+
+def test_a_word_of_a_reader_that_never_began_is_no_reader(log: Log) -> None:
+    run = Run()
+    run.feed(log.say(ReaderAlive("A", 1)), log.say(ReaderStop("A", 1)))
+    assert (run.settled, run.next_timeout) == (Settled(), None)
+
+
+def test_a_plain_reader_is_forgotten_in_the_end() -> None:
+    log, run = Log(), Run(SettleRules(memory_ms=100 * SECOND))
+    run.feed(log.start("A", at=0), log.stored(1, 1, at=1), log.ack("A", 1, (1, 1), at=2))
+    run.feed(watermark=31 * SECOND)
+    assert run.next_timeout == 100 * SECOND + 2
+    run.feed(watermark=101 * SECOND)
+    assert run.next_timeout is None
+    assert run.state is not None
+    assert b"A" not in run.state[1]
+
+
+# -- state
+
+
+def test_an_untouched_writer_is_carried_along_as_it_is(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 5), log.stored(1, 5, (3, 3), writer="w2"))
+    run.feed(log.ack("L1", 1, (2, 4)), log.ack("L1", 1, (1, 1), writer="w2"))
+    run.feed(log.ack("L2", 1, (1, 2)))
+    (state,) = run.feed(log.start("L1", 2)).states
+    assert isinstance(state, ReaderState)
+    assert [known.undelivered for known in state.writers] == [((1, 1), (5, 5)), ((2, 2), (4, 5))]
+
+
+def test_many_holes_are_small(log: Log) -> None:
+    run = Run(SettleRules((RequiredRole("Logger", 1),), max_holes=100_000))
+    odd = [(number, number) for number in range(10**15 + 1, 10**15 + 100_001, 2)]
+    run.feed(log.stored(10**15, 10**15 + 100_000), log.ack("L1", 1, *odd))
+    assert run.state is not None
+    assert len(run.state[1]) < 2 * 2 * len(odd) + 200, "the runs of the reader, and of what is done: two bytes each"
+
+
+# -- the law
+
+READERS = [*ROLES, "A", "B"]
+runs = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair))), max_size=4)
+actions = st.tuples(
+    st.integers(0, 20).map(lambda tenths: tenths * 4 * SECOND),
+    st.sampled_from(["stored", "stored", "ack", "ack", "ack", "start", "alive", "stop", "asks"]),
+    st.sampled_from(READERS),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    runs,
+    st.booleans(),
+)
+
+
+def _log(steps: list[Any]) -> list[ReportRecord]:
+    log, last, found = Log(), {"w1": 0, "w2": 0}, []
+    for time, what, reader, epoch, number, intervals, flag in sorted(steps, key=lambda step: step[0]):
+        writer = "w2" if flag else "w1"
+        if what == "stored":
+            first, last[writer] = last[writer] + 1, last[writer] + number
+            refused = [run for run in intervals if run[0] >= first]
+            found.append(log.stored(first, last[writer], *refused, writer=writer, at=time))
+        elif what == "ack":
+            found.append(log.ack(reader, number, *intervals, writer=writer, epoch=epoch, at=time))
+        elif what == "start":
+            found.append(log.start(reader, epoch, durable=flag and number == 1, at=time))
+        elif what == "asks":
+            found.append(log.say(WriterAsks(writer), time))
+        else:
+            found.append(log.say((ReaderAlive if what == "alive" else ReaderStop)(reader, epoch), time))
+    return found
+
+
+def _told(run: Run) -> tuple[Any, ...]:
+    settled = run.settled
+    events = [(event.writer, event.reader, event.first, event.last) for event in settled.events]
+    ignored = sorted((row.id, row.reason, row.first, row.last) for row in settled.ignored)
+    rows = sorted((row.id, row.last, row.role, row.epoch, row.offset) for row in settled.deliveries)
+    confs = sorted((conf.reader, conf.writer, conf.epoch, conf.count) for conf in settled.confs)
+    return sorted(events), ignored, rows, confs, run.done("w1"), run.done("w2")
+
+
+@settings(max_examples=100)
+@given(st.lists(actions, max_size=25), st.data())
+def test_what_comes_out_does_not_depend_on_where_batches_are_cut(steps: list[Any], data: st.DataObject) -> None:
+    records = _log(steps)
+    whole = Run(RULES)
+    whole.feed(*records)
+    whole.feed(watermark=LATER)
+    cut = Run(RULES)
+    watermark, left = 0, list(records)
+    while left:
+        count = data.draw(st.integers(0, len(left)))
+        batch, left = left[:count], left[count:]
+        cut.feed(*batch, watermark=watermark)
+        # the tick that may be published now counts from the next batch on
+        watermark = max(watermark, data.draw(st.integers(0, left[0].timestamp if left else LATER)))
+    cut.feed(watermark=LATER)
+    assert _told(cut) == _told(whole)
+
+
+@settings(max_examples=100)
+@given(st.lists(actions, max_size=25))
+def test_no_sample_is_acknowledged_twice_by_a_reader_and_all_that_goes_out_is_believed(steps: list[Any]) -> None:
+    run = Run(RULES)
+    run.feed(*_log(steps))
+    run.feed(watermark=LATER)
+    numbers = [
+        (event.writer, event.reader, number)
+        for event in run.settled.events
+        for number in range(event.first, event.last + 1)
+    ]
+    assert len(numbers) == len(set(numbers))
+    assert len({row.id for row in run.settled.deliveries}) == len(run.settled.deliveries)
+    assert len({row.id for row in run.settled.ignored}) == len(run.settled.ignored)
+    believed = set(numbers)
+    refused = _refused(steps)
+    for writer in ("w1", "w2"):
+        for number in run.done(writer) - refused[writer]:
+            assert sum((writer, reader, number) in believed for reader in ("L1", "L2")) == 2
+            assert (writer, "P1", number) in believed
+
+
+def _refused(steps: list[Any]) -> dict[str, set[int]]:
+    last, found = {"w1": 0, "w2": 0}, {"w1": set[int](), "w2": set[int]()}
+    for _, what, _, _, number, intervals, flag in sorted(steps, key=lambda step: step[0]):
+        if what == "stored":
+            writer = "w2" if flag else "w1"
+            first, last[writer] = last[writer] + 1, last[writer] + number
+            found[writer] |= {
+                seq for begin, end in intervals if begin >= first for seq in range(begin, min(end, last[writer]) + 1)
+            }
+    return found
+
+
+@settings(max_examples=100)
+@given(st.lists(actions, max_size=20), st.data())
+def test_a_partition_that_is_read_late_changes_no_row(steps: list[Any], data: st.DataObject) -> None:
+    """Of readers that do not come and go, about samples that were stored before they were acknowledged."""
+    log, last, records = Log(), 0, []
+    for time, what, reader, _, number, intervals, _ in sorted(steps, key=lambda step: step[0]):
+        if what == "stored":
+            records.append(log.stored(last + 1, last + number, at=time))
+            last += number
+        elif what == "ack" and last:
+            known = [(begin, min(end, last)) for begin, end in intervals if begin <= last]
+            records.append(log.ack(reader, number, *known, at=time))
+    whole = Run(RULES)
+    whole.feed(*records)
+    whole.feed(watermark=LATER)
+    late = Run(RULES)
+    left = [[record for record in records if record.source == source] for source in (STORED, REPORTS)]
+    watermark = 0
+    while any(left):
+        batch = []
+        for partition in left:
+            count = data.draw(st.integers(0, len(partition)))
+            batch += partition[:count]
+            del partition[:count]
+        late.feed(*batch, watermark=watermark)
+        oldest = min((partition[0].timestamp for partition in left if partition), default=LATER)
+        watermark = max(watermark, data.draw(st.integers(0, oldest)))
+    late.feed(watermark=LATER)
+    assert _told(late)[:4] == _told(whole)[:4]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=60) | st.none()), max_size=12))
+def test_no_bytes_stop_the_operator(values: list[tuple[int, bytes | None]]) -> None:
+    log = Log()
+    settled = Run().feed(*(log.garbage(source, value) for source, value in values))
+    assert len(settled.ignored) == len(values)
+
+
+def test_the_response_and_its_limit_come_through(log: Log) -> None:
+    run = Run()
+    told = (AckInterval(1, 1, b"\xfa"), AckInterval(2, 2, b"x" * 40_000), AckInterval(3, 3, auto="replaced"))
+    run.feed(log.stored(1, 3), log.say(AppAck("A", "w1", 1, 1, told)))
+    assert [(row.response, row.auto) for row in run.settled.deliveries] == [
+        (b"\xfa", None),
+        (None, None),
+        (None, "replaced"),
+    ]
+    assert reasons(run.settled) == [("response-too-long", 2, 2)]
+    assert [conf.count for conf in run.settled.confs] == [1]

@@ -1,0 +1,128 @@
+"""Readers, the shard that settles and the publisher, with everything between them lost now and then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.client.reader_acks import Callback, Publications
+from ackstream.client.readers.delivery import SampleDelivery, SampleId
+from ackstream.client.readers.qos import ReaderQos, WriterQos
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import AppAck, ReaderState
+from tests.jobs.settle.logs import RULES, Log, Run
+
+ROLES = {"L1": "Logger", "L2": "Logger", "L3": "Logger", "P1": "Processor"}
+REQUIRED = {"Logger": 2, "Processor": 1}
+PERIOD = 1_000
+
+
+class _World:
+    def __init__(self) -> None:
+        self.now = 0
+        self.log, self.run = Log(), Run(RULES)
+        self.publications = Publications(WriterQos(required=REQUIRED))
+        self.readers: dict[str, SampleDelivery] = {}
+        self.epochs: Counter[str] = Counter()
+        self.confirmed = {name: Intervals() for name in ROLES}
+        self.processed: Counter[tuple[str, int]] = Counter()
+        self.callbacks: list[Callback] = []
+        for name in ROLES:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start a reader, again perhaps; what it is given comes from the retained samples."""
+        self.epochs[name] += 1
+        (state,) = self.run.feed(self.log.start(name, self.epochs[name], role=ROLES[name])).states
+        assert isinstance(state, ReaderState)
+        acknowledged = {known.writer: Intervals(known.acknowledged, start=known.start) for known in state.writers}
+        qos = ReaderQos(kind="application-explicit", samples_per_app_ack=3, app_ack_period_ms=PERIOD)
+        self.readers[name] = SampleDelivery(
+            qos, name, epoch=self.epochs[name], role=ROLES[name], acknowledged=acknowledged
+        )
+        for known in state.writers:
+            for first, last in known.undelivered:
+                for seq in range(first, last + 1):
+                    self.deliver(name, seq)
+
+    def deliver(self, name: str, seq: int) -> None:
+        if self.readers[name].receive(SampleId("w1", seq), self.now):
+            assert seq not in self.confirmed[name], "redelivered after a confirmed acknowledgement"
+
+    def write(self) -> None:
+        self.publications.write()
+        seq = self.publications.written
+        self.run.feed(self.log.stored(seq, seq))
+        for name in ROLES:
+            self.deliver(name, seq)
+
+    def work(self, name: str, number: int) -> None:
+        reader = self.readers[name]
+        for sample in reader.take(self.now, reader.available[-number:]):
+            self.processed[name, sample.seq] += 1
+            reader.acknowledge_sample("w1", sample.seq, self.now)
+
+    def talk(self, name: str, *, lose_report: bool = False, lose_conf: bool = False, twice: bool = False) -> None:
+        reader = self.readers[name]
+        reports = [] if lose_report and reader.due(self.now) else reader.due(self.now)
+        for report in reports * (2 if twice else 1):
+            assert isinstance(report, AppAck)
+            settled = self.run.feed(self.log.say(report))
+            for event in settled.events * (2 if twice else 1):
+                self.callbacks += self.publications.notify(event)
+            for done in settled.done:
+                self.publications.acknowledge(done.intervals)
+            for conf in settled.confs:
+                self.confirmed[name].merge((run.first, run.last) for run in report.intervals)
+                if not lose_conf:
+                    reader.confirm(conf)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write")),
+        st.tuples(st.just("work"), st.sampled_from([*ROLES]), st.integers(1, 3)),
+        st.tuples(st.just("talk"), st.sampled_from([*ROLES]), st.booleans(), st.booleans(), st.booleans()),
+        st.tuples(st.just("crash"), st.sampled_from([*ROLES])),
+        st.tuples(st.just("time"), st.integers(1, 2 * PERIOD)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_every_role_gets_every_sample_whatever_is_lost(taken: list[Any]) -> None:
+    world = _World()
+    for op, *values in taken:
+        if op == "write":
+            world.write()
+        elif op == "work":
+            world.work(*values)
+        elif op == "talk":
+            world.talk(values[0], lose_report=values[1], lose_conf=values[2], twice=values[3])
+        elif op == "crash":
+            world.start(*values)
+        else:
+            world.now += values[0]
+        done = [
+            seq
+            for seq in range(1, world.publications.written + 1)
+            if world.publications.is_sample_app_acknowledged(seq)
+        ]
+        for seq in done:
+            assert sum(bool(world.processed[name, seq]) for name in ("L1", "L2", "L3")) >= 2
+            assert world.processed["P1", seq]
+    wait = world.publications.wait(world.now, 60_000)
+    for _ in range(4):
+        world.now += PERIOD
+        for name in ("L1", "L2", "P1"):
+            world.work(name, 100)
+            world.talk(name)
+    assert wait.result(world.now) == "OK"
+    told = Counter((callback.reader, callback.seq) for callback in world.callbacks)
+    assert set(told.values()) <= {1}
+    assert {name for name, _ in told} <= set(ROLES)
+    assert {(name, seq) for name in ("L1", "L2", "P1") for seq in range(1, world.publications.written + 1)} <= set(told)

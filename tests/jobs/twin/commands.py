@@ -1,0 +1,60 @@
+"""Records of twin commands, for the tests of the twin."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, TwinMessage, fold
+
+START = 1_700_000_000_000
+THING_ID = "org.acme:lamp"
+MANY = "_/_/things/twin/commands/retrieve"
+
+
+def body(action: str, path: str = "/", value: Any = msgspec.UNSET, *, thing: str = THING_ID, **headers: Any) -> Any:
+    """Return a command; ``if_match`` is the header ``if-match``, ``fields`` the selector of a retrieve."""
+    namespace, _, name = thing.partition(":")
+    fields = headers.pop("fields", None)
+    named = {key.replace("_", "-"): text for key, text in headers.items()}
+    command = {"topic": f"{namespace}/{name}/things/twin/commands/{action}", "headers": named, "path": path}
+    command |= {} if value is msgspec.UNSET else {"value": value}
+    return command if fields is None else command | {"fields": fields}
+
+
+def records(*commands: Any) -> list[SignalRecord]:
+    """Return the records of commands (JSON, or bytes as they are), one a millisecond; ids are ``c-0``, ``c-1``, …"""
+    return [
+        SignalRecord(
+            START + number, 0, number, f"c-{number}", entry if isinstance(entry, bytes) else json.dumps(entry).encode()
+        )
+        for number, entry in enumerate(commands)
+    ]
+
+
+def run(*commands: Any, limits: Limits | None = None) -> Result:
+    """Fold commands over nothing."""
+    return fold(records(*commands), {}, limits or Limits())
+
+
+def said(messages: list[TwinMessage], topic: str) -> list[Any]:
+    """Return what was said on a topic."""
+    return [json.loads(message.value) for message in messages if message.topic == topic]
+
+
+def answers(*commands: Any, limits: Limits | None = None) -> list[Any]:
+    """Return the answers to commands, in order."""
+    return said(run(*commands, limits=limits).messages, "acks")
+
+
+def answer(*commands: Any, limits: Limits | None = None) -> Any:
+    """Return the answer to the last of them."""
+    return answers(*commands, limits=limits)[-1]
+
+
+def thing_after(*commands: Any) -> Any:
+    """Return the thing's JSON after commands; ``None`` where it is deleted."""
+    content = run(*commands).changed[THING_ID].content
+    return None if content is None else json.loads(content)

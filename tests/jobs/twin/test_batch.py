@@ -1,0 +1,188 @@
+""""""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.jobs.twin import batch
+from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, fold, in_order, search_persisted
+from ackstream.protocol.ditto.acknowledgements import read_acks
+from ackstream.protocol.ditto.envelopes import decode, encode
+from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, said
+
+
+@pytest.mark.parametrize(("visible", "status", "weak"), [(True, 204, False), (False, 200, True), (None, 500, False)])
+def test_search_persisted_is_an_aggregate_that_correlate_takes(
+    *, visible: bool | None, status: int, weak: bool
+) -> None:
+    written = decode(encode(search_persisted("a:b", "c-1", visible=visible)))
+    (ack,) = read_acks(written)
+    assert (ack.label, ack.status, ack.weak, ack.payload) == ("search-persisted", status, weak, msgspec.UNSET)
+    assert (str(written.topic), written.headers["correlation-id"]) == ("a/b/things/twin/acks", "c-1")
+
+
+ids = st.sampled_from(["a:one", "a:two"])
+paths = st.sampled_from(["/", "/attributes", "/attributes/x", "/features/f", "/features/f/properties/p"])
+patches = st.sampled_from([{}, {"x": 1}, {"attributes": {"x": 2}}, {"attributes": {"x": None}}, None, 7])
+headers = st.sampled_from([{}, {"if_match": '"rev:1"'}, {"if_none_match": "*"}, {"condition": "exists(attributes/x)"}])
+commands = st.builds(
+    lambda action, path, value, thing, named: body(action, path, value, thing=thing, **named),
+    st.sampled_from(["create", "modify", "merge", "delete", "retrieve"]),
+    paths,
+    patches,
+    ids,
+    headers,
+)
+
+
+@given(st.lists(commands, max_size=12), st.data())
+def test_it_does_not_matter_where_batches_are_cut(sent: list[Any], data: st.DataObject) -> None:
+    taken = records(*sent)
+    whole = fold(taken, {}, Limits())
+    things: dict[str, Any] = {}
+    messages, rows = [], []
+    start = 0
+    while start < len(taken):
+        end = data.draw(st.integers(start + 1, len(taken)))
+        part = fold(taken[start:end], things, Limits())
+        things.update(part.changed)
+        messages += part.messages
+        rows += part.rows
+        start = end
+    assert messages == whole.messages
+    assert things == whole.changed
+    assert [(row.thing_id, row.revision) for row in rows] == [(row.thing_id, row.revision) for row in whole.rows]
+
+
+@given(st.lists(commands, max_size=12))
+def test_revisions_count_successful_changes_and_each_command_has_its_own_answer(sent: list[Any]) -> None:
+    result = run(*sent)
+    told = said(result.messages, "acks")
+    assert [entry["headers"]["correlation-id"] for entry in told] == [f"c-{number}" for number in range(len(sent))]
+    changes = [entry for entry in told if entry["status"] in (201, 204)]
+    assert len(changes) == len(result.rows) == len(said(result.messages, "events"))
+    for thing_id, thing in result.changed.items():
+        revisions = [row.revision for row in result.rows if row.thing_id == thing_id]
+        assert revisions == list(range(1, thing.revision + 1))
+
+
+@given(st.lists(commands, max_size=8))
+def test_the_last_row_of_a_thing_in_a_batch_has_the_thing(sent: list[Any]) -> None:
+    result = run(*sent)
+    last = {row.thing_id: row for row in result.rows}
+    assert {row.thing_id: row for row in result.rows if row.last} == last
+    for thing_id, thing in result.changed.items():
+        assert last[thing_id].thing == (None if thing.content is None else thing.content.decode())
+        assert last[thing_id].deleted == (thing.content is None)
+    assert all(row.thing is None for row in result.rows if not row.last)
+
+
+def test_the_things_a_fold_starts_from_stay_as_they_are() -> None:
+    before = run(body("create", value={})).changed
+    copy = dict(before)
+    fold(records(body("delete")), before, Limits())
+    assert before == copy
+
+
+def visible(*sent: Any) -> list[bool]:
+    return [row.visible for row in run(*sent).rows]
+
+
+def test_a_change_that_changes_nothing_is_marked() -> None:
+    same = body("modify", "/attributes/x", 1)
+    assert visible(body("create", value={}), same, same, body("merge", "/attributes", {"x": 1})) == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+# the requested acknowledgements and the wish for a response: those of the event, whether there is a response
+@pytest.mark.parametrize(
+    ("wanted", "event", "responds"),
+    [
+        ({}, None, True),
+        ({"requested_acks": []}, [], True),
+        ({"requested_acks": ["twin-persisted", "search-persisted"]}, None, True),
+        ({"requested_acks": ["foo-bar", "twin-persisted"]}, ["foo-bar"], True),
+        ({"requested_acks": ["foo-bar"], "response_required": False}, ["foo-bar"], False),
+        ({"requested_acks": ["foo-bar", "twin-persisted"], "response_required": False}, ["foo-bar"], True),
+        ({"response_required": False}, [], False),
+    ],
+)
+def test_events_carry_custom_labels_and_responses_go_to_those_who_wait(
+    wanted: dict[str, Any],
+    event: list[str] | None,
+    responds: bool,  # noqa: FBT001
+) -> None:
+    result = run(body("create", value={}, **wanted))
+    (told,) = said(result.messages, "events")
+    assert told["headers"].get("requested-acks") == event
+    assert told["headers"]["response-required"] is False
+    assert bool(said(result.messages, "acks")) is responds
+
+
+def test_errors_go_to_whoever_waits_for_anything() -> None:
+    missing = body("delete", requested_acks=["foo-bar"], response_required=False)
+    assert answer(missing)["status"] == 404
+    assert answers(body("delete", response_required=False)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"garbage",
+        b"",
+        b'{"topic":"a/b/things/live/commands/create","path":"/","value":{}}',
+        b'{"topic":"a/b/things/twin/commands/create","path":"/","headers":{"channel":"live"},"value":{}}',
+        b'{"topic":"a/b/things/twin/commands/create","path":"/","value":{},"status":201}',
+        b'{"topic":"a/b/things/twin/events/created","path":"/","value":{}}',
+        b'{"topic":"a/b/policies/commands/create","path":"/","value":{}}',
+        b'{"topic":"a/b/things/live/messages/x","path":"/"}',
+        # what correlate refuses and answers
+        b'{"topic":"a/b/things/twin/commands/create","path":"/","headers":{"requested-acks":["x"]},"value":{}}',
+        b'{"topic":"a/b/things/twin/commands/create","path":"/","headers":{"timeout":"0","requested-acks":["abc"]},"value":{}}',
+        json.dumps(body("create", value={}, requested_acks=[f"label-{n}" for n in range(101)])).encode(),
+        json.dumps(body("create", value={"attributes": {"x": "x" * 1_000_000}})).encode(),
+    ],
+)
+def test_what_is_not_for_the_twin_is_passed_over(value: bytes) -> None:
+    assert run(value) == Result()
+    assert fold([SignalRecord(START, 0, 0, None, None)], {}, Limits()) == Result()
+
+
+def test_a_fault_of_ours_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.search, "answer", faulty)
+        told = answers(body("create", value={}), {"topic": MANY, "path": "/search/things"}, body("delete"))
+    assert [entry["status"] for entry in told] == [201, 500, 204]
+    assert told[1]["value"]["error"] == "internalerror"
+
+
+def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_place() -> None:
+    def key(record: SignalRecord) -> str:
+        return fold([record], {}, Limits()).messages[0].correlation_id
+
+    (record,) = records(body("create", value={}, correlation_id="json"))
+    assert key(record) == "c-0"
+    assert key(msgspec.structs.replace(record, correlation_id=None)) == "json"
+    (record,) = records(body("create", value={}))
+    assert key(msgspec.structs.replace(record, correlation_id=None, partition=3, offset=9)) == "signals-3-9"
+
+
+def test_records_are_taken_by_time_and_a_partition_keeps_its_order() -> None:
+    times = [(10, 0, 0), (5, 0, 1), (7, 1, 0), (10, 1, 1), (12, 1, 2)]
+    shuffled = [SignalRecord(time, partition, offset, None, None) for time, partition, offset in reversed(times)]
+    found = [(record.timestamp, record.partition, record.offset) for record in in_order(shuffled)]
+    # the second of partition 0 counts with the time of the first
+    assert found == [(7, 1, 0), (10, 0, 0), (5, 0, 1), (10, 1, 1), (12, 1, 2)]

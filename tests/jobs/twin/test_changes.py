@@ -1,0 +1,203 @@
+"""What each command does, told by its answer, its event and the thing afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackstream.jobs.twin.batch import Limits
+from tests.jobs.twin.commands import THING_ID, answer, answers, body, run, said, thing_after
+
+CREATE = body("create", value={"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}})
+BARE = body("create", value={})
+WHOLE = {
+    "thingId": THING_ID,
+    "policyId": THING_ID,
+    "attributes": {"a": 1},
+    "features": {"f": {"properties": {"p": 1}}},
+}
+
+
+# after CREATE: the command, the status of its answer, the value of that, the event's action
+@pytest.mark.parametrize(
+    ("command", "status", "value", "event"),
+    [
+        (body("modify", value={"attributes": {}}), 204, None, "modified"),
+        (body("modify", "/policyId", "a:p"), 204, None, "modified"),
+        (body("modify", "/definition", "a:b:1"), 201, "a:b:1", "created"),
+        (body("modify", "/attributes", {}), 204, None, "modified"),
+        (body("modify", "/attributes/a", 1), 204, None, "modified"),
+        (body("modify", "/attributes/b/c", [1]), 201, [1], "created"),
+        (body("modify", "/features", {}), 204, None, "modified"),
+        (body("modify", "/features/f", {}), 204, None, "modified"),
+        (body("modify", "/features/g", {}), 201, {}, "created"),
+        (body("modify", "/features/f/definition", ["a:b:1"]), 201, ["a:b:1"], "created"),
+        (body("modify", "/features/f/properties", {}), 204, None, "modified"),
+        (body("modify", "/features/f/properties/p", None), 204, None, "modified"),
+        (body("modify", "/features/f/properties/q/r", 2), 201, 2, "created"),
+        (body("modify", "/features/f/desiredProperties", {}), 201, {}, "created"),
+        (body("modify", "/features/f/desiredProperties/p", 3), 201, 3, "created"),
+        (body("merge", value={"attributes": {"a": None}}), 204, None, "merged"),
+        (body("merge", "/attributes/a", None), 204, None, "merged"),
+        (body("merge", "/features/g/properties/x", 1), 204, None, "merged"),
+        (body("delete"), 204, None, "deleted"),
+        (body("delete", "/attributes"), 204, None, "deleted"),
+        (body("delete", "/attributes/a"), 204, None, "deleted"),
+        (body("delete", "/features"), 204, None, "deleted"),
+        (body("delete", "/features/f"), 204, None, "deleted"),
+        (body("delete", "/features/f/properties"), 204, None, "deleted"),
+        (body("delete", "/features/f/properties/p"), 204, None, "deleted"),
+    ],
+)
+def test_a_change_is_answered_told_and_counted(command: Any, status: int, value: Any, event: str) -> None:
+    result = run(CREATE, command)
+    response, told = said(result.messages, "acks")[1], said(result.messages, "events")[1]
+    assert (response["status"], response.get("value")) == (status, value)
+    assert (response["topic"], response["path"]) == (command["topic"], command["path"])
+    assert told["topic"] == f"org.acme/lamp/things/twin/events/{event}"
+    assert (told["path"], told["revision"], told["timestamp"]) == (command["path"], 2, "2023-11-14T22:13:20.001Z")
+    assert response["headers"]["entity-revision"] == 2
+    assert result.changed[THING_ID].revision == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "thing"),
+    [
+        (body("modify", value={"attributes": {"n": 1}}),
+         {"thingId": THING_ID, "policyId": THING_ID, "attributes": {"n": 1}}),
+        (body("modify", "/attributes/x~1y/z", 2), WHOLE | {"attributes": {"a": 1, "x/y": {"z": 2}}}),
+        (body("merge", "/features", {"f": {"properties": {"p": None, "q": 1}}, "g": {}}),
+         WHOLE | {"features": {"f": {"properties": {"q": 1}}, "g": {}}}),
+        (body("merge", "/features/f", None), WHOLE | {"features": {}}),
+        (body("delete", "/attributes/a"), WHOLE | {"attributes": {}}),
+        (body("delete", "/features"), {name: part for name, part in WHOLE.items() if name != "features"}),
+        (body("delete"), None),
+    ],
+)  # fmt: skip
+def test_the_thing_is_as_the_command_says(command: Any, thing: Any) -> None:
+    assert thing_after(CREATE, command) == thing
+
+
+def test_a_created_thing_has_its_own_id_as_policy_id_unless_it_names_one() -> None:
+    assert thing_after(BARE) == {"thingId": THING_ID, "policyId": THING_ID}
+    assert thing_after(body("create", value={"policyId": "a:p"}))["policyId"] == "a:p"
+
+
+@pytest.mark.parametrize("action", ["create", "modify", "merge"])
+def test_a_thing_that_is_not_there_is_created(action: str) -> None:
+    response = answer(body(action, value={"attributes": {"a": 1, "b": None}}))
+    assert response["status"] == 201
+    assert response["headers"]["etag"] == '"rev:1"'
+    assert response["value"]["attributes"] == ({"a": 1} if action == "merge" else {"a": 1, "b": None})
+
+
+def test_a_thing_that_is_created_again_goes_on_with_the_next_revision() -> None:
+    result = run(BARE, body("delete"), body("modify", "/attributes/x", 1), body("merge", value={"attributes": {}}))
+    assert [answer["status"] for answer in said(result.messages, "acks")] == [201, 204, 404, 201]
+    assert [event["revision"] for event in said(result.messages, "events")] == [1, 2, 3]
+
+
+# after BARE: the command, status and code of the error
+@pytest.mark.parametrize(
+    ("command", "status", "error"),
+    [
+        (BARE, 409, "things:thing.conflict"),
+        (body("create", "/attributes", {}), 400, "protocoladapter:unknown.path"),
+        (body("delete", "/policyId"), 400, "protocoladapter:unknown.path"),
+        (body("migrate", "/definition", {}), 400, "protocoladapter:unknown.topicpath"),
+        (body("modify"), 400, "json.field.missing"),
+        (body("modify", value={"thingId": "a:b"}), 400, "things:id.notsettable"),
+        (body("modify", "/features/f", 1), 400, "json.invalid"),
+        (body("modify", "/attributes//x", 1), 400, "json.pointer.invalid"),
+        (body("modify", "/attributes/x", 2**70), 400, "json.invalid"),
+        (body("merge", value={"policyId": None}), 400, "things:policyId.notdeletable"),
+        (body("merge", "/policyId", None), 400, "things:policyId.notdeletable"),
+        (body("merge", value={"thingId": None}), 400, "things:id.notdeletable"),
+        (body("merge", value={"thingId": "a:b"}), 400, "things:id.notsettable"),
+        (body("merge", value={}), 400, "things:merge.invalid"),
+        (body("merge", value=[1]), 400, "things:merge.invalid"),
+        (body("merge", "/attributes", 1), 400, "things:merge.invalid"),
+        (body("merge", "/features/f", "x"), 400, "things:merge.invalid"),
+        (body("delete", "/definition"), 404, "things:definition.notfound"),
+        (body("delete", "/attributes"), 404, "things:attributes.notfound"),
+        (body("retrieve", "/attributes/x"), 404, "things:attribute.notfound"),
+        (body("delete", "/features"), 404, "things:features.notfound"),
+        (body("delete", "/features/f"), 404, "things:feature.notfound"),
+        (body("modify", "/features/f/definition", ["a:b:1"]), 404, "things:feature.notfound"),
+        (body("modify", "/features/f/properties/p", 1), 404, "things:feature.notfound"),
+        (body("retrieve", "/features/f/desiredProperties/p"), 404, "things:feature.notfound"),
+        (body("modify", "/attributes/x", 1, if_match='"rev:1"'), 412, "things:precondition.failed"),
+        (body("modify", "/attributes/x", 1, if_match="rev:1"), 400, "header.invalid"),
+        (body("modify", value={}, if_none_match="*"), 412, "things:precondition.failed"),
+        (body("create", value={}, if_none_match="*"), 412, "things:precondition.failed"),
+        (body("modify", "/attributes/x", 1, condition="exists(attributes/x)"), 412, "things:condition.failed"),
+        (body("modify", "/attributes/x", 1, condition="nonsense"), 400, "rql.expression.invalid"),
+        (body("retrieve", if_none_match='"rev:1"'), 304, "things:precondition.notmodified"),
+        (body("retrieve", fields="a("), 400, "json.fieldselector.invalid"),
+    ],
+)  # fmt: skip
+def test_a_command_that_fails_is_told_why_and_changes_nothing(command: Any, status: int, error: str) -> None:
+    result = run(BARE, command)
+    told = said(result.messages, "acks")[1]
+    assert (told["topic"], told["status"]) == ("org.acme/lamp/things/twin/errors", status)
+    assert (told["value"]["status"], told["value"]["error"]) == (status, error)
+    assert [row.revision for row in result.rows] == [1]
+    assert result.changed[THING_ID].revision == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/features/f/definition", "things:feature.definition.notfound"),
+        ("/features/f/properties/q", "things:feature.property.notfound"),
+        ("/features/f/desiredProperties", "things:feature.desiredProperties.notfound"),
+        ("/features/f/desiredProperties/q", "things:feature.desiredProperty.notfound"),
+    ],
+)
+def test_a_missing_part_of_a_feature_is_named(path: str, error: str) -> None:
+    assert answer(CREATE, body("delete", path))["value"]["error"] == error
+
+
+def test_a_thing_that_is_not_there_is_not_found_whatever_is_asked_of_it() -> None:
+    asked = [body("retrieve"), body("delete"), body("delete", "/attributes"), body("merge", "/attributes", {})]
+    assert {entry["value"]["error"] for entry in answers(*asked)} == {"things:thing.notfound"}
+
+
+def test_a_failed_precondition_tells_the_entity_tag_that_is_there() -> None:
+    assert answer(BARE, body("delete", if_match='"rev:7"'))["headers"]["etag"] == '"rev:1"'
+    assert "etag" not in answer(BARE, BARE)["headers"]
+
+
+def test_entity_tags_of_parts_follow_their_content() -> None:
+    first = answer(CREATE, body("modify", "/attributes/a", {"x": 1, "y": 2}))["headers"]["etag"]
+    again = answer(CREATE, body("modify", "/attributes/a", {"y": 2, "x": 1}))["headers"]["etag"]
+    other = answer(CREATE, body("modify", "/attributes/a", {"x": 1}))["headers"]["etag"]
+    assert first == again != other
+    guarded = body("modify", "/attributes/a", 3, if_match=first)
+    assert answer(CREATE, body("modify", "/attributes/a", {"x": 1, "y": 2}), guarded)["status"] == 204
+
+
+def test_a_thing_is_retrieved_whole_in_part_and_by_a_selector() -> None:
+    assert answer(CREATE, body("retrieve"))["value"] == WHOLE
+    assert answer(CREATE, body("retrieve", "/features/f/properties"))["value"] == {"p": 1}
+    assert answer(CREATE, body("retrieve", fields="thingId,_revision"))["value"] == {
+        "thingId": THING_ID,
+        "_revision": 1,
+    }
+    assert answer(CREATE, body("retrieve"))["headers"]["etag"] == '"rev:1"'
+
+
+def test_a_thing_that_would_become_too_large_is_refused() -> None:
+    limits = Limits(max_thing_bytes=200)
+    told = answer(BARE, body("modify", "/attributes/x", "x" * 200), limits=limits)
+    assert (told["status"], told["value"]["error"]) == (413, "things:thing.toolarge")
+
+
+def test_a_thing_cannot_be_nested_beyond_reading_by_one_merge_within_the_other() -> None:
+    nested: Any = 1
+    for _ in range(150):
+        nested = {"x": nested}
+    deeper = body("merge", "/attributes" + "/x" * 150, nested)
+    told = answer(body("create", value={"attributes": nested}), deeper)
+    assert (told["status"], told["value"]["error"]) == (400, "json.invalid")

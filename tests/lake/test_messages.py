@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import deltalake
+
+from ackstream.jobs.persist.account import Ledger
+from ackstream.jobs.persist.job import load
+from ackstream.lake import maintenance, messages, tables
+from ackstream.lake.schemas import PUBLISHERS
+from ackstream.settings import Lake, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLD, NEW = "old query", "new query"
+
+
+Row: TypeAlias = "tuple[str, int, str, int | None, str | None]"
+"""Client, batch, query, told, acks."""
+
+
+def _put(spark: SparkSession, lake: Lake, *rows: Row) -> None:
+    full = [
+        (client, batch, batch, told, query, f'{{"watermark":{batch}}}', acks)
+        for client, batch, query, told, acks in rows
+    ]
+    written = spark.createDataFrame(full, PUBLISHERS).coalesce(1).write.format("delta").mode("append")
+    written.save(lake.table("publishers"))
+
+
+def _rows(lake: Lake) -> list[tuple[int, str]]:
+    found = deltalake.DeltaTable(lake.table("publishers")).to_pyarrow_table(columns=["batch", "client"]).to_pylist()
+    return sorted((row["batch"], row["client"]) for row in found)
+
+
+def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    messages.prune(spark, lake)
+    _put(
+        spark,
+        lake,
+        *[("a", 0, OLD, None, None), ("a", 1, OLD, None, None), ("b", 1, OLD, None, None), ("a", 2, OLD, None, None)],
+        *[("b", 3, NEW, 2, None), ("a", 4, NEW, 3, "[]"), ("b", 4, NEW, 3, "[]"), ("a", 5, NEW, 4, "[]")],
+        *[("b", 5, NEW, 4, None), ("a", 6, NEW, 4, None), ("a", 7, NEW, 4, None), ("c", 7, NEW, 4, None)],
+    )
+    before = [load(spark, settings, NEW, batch) for batch in (4, 5)]
+    maintenance.maintain(spark, settings, ["publishers"])
+    # batch 4 is told, 5 is not; 7 may run again and starts from 5 and 6; the others are where the queries begin and end
+    assert _rows(lake) == [
+        (0, "a"), (2, "a"), (3, "b"), (5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "c"),
+    ]  # fmt: skip
+    assert [load(spark, settings, NEW, batch) for batch in (4, 5)] == before
+    assert before[0] == (3, {"a": Ledger(watermark=6), "b": Ledger(watermark=5)})
+
+
+def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    assert load(spark, settings, NEW, 0) == (0, {})
+    _put(spark, lake, ("a", 0, OLD, None, None))
+    _put_message(spark, lake, OLD, 1)
+    assert load(spark, settings, NEW, 0) == (2, {"a": Ledger(watermark=0)})
+    # and stay where they were
+    _put_message(spark, lake, NEW, 2)
+    assert load(spark, settings, NEW, 0)[0] == 2
+    _put(spark, lake, ("a", 3, NEW, None, None))
+    assert load(spark, settings, NEW, 2)[0] == 2
+
+
+def _put_message(spark: SparkSession, lake: Lake, query: str, batch: int) -> None:
+    rows = spark.range(1).selectExpr(
+        "timestamp'2026-11-21 12:00:00' AS received_at", f"{batch}L AS batch", f"'{query}' AS query_id",
+        "'t' AS topic", "0 AS partition", "id AS offset", "date'2026-11-21' AS day",
+    )  # fmt: skip
+    tables.append(rows, lake, "messages", query, batch)

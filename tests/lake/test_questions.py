@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import duckdb
+import pytest
+
+from ackstream.jobs.archive.job import ArchiveFold
+from ackstream.lake import questions, tables
+from ackstream.lake.schemas import TABLES
+from ackstream.settings import Lake
+from tests.lake import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
+HOUR_MS = 3_600_000
+
+
+def values() -> list[bytes | None]:
+    """Return a small day: two answered, one timed out an hour later, one late acknowledgement, one dead letter."""
+    slow = [records.ack_row(2, latency_ms=20), records.ack_row(2, "billing:booked", index=1, latency_ms=400)]
+    later = records.START + HOUR_MS
+    timeout = records.outcome_row(
+        3, status=424, completed_by="timeout", missing=["billing:booked"], latency_ms=5000, decided_at=later
+    )
+    return [
+        records.outcome(1),
+        records.outcome(2, acks=slow, outcome=records.outcome_row(2, latency_ms=410)),
+        records.outcome(3, signal=records.signal_row(3), acks=[records.ack_row(3)], outcome=timeout),
+        records.acknowledgement(4, label="billing:booked", correlation_id="c-3", received_at=later + 1),
+        records.dead_letter(5),
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(path=str(tmp_path_factory.mktemp("lake")))
+    tables.create(spark, lake)
+    ArchiveFold(lake).write(records.frame(spark, values()), 0, "query")
+    return lake
+
+
+def naive(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """Return rows as tuples with times in UTC, as engines give them in one way or another."""
+    return [
+        tuple(cell.astimezone(timezone.utc) if isinstance(cell, datetime) else cell for cell in row) for row in rows
+    ]
+
+
+def ask_duckdb(lake: Lake, name: str, *parameters: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
+        for table in TABLES:
+            connection.register(table, deltalake.DeltaTable(lake.table(table)).to_pyarrow_table())
+        return naive(connection.execute(questions.sql(name), parameters).fetchall())
+
+
+HOUR = AT.replace(minute=0, second=0)
+ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "slowest_labels": [("billing:booked", 2, 210.0, 381.0, 400), ("twin-persisted", 3, 20.0, 20.0, 20)],
+    "missing_labels": [("billing", "billing:booked", 3, 1, 1 / 3)],
+    "timeouts_by_hour": [(HOUR, 2, 0, 0.0), (HOUR + timedelta(hours=1), 1, 1, 1.0)],
+    "outcomes_by_status": [
+        (200, "acknowledgements", 2, 220.0, 391.0, 410),
+        (424, "timeout", 1, 5000.0, 5000.0, 5000),
+    ],
+    "unused_acknowledgements": [
+        ("late", "billing:booked", 1, 1, AT + timedelta(hours=1, milliseconds=1)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_question_has_the_same_answer_in_spark_and_in_duckdb(spark: SparkSession, filled: Lake, name: str) -> None:
+    ask: Callable[..., Any] = getattr(questions, name)
+    assert naive(ask(spark, filled).collect()) == ANSWERS[name]
+    assert ask_duckdb(filled, name) == ANSWERS[name]
+
+
+def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: SparkSession, filled: Lake) -> None:
+    told = naive(questions.story(spark, filled, "c-3").collect())
+    step = timedelta(milliseconds=1)
+    signal = "twin commands modify /features/water/properties/level"
+    assert told == [
+        (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3)),
+        (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0"),
+        (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3)),
+        (AT + timedelta(hours=1) + step, 2, "acknowledgement", "billing:booked", 204, "late", None, "acks-0-4-0"),
+    ]
+    assert ask_duckdb(filled, "story", *["c-3"] * 4) == told
+
+
+def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:
+    assert questions.story(spark, filled, "' OR '1' = '1").collect() == []
+
+
+def test_every_question_has_a_function() -> None:
+    assert all(callable(getattr(questions, name)) for name in questions.QUESTIONS)

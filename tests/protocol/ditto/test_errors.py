@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto.errors import DittoError
+from tests.prose import each, prose
+
+
+def test_the_json_has_its_fields_in_order_of_ditto() -> None:
+    error = DittoError(400, "code", "message", "description", "https://example.org", invalidHeaderKey="timeout")
+    assert list(error.to_dict()) == ["status", "error", "message", "description", "href", "invalidHeaderKey"]
+
+
+def test_absent_texts_are_left_out_of_the_json() -> None:
+    assert DittoError(409, "code", "message").to_dict() == {"status": 409, "error": "code", "message": "message"}
+
+
+def test_the_message_is_the_text_of_the_exception() -> None:
+    assert str(errors.label_invalid("ab")) == "Acknowledgement label <ab> is invalid."
+
+
+@pytest.mark.parametrize(("milliseconds", "text"), [(0, "0ms"), (999, "999ms"), (60_000, "60,000ms")])
+def test_milliseconds_are_grouped_by_thousands(milliseconds: int, text: str) -> None:
+    assert errors.grouped(milliseconds) == text
+
+
+def test_a_note_follows_the_description_of_a_command_timeout() -> None:
+    assert errors.command_timeout(60_000).description == "Try increasing the command timeout."
+    assert errors.command_timeout(60_000, "Why.").description == "Try increasing the command timeout. Why."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.label_invalid("x" * 5_000),
+        errors.request_parsing_failed("x" * 5_000),
+        errors.unknown_topic_path("x" * 5_000, "y" * 5_000),
+        errors.json_type_invalid("x" * 5_000, "/status", "Integer"),
+        errors.json_format_invalid("x" * 5_000),
+        errors.timeout_invalid("x" * 5_000),
+        errors.header_type_invalid("timeout", "x" * 5_000, "duration"),
+        errors.thing_not_found("x" * 5_000),
+    ],
+    ids=lambda error: error.error,
+)
+def test_a_message_repeats_only_the_beginning_of_a_long_text(error: DittoError) -> None:
+    assert sum(len(value) for value in error.to_dict().values() if isinstance(value, str)) < 2_500
+    assert "x" * 500 in error.message
+    assert "…" in error.message
+
+
+@each("labels", "request-parse-error-json")
+def test_prose_request_parsing_failed(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert errors.request_parsing_failed(given_["exceptionFor"], given_["cause"]).to_dict() == expect["json"]
+
+
+@pytest.mark.parametrize(
+    ("file", "identity", "error"),
+    [
+        ("labels", "ws-ack-no-correlation-id", errors.correlation_id_missing()),
+        ("labels", "ws-ack-not-declared", errors.label_not_declared("ack2")),
+        ("labels", "conn-ack-not-declared-2", errors.label_not_declared("my-connection:not-declared")),
+        ("aggregation", "forwarder-no-correlation-id", errors.correlation_id_missing()),
+        ("aggregation", "actor-returnErrorResponseForTwin", errors.command_timeout(1)),
+        ("aggregation", "actor-returnErrorResponseForLive", errors.command_timeout(1)),
+    ],
+)
+def test_prose_error(file: str, identity: str, error: DittoError) -> None:
+    assert error.to_dict().items() >= prose(file)[identity]["expect"]["error"].items()
+
+
+@each("labels", "declare-localConflict")
+def test_prose_label_not_unique(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_
+    assert [result["error"] for result in expect["results"][1:]] == [errors.label_not_unique().to_dict()] * 3

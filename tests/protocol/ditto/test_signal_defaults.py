@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.signal_defaults import (
+    SMART_MAXIMUM_MS,
+    Effect,
+    check_combination,
+    default_headers,
+    effect,
+    signal_kind,
+    timeout_milliseconds,
+    waits_for_acks,
+)
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
+from tests.outcomes import refusal
+from tests.prose import each, prose
+
+KINDS = ["twin", "live", "message", "liveQuery", "twinQuery", "smartQuery", "other", "otherQuery"]
+ACKABLE = ["twin", "live", "message"]
+LABELS = st.lists(st.sampled_from(["twin-persisted", "live-response", "search-persisted", "foo-ack", "bar-ack"]))
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "requested-acks": LABELS,
+        "response-required": st.booleans(),
+        "timeout": st.sampled_from(["0", "0s", "-0ms", "10s", "2h"]),
+        "foo": st.just("bar"),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("topic", "headers", "kind"),
+    [
+        ("ns/name/things/twin/commands/modify", {}, "twin"),
+        ("ns/name/things/twin/commands/create", {}, "twin"),
+        ("ns/name/things/twin/commands/migrate", {}, "twin"),
+        ("ns/name/things/twin/commands/modify", {"channel": "live"}, "live"),
+        ("ns/name/things/twin/commands/modify", {"channel": "LIVE"}, "twin"),
+        ("ns/name/things/twin/commands/modify", {"live-channel-condition": "eq(x,1)"}, "twin"),
+        ("ns/name/things/live/commands/delete", {}, "live"),
+        ("ns/name/things/live/commands/retrieve", {}, "liveQuery"),
+        ("ns/name/things/twin/commands/retrieve", {}, "twinQuery"),
+        ("ns/name/things/twin/commands/retrieve", {"live-channel-condition": "eq(x,1)"}, "smartQuery"),
+        ("ns/name/things/live/messages/ask", {}, "message"),
+        ("ns/name/things/live/messages", {}, None),
+        ("ns/name/policies/commands/modify", {}, "other"),
+        ("ns/name/policies/commands/retrieve", {}, "otherQuery"),
+        ("ns/name/things/twin/search/subscribe", {}, "other"),
+        ("ns/name/things/twin/search/next", {}, None),
+        ("ns/name/things/twin/streaming/subscribeForPersistedEvents", {}, "other"),
+        ("ns/name/things/twin/streaming/complete", {}, None),
+        ("ns/name/things/none/commands/modify", {}, None),
+        ("_/id/connections/commands/modify", {}, None),
+        ("ns/name/things/twin/commands/modified", {}, None),
+        ("ns/name/things/twin/events/modified", {}, None),
+        ("ns/name/things/twin/acks/foo", {}, None),
+        ("ns/name/things/twin/errors", {}, None),
+        ("ns/name/policies/announcements/x", {}, None),
+    ],
+)
+def test_the_kind_of_a_signal_follows_from_its_topic_and_headers(
+    topic: str, headers: dict[str, Any], kind: str | None
+) -> None:
+    assert signal_kind(TopicPath.parse(topic), headers) == kind
+
+
+@given(st.sampled_from([*ACKABLE, "other"]), HEADERS)
+def test_defaults_are_idempotent_but_for_live_labels_that_were_filtered(kind: Any, headers: dict[str, Any]) -> None:
+    once = default_headers(kind, headers)
+    twice = default_headers(kind, once)
+    if kind in {"live", "message"} and once.get("requested-acks") and once["response-required"]:
+        # filtering throws the added label away; a second run adds it for good
+        assert twice["requested-acks"] in (once["requested-acks"], [*once["requested-acks"], "live-response"])
+    elif kind in {"live", "message"} and not once["response-required"]:
+        assert twice["requested-acks"] == [x for x in once["requested-acks"] if x != "live-response"]
+    else:
+        assert twice == once
+
+
+@given(st.sampled_from(ACKABLE), HEADERS)
+def test_defaults_complete_the_two_headers_and_touch_nothing_else(kind: Any, headers: dict[str, Any]) -> None:
+    before = {name: list(value) if isinstance(value, list) else value for name, value in headers.items()}
+    effective = default_headers(kind, headers)
+    assert headers == before
+    assert isinstance(effective["requested-acks"], list)
+    assert isinstance(effective["response-required"], bool)
+    assert {name for name in effective if effective[name] != headers.get(name)} <= {
+        "requested-acks",
+        "response-required",
+    }
+
+
+@given(st.sampled_from(KINDS), HEADERS)
+def test_every_combination_has_an_effect_on_every_api(kind: Any, headers: dict[str, Any]) -> None:
+    for api in ("HTTP", "WebSocket", "Connectivity"):
+        found = effect(api, kind, headers)
+        assert (found.error is not None) == (found.reply == "error") == (found.content is None)
+        assert (found.settlement is None) == (api != "Connectivity")
+        if found.error is not None:
+            assert found.error.status == 400
+
+
+@given(st.sampled_from(KINDS), HEADERS.filter(lambda headers: not (headers.keys() & {"timeout", "response-required"})))
+def test_defaults_alone_never_make_an_error(kind: Any, headers: dict[str, Any]) -> None:
+    assert prose("header_defaults")["doc-never-error"]["expect"] == {"holds": True}
+    check_combination("WebSocket", kind, default_headers(kind, headers))
+
+
+def test_prose_doc_independent_of_each_other() -> None:
+    assert prose("header_defaults")["doc-independent"]["expect"] == {"holds": True}
+    # an empty list by default does not switch the response off, nor the other way round
+    assert default_headers("twin", {"response-required": False})["requested-acks"] == []
+    assert default_headers("twin", {"requested-acks": []})["response-required"] is True
+
+
+# what an outcome in words is in terms of an effect: reply, content, settlement
+OUTCOMES: dict[str, tuple[str, str | None, str | None]] = {
+    "202 immediately": ("202-without-body", "none-on-success", None),
+    "202 after requested acks": ("202-without-body", "none-on-success", None),
+    "400": ("error", None, None),
+    "response": ("full", "plain-response", None),
+    "aggregated response and acks": ("full", "aggregate-or-single-response", None),
+    "no response": ("none", "none", None),
+    "error (zero timeout)": ("error", None, None),
+    "error (acks without response)": ("error", None, None),
+    "error published; settled negatively": ("error", None, "reject-without-redelivery"),
+    "nothing published; settled immediately": ("none", "none", "immediately"),
+    "nothing published; settled after acks": ("none", "none", "after-acks"),
+    "response published; settled immediately": ("published-at-reply-target", "plain-response", "immediately"),
+    "aggregate published; settled after acks": (
+        "published-at-reply-target",
+        "aggregate-or-single-response",
+        "after-acks",
+    ),
+}
+
+
+@each("header_defaults", "doc-HTTP", "doc-WebSocket", "doc-Connectivity")
+def test_prose_outcome_of_a_combination(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    headers = {
+        "response-required": given_["response-required"],
+        "requested-acks": ["foo-ack"] if given_["requested-acks"] == "non-empty" else [],
+        "timeout": "0s" if given_["timeout"] == "zero" else "10s",
+    }
+    found = effect(given_["api"], "twin", headers)
+    assert (found.error is not None) is expect["clientError"]
+    assert (found.reply, found.content, found.settlement) == OUTCOMES[expect["outcome"]]
+    if found.error is None:
+        assert found.waits_for_acks is (given_["requested-acks"] == "non-empty")
+
+
+@each("header_defaults", "doc-default-rr-B")
+def test_prose_default_of_response_required(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_
+    assert default_headers("twin", {})["response-required"] is expect["allUnset"]
+    assert default_headers("twin", {"timeout": "0"})["response-required"] is False
+
+
+@each("header_defaults", "doc-default-acks-")
+def test_prose_default_of_requested_acks(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert default_headers(given_["channel"], {})["requested-acks"] == expect["allUnset"]
+
+
+@each("header_defaults", "doc-default-timeout")
+def test_prose_default_timeout(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_
+    assert effect("HTTP", "twin", {}).headers["timeout"] == expect["allUnset"]
+    assert effect("WebSocket", "twin", {}).headers["timeout"] == "65s"
+
+
+def _answer(found: Effect, downstream: int) -> int | None:
+    """The status the requester gets of what comes from downstream."""
+    if found.error is not None:
+        return found.error.status
+    if found.reply == "none":
+        return None
+    if found.reply == "202-without-body" and downstream == 204:
+        return 202
+    return downstream
+
+
+@each("header_defaults", "interaction-")
+def test_prose_interaction(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    found = effect(given_["api"], given_["signal"], given_["headers"])
+    downstream = 404 if given_["downstream"].startswith("404") else 204
+    assert _answer(found, downstream) == expect.get("httpStatus", expect.get("publishedStatus"))
+    if given_["api"] == "Connectivity":
+        assert expect["forwarded"] is (found.error is None)
+        settled = {"immediately": "settle immediately", "after-acks": "after response"}
+        assert expect["settlement"].startswith(settled.get(str(found.settlement), "reject-without-redelivery"))
+        assert f"setCount({int(bool(found.waits_for_acks))})" in expect["collector"]
+
+
+@each("header_defaults", "http-", but=("http-ensure", "http-fireAndForget-noReply"))
+def test_prose_http_forwards_with_defaults(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    found = effect("HTTP", given_["signal"], given_["headers"])
+    assert found.headers.items() >= expect.get("forwarded", {}).items()
+    if "404" in given_["downstream"]:
+        assert _answer(found, 404) == expect["httpStatus"]
+    else:
+        assert (_answer(found, 204) == 202) is (expect["httpStatus"] == 202)
+
+
+@each("header_defaults", "http-ensureResponseRequiredStaysFalse", "headers-isResponseRequired")
+def test_prose_response_required(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    (expected,) = expect.values()
+    assert default_headers("twin", given_["headers"])["response-required"] is expected
+
+
+@each("header_defaults", "aggregator-start-")
+def test_prose_acks_are_awaited(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    kind = {"policyModify": "other"}.get(given_["signal"], given_["signal"])
+    assert waits_for_acks(kind, given_["effective"]["requested-acks"]) is expect["startsAggregator"]
+
+
+@each("header_defaults", "timeout-", but=("timeout-claim",))
+def test_prose_timeout(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    kind = given_.get("signal", "twin")
+    if "error" in expect:
+        error = refusal(timeout_milliseconds, given_["api"], kind, given_["headers"])
+        assert error.to_dict().items() >= expect["error"].items()
+    else:
+        assert timeout_milliseconds(given_["api"], kind, given_["headers"]) == expect["effectiveTimeoutMillis"]
+
+
+@each("header_validation", "http-bound-", "http-message-bound-", "http-claim-bound-")
+def test_prose_bound_of_http(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    timeout = given_["timeout"] if "timeout" in given_ else f"{given_['timeoutMillis']}ms"
+    kind: Any = "message" if "message" in given_["api"] else "twin"
+    maximum = 600_000 if "claim" in given_["api"] else 60_000
+    if "error" in expect:
+        error = refusal(lambda: timeout_milliseconds("HTTP", kind, {"timeout": timeout}, maximum=maximum))
+        assert error.to_dict() == expect["error"]
+    else:
+        expected = min(Duration.parse(timeout).milliseconds, maximum)
+        assert timeout_milliseconds("HTTP", kind, {"timeout": timeout}, maximum=maximum) == expected
+
+
+@each("header_validation", "bound-")
+def test_prose_cap_without_error(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    found = effect(given_["api"], "twin", {"timeout": given_["timeout"]})
+    assert found.error is None
+    assert found.headers["timeout"] == expect["effectiveTimeout"]
+
+
+def test_a_smart_query_waits_ten_seconds_longer_and_at_most_a_day() -> None:
+    assert timeout_milliseconds("Connectivity", "smartQuery", {}) == 70_000
+    assert timeout_milliseconds("HTTP", "smartQuery", {"timeout": "10s"}) == 20_000
+    assert timeout_milliseconds("WebSocket", "smartQuery", {"timeout": "100y"}) == SMART_MAXIMUM_MS + 10_000
+    with pytest.raises(DittoError, match="61,000ms"):
+        timeout_milliseconds("HTTP", "smartQuery", {"timeout": "61s"})
+
+
+@each("header_validation", "rule-live-", "rule-twin-")
+def test_prose_labels_are_removed_before_the_check(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    effective = default_headers(given_["signal"], given_["headers"])
+    for api in ("HTTP", "WebSocket", "Connectivity"):
+        check_combination(api, given_["signal"], effective)
+    assert effective.items() >= expect["effective"].items()
+
+
+@each("header_validation", "rule-http-")
+def test_prose_a_query_needs_a_response(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert given_["headers"] == {"response-required": "false"}
+    assert refusal(default_headers, "twinQuery", {"response-required": False}).to_dict() == expect["error"]
+
+
+@each("header_validation", "rule-query-rr-true")
+def test_prose_a_query_with_a_response(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert expect == {"ok": True}
+    for kind in ("twinQuery", "liveQuery", "smartQuery", "otherQuery"):
+        check_combination("HTTP", kind, default_headers(kind, given_["headers"]))  # type: ignore[arg-type]

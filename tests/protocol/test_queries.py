@@ -1,0 +1,199 @@
+""""""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, RefusedError, error_name, refused
+from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, CommandAck, decode_ack, encode_ack, unsupported
+from ackstream.protocol.queries import (
+    BEGINNING,
+    BookmarkSyntaxError,
+    LogSpan,
+    Position,
+    QueryCommand,
+    bookmark,
+    completed,
+    end,
+    ends,
+    opening,
+    parse_bookmark,
+    read_range,
+    refusal,
+    span,
+    statistics,
+)
+
+A, B = Position(3, 1, 17), Position(5, 0, 2)
+END = end(9)
+
+
+def _mark(position: Position, topic: str = "orders") -> str:
+    return bookmark(position, topic)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("EPOCH", LogSpan(BEGINNING)),
+        ("MOST_RECENT", LogSpan(BEGINNING)),
+        ("NOW", LogSpan(END)),
+        (_mark(A), LogSpan(A)),
+        (_mark(end(4)), LogSpan(end(4))),
+        (f"[{_mark(A)}:{_mark(B)}]", LogSpan(Position(3, 1, 16), B)),
+        (f"({_mark(A)}:{_mark(B)})", LogSpan(A, Position(5, 0, 1))),
+        (f" [ {_mark(A)} : ] ", LogSpan(Position(3, 1, 16))),
+        (f"(EPOCH:{_mark(end(2))}]", LogSpan(BEGINNING, end(2))),
+        (f"[{_mark(A)}:NOW]", LogSpan(Position(3, 1, 16), END)),
+    ],
+)
+def test_where_a_replay_begins_and_ends(text: str, wanted: LogSpan) -> None:
+    assert span(text, "orders", END) == wanted
+    assert ends(text) == (wanted.stop is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "17", "3|1|17", _mark(A, "trades"), _mark(Position(10, 0, 0)), _mark(end(10)), "3|1|17|zzzzzzzz",
+     f"[{_mark(B)}:{_mark(A)}]", f"[{_mark(A)}:{_mark(B)}", "[:]", f"{_mark(A)}:{_mark(B)}", f"[{_mark(A, 'x')}:]"],
+)  # fmt: skip
+def test_what_is_no_bookmark_of_the_topic_is_refused(text: str) -> None:
+    with pytest.raises(BookmarkSyntaxError):
+        span(text, "orders", END)
+
+
+@given(
+    position=st.builds(Position, st.integers(0, 10**12), st.integers(0, 10**6), st.integers(0, 10**15))
+    | st.integers(0, 10**12).map(end)
+)
+def test_a_bookmark_is_read_as_it_was_written(position: Position) -> None:
+    assert parse_bookmark(_mark(position)) == position
+    assert span(_mark(position), "orders", end(10**12)) == LogSpan(position)
+
+
+def test_the_end_of_a_batch_lies_behind_all_its_messages_and_before_the_next_batch() -> None:
+    assert Position(4, 10**6, 10**15) < end(4) < Position(5, 0, 0)
+    assert end(-1) == BEGINNING < Position(0, 0, 0)
+
+
+@given(text=st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = span(text, "orders", END)
+    except BookmarkSyntaxError:
+        return
+    assert found.after <= END
+
+
+def _command(name: str = "sow", asked: str = " ".join(ACK_TYPES), **fields: object) -> QueryCommand:
+    return QueryCommand(name, "c", frozenset(asked.split()), **fields)  # type: ignore[arg-type]
+
+
+# brokers.md 1.2, column by column: received, processed, persisted, completed, stats
+MATRIX = {
+    "logon": "yy---",
+    "publish": "yyyy-",
+    "delta_publish": "yyyy-",
+    "subscribe": "yyyy-",
+    "delta_subscribe": "yyyyy",
+    "sow": "yy-yy",
+    "sow_and_subscribe": "yy-yy",
+    "sow_and_delta_subscribe": "yy-yy",
+    "sow_delete": "yyyyy",
+    "unsubscribe": "yy---",
+    "flush": "yyyy-",
+    "heartbeat": "yy---",
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_the_matrix_is_that_of_the_command_reference(name: str) -> None:
+    found = "".join("-" if unsupported(name, [ack_type]) else "y" for ack_type in ACK_TYPES)
+    assert found == MATRIX[name]
+
+
+def test_a_type_that_a_command_cannot_answer_fails_processed_whether_or_not_that_was_asked_for() -> None:
+    command = _command(asked="persisted")
+    reason = refusal(command)
+    assert opening(command, reason) == [
+        CommandAck(ack_type="processed", status="failure", cid="c", reason="not supported")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"filter": "/x =="}, "bad filter"),
+        ({"filter": "/x == 1"}, None),
+        ({"bookmark": "EPOCH"}, None),
+        ({"bookmark": 17}, None),
+        ({"bookmark": "17"}, None),
+        ({"bookmark": "yesterday"}, "invalid bookmark"),
+    ],
+)
+def test_a_command_that_cannot_be_understood_is_refused(fields: dict[str, object], reason: str | None) -> None:
+    assert refusal(_command("subscribe", "processed", **fields)) == reason
+
+
+def test_what_fails_at_storing_was_processed_all_right() -> None:
+    processed = opening(_command("publish", "received processed"), "duplicate")
+    assert [(ack.ack_type, ack.status) for ack in processed] == [("received", "success"), ("processed", "success")]
+
+
+def test_deleting_is_completed_with_a_filter_only() -> None:
+    assert completed(_command("sow_delete")) == []
+    assert completed(_command("sow_delete", filter="/x"))[0].ack_type == "completed"
+
+
+@pytest.mark.parametrize(("top_n", "returned"), [(None, 120), (50, 50), (0, 0), (500, 120)])
+def test_a_query_counts_what_it_returns(top_n: int | None, returned: int) -> None:
+    (ack,) = statistics(_command(top_n=top_n), 1000, 120)
+    assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 120, returned, None)
+
+
+def test_a_delete_counts_what_it_deletes() -> None:
+    (ack,) = statistics(_command("sow_delete"), 1000, 30)
+    assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 30, None, 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("[10:20]", (9, 20)), ("(10:20)", (10, 19)), ("[10:]", (9, None)), ("(0:5]", (0, 5))]
+)
+def test_ranges(text: str, read: tuple[int, int | None]) -> None:
+    assert read_range(text) == read
+
+
+@pytest.mark.parametrize("text", ["10:20", "[20:10]", "[a:b]", ""])
+def test_what_is_no_range(text: str) -> None:
+    with pytest.raises(ValueError, match="range"):
+        read_range(text)
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "kind"),
+    [
+        ("bad filter", "BadFilter", BadFilterError),
+        ("NO_SUBSCRIPTION_MATCH", "NoSubscriptionMatch", NoSubscriptionMatchError),
+        ("sow store failed", "SowStoreFailed", RefusedError),
+    ],
+)
+def test_reasons_are_typed_errors(reason: str, name: str, kind: type[RefusedError]) -> None:
+    assert error_name(reason) == name
+    error = refused(reason)
+    assert type(error) is kind
+    assert error.reason == reason
+
+
+def test_an_ack_on_the_wire() -> None:
+    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5, effective_conflation_ms=1000)
+    text = b'{"c":"ack","a":"persisted","client":"p1","first":1,"s":5,"effective_conflation_ms":1000}'
+    assert encode_ack(ack) == text
+    assert decode_ack(text) == ack
+
+
+def test_the_id_of_an_ack_follows_from_what_it_says() -> None:
+    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5)
+    assert ack.identified() == ack.identified()
+    assert ack.identified().ack_id != CommandAck(ack_type="persisted", client="p2", first=1, seq=5).identified().ack_id

@@ -1,0 +1,123 @@
+"""``[[connections]]``: what is taken, and a sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.errors import SettingsError
+from ackstream.settings import load
+from ackstream.settings.connections import KafkaConnection, MqttConnection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE: dict[str, Any] = {"addresses": ["in"]}
+EVENTS = "_/_/things/twin/events"
+TARGET: dict[str, Any] = {"address": "out", "topics": [EVENTS]}
+
+
+def read(*connections: dict[str, Any]) -> Any:
+    return load(environment={"ACKSTREAM_CONNECTIONS": json.dumps(connections)}).connections
+
+
+def connection(**parts: Any) -> dict[str, Any]:
+    return {"id": "plant", "type": "kafka", **parts}
+
+
+def test_connections_stand_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ackstream.toml"
+    path.write_text(
+        """
+        [[connections]]
+        id = "plant"
+        type = "kafka"
+        bootstrap = "elsewhere:9092"
+        [[connections.sources]]
+        addresses = ["telemetry"]
+        qos = 1
+        acknowledgement_requests = { includes = ["plant:stored"], filter = "fn:filter(header:qos,'ne','0')" }
+        payload_mapping = ["ditto", { topic = "org.acme/{{ header:device }}/things/twin/commands/modify" }]
+        [connections.sources.reply_target]
+        address = "answers/{{ header:device }}"
+        [[connections.targets]]
+        address = "events#1"
+        topics = ["_/_/things/twin/events"]
+        issued_ack = "plant:delivered"
+        [[connections]]
+        id = "field"
+        type = "mqtt"
+        password = "secret"
+        """,
+        "utf-8",
+    )
+    plant, field = load(path, {}).connections
+    assert isinstance(plant, KafkaConnection)
+    assert plant.sources[0].reply_target is not None
+    assert plant.sources[0].reply_target.expected == ("response", "error")
+    assert plant.labels.to_declare == ("plant:delivered",)
+    assert isinstance(field, MqttConnection)
+    assert "secret" not in repr(field)
+
+
+def test_the_environment_gives_all_of_them_as_json() -> None:
+    assert read(connection(sources=[SOURCE]))[0].sources[0].qos == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"sources": [SOURCE | {"qso": 1}]}, ["connections.0.sources.0.qso", "qos"]),
+        ({"sourcs": []}, ["connections.0.sourcs", "sources"]),
+        ({"type": "amqp", "x": "geheim"}, ["connections.0", "kafka", "mqtt"]),
+        ({"sources": [{"addresses": []}]}, ["connections.0.sources.0.addresses", "ACKSTREAM_CONNECTIONS."]),
+        ({"sources": [SOURCE | {"declared_acks": ["other:ack"]}]}, ["other:ack", "<id>:"]),
+        ({"sources": [SOURCE | {"declared_acks": ["x"]}]}, ["declared_acks", "<x>"]),
+        ({"targets": [TARGET | {"issued_ack": "plant:a"}] * 2}, ["one target"]),
+        ({"targets": [TARGET | {"topics": ["_/_/things/twin/event"]}]}, ["topics.0", "_/_/things/twin/events"]),
+        ({"targets": [TARGET | {"topics": [f"{EVENTS}?filters=x"]}]}, ["'filters'", "namespaces, filter"]),
+        ({"targets": [TARGET | {"topics": [f"{EVENTS}?filter=eq(x"]}]}, ["topics.0", "eq(x"]),
+        ({"targets": [TARGET | {"address": "a b"}]}, ["targets.0.address", "a b"]),
+        ({"targets": [TARGET | {"address": "a#x"}]}, ["a#x", "partition"]),
+        ({"targets": [TARGET | {"address": "{{ thing:colour }}"}]}, ["thing:colour", "thing:name"]),
+        (
+            {"sources": [SOURCE | {"acknowledgement_requests": {"filter": "fn:fliter('a')"}}]},
+            ["fn:fliter", "fn:filter"],
+        ),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence_that_names_it(parts: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(connection(**parts))
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("identity", "qos", "accepted"),
+    [
+        ("kafka-config-qos-0", 0, True),
+        ("kafka-config-qos-1", 1, True),
+        ("kafka-config-qos-2", 2, False),
+        ("kafka-config-qos--1", -1, False),
+    ],
+)
+def test_prose_quality_of_service(identity: str, qos: int, accepted: bool) -> None:  # noqa: FBT001 - a case
+    assert identity.endswith(str(qos))
+    given_ = connection(sources=[SOURCE | {"qos": qos}])
+    if accepted:
+        assert read(given_)[0].sources[0].qos == qos
+    else:
+        with pytest.raises(SettingsError, match=r"sources\.0\.qos"):
+            read(given_)
+
+
+def test_prose_kafka_config_qos_none_is_at_most_once() -> None:
+    assert read(connection(sources=[SOURCE]))[0].sources[0].qos == 0
+
+
+def test_two_connections_have_different_ids() -> None:
+    with pytest.raises(SettingsError, match="two connections have the id 'plant'"):
+        read(connection(), connection())
