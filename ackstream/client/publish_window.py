@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from ackstream.errors import AckstreamError
-from ackstream.jobs.persist.conflation import DUPLICATE
+from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +150,7 @@ def notified(messages: list[int], mode: AckMode) -> list[int]:
 # last number it has, and the rest is sent again in order.
 
 
-TOLD_IN_ANY_CASE = frozenset({DUPLICATE, "not entitled"})
+TOLD_IN_ANY_CASE = frozenset({DUPLICATE, NOT_ENTITLED})
 """Reasons that go to the failed-write handler whatever the status says."""
 
 

@@ -12,9 +12,8 @@ import msgspec
 from ackstream.client.errors import refused
 from ackstream.client.publish_window import PublishStore, SequenceError
 from ackstream.client.receipts import FailedMessage, FlushTimeout, PublishStatistics, Receipt, Stage, WouldBlockError
-from ackstream.jobs.persist.conflation import DUPLICATE
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import DUPLICATE, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,20 @@ from ackstream.protocol.json import decoded
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
+"""Reasons in acks of a publish that the client treats specially."""
+
+MAX_NUMBER = 2**63 - 1
+_MAX_DIGITS = len(str(MAX_NUMBER))
+
+
+def read_number(text: str | None) -> int | None:
+    """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits."""
+    if text is None or not text.isdecimal() or len(text) > _MAX_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= MAX_NUMBER else None
+
 
 class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
     """Messages ``first`` to ``last`` of a client are decided: in the table ``messages``, but for runs in ``refused``.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.persist.columns import number
 from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
     headers = dict(record.headers)
     command = headers.get("command")
     client = (headers.get("client") or b"").decode("utf-8", "replace")
-    seq = number((headers.get("seq") or b"").decode("utf-8", "replace"))
+    seq = read_number((headers.get("seq") or b"").decode("utf-8", "replace"))
     if command not in (None, b"publish") or not client or seq is None:
         return None
     topic = headers.get("topic")

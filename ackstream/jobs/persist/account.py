@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.persist.admission import Verdict, judge
-from ackstream.jobs.persist.columns import DAY_MS, milliseconds, number
+from ackstream.jobs.persist.columns import DAY_MS, milliseconds
 from ackstream.jobs.persist.conflation import Conflation
 from ackstream.protocol import queries
 from ackstream.protocol.intervals import Interval, Intervals
-from ackstream.protocol.messages import CommandAck, StoredRange
+from ackstream.protocol.messages import CommandAck, StoredRange, read_number
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Account:
             )
 
     def _publish(self, fact: Fact, asked: frozenset[str]) -> None:
-        seq = number(fact.seq)
+        seq = read_number(fact.seq)
         if seq is None:
             self._refuse(fact, NO_NUMBER)
             return
@@ -201,7 +201,7 @@ class Account:
     def _judge(self, fact: Fact) -> Verdict:
         self._count_day(fact.timestamp)
         # the newest record of the batch tells the time, so that a batch that runs again decides alike
-        ttl = number(fact.ttl)
+        ttl = read_number(fact.ttl)
         expired = ttl is not None and fact.timestamp + ttl < self._newest
         return judge(
             self._rules,
@@ -226,7 +226,7 @@ class Account:
         A client that goes on higher is told of the gap, and may refuse to go on: only its next message makes the jump.
         """
         self._tell()
-        first = number(fact.first)
+        first = read_number(fact.first)
         if first is None:
             first = self._conflation.watermark + 1
         self._ledger.begins = first

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-NOT_ENTITLED = "not entitled"
+from ackstream.protocol.messages import NOT_ENTITLED
+
 INVALID_TOPIC = "invalid topic"
 TOO_LARGE = "message too large"
 EXPIRED = "message expired"

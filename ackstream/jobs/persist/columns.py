@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ackstream.protocol.messages import read_number
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 DAY_MS = 86_400_000
-MAX_NUMBER = 2**63 - 1
-_MAX_DIGITS = len(str(MAX_NUMBER))
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
@@ -56,15 +56,7 @@ class MessageRun(NamedTuple):
 
 def milliseconds(text: str | None) -> int | None:
     """Read a duration in milliseconds, with or without its unit."""
-    return number((text or "").removesuffix("ms"))
-
-
-def number(text: str | None) -> int | None:
-    """Read a whole number; ``None`` where it is none, or beyond 64 bits."""
-    if text is None or not text.isdecimal() or len(text) > _MAX_DIGITS:
-        return None
-    found = int(text)
-    return found if found <= MAX_NUMBER else None
+    return read_number((text or "").removesuffix("ms"))
 
 
 # -- The facts of a batch in columns, and the runs in them: most messages are like the one before, one number on.

@@ -10,11 +10,11 @@ from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.messages import DUPLICATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DUPLICATE = "duplicate"
 OUTCOME_UNKNOWN = "outcome unknown"
 """A number that came again was decided so long ago that nobody knows whether it was refused: no success."""
 

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.account import Fold, Ledger, fold, waits
 from ackstream.jobs.persist.admission import Entitlement, Rules
-from ackstream.jobs.persist.columns import MAX_NUMBER, Columns
+from ackstream.jobs.persist.columns import Columns
 from ackstream.jobs.persist.release import Release
 from ackstream.jobs.persist.rows import header_table, message_rows, with_headers
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHER_TABLES, PUBLISHERS
 from ackstream.protocol import messages as protocol_messages
-from ackstream.protocol.messages import encode_ack
+from ackstream.protocol.messages import MAX_NUMBER, encode_ack
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import source
 

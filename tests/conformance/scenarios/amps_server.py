@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ackstream.client.bookmarks import Replay
-from ackstream.jobs.persist.conflation import DUPLICATE
 from ackstream.jobs.persist.replication import AgeRule, AgeRules, Replication
 from ackstream.protocol import queries
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import DUPLICATE, CommandAck
 from tests.conformance.models.connection import Connection, Terms
 from tests.conformance.scenarios.observations import Stream
 
