@@ -10,9 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import DittoError, grouped, timeout_invalid
-
-__all__ = ["LONG_MAX", "Duration", "grouped"]
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -119,3 +117,8 @@ def _parse(text: str) -> Duration:
 
 def _unreadable(text: str) -> DittoError:
     return timeout_invalid(f'For input string: "{text}"')
+
+
+def timeout_invalid(message: str) -> DittoError:
+    """Refuse the text of a timeout header."""
+    return DittoError(BAD_REQUEST, "timeout.invalid", shown(message), "Please choose a valid timeout.")

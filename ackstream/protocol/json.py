@@ -1,4 +1,4 @@
-"""Reading JSON records: what may be wrong with the bytes has one list, and the sentence about it one form."""
+"""Decoding of JSON records: the errors a decoder may raise, the sentence about them, and the limit of nesting."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for bytes that are no JSON of the wanted shape, or nested too deep."""
+"""Raised by a decoder for bytes that are not JSON, not of the expected shape, or nested too deeply."""
+
+MAX_DEPTH = 200
+"""Levels of nested objects and arrays allowed; far below the recursion limit of later readers."""
 
 
 def decoded(decoder: msgspec.json.Decoder[T], value: bytes | None, what: str, error: Callable[[str], Exception]) -> T:
-    """Return what a decoder reads.
+    """Decode a record.
 
-    :param what: completes "This is no record of …"
-    :raises Exception: the given error, where the value cannot be read
+    :param what: completes the sentence "This is no record of …"
+    :raises Exception: ``error`` with that sentence, if the value cannot be decoded
     """
     try:
         return decoder.decode(value or b"")

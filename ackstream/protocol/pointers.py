@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from ackstream.protocol.ditto.envelopes import MAX_DEPTH
-from ackstream.protocol.ditto.thing_errors import pointer_too_deep
-from ackstream.protocol.rql.parser import json_pointer_invalid
+from ackstream.protocol.errors import BAD_REQUEST, DittoError
+from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,3 +68,23 @@ def remove(value: Any, keys: Sequence[str]) -> Any:
     if rest:
         return {**value, key: remove(value[key], rest)}
     return {name: entry for name, entry in value.items() if name != key}
+
+
+def json_pointer_invalid(pointer: str) -> DittoError:
+    """Refuse a path with an empty segment in it."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.pointer.invalid",
+        f"The JSON pointer <{pointer}> is invalid!",
+        "Consecutive slashes in JSON pointers are not supported.",
+    )
+
+
+def pointer_too_deep(levels: int) -> DittoError:
+    """Refuse a pointer with more levels than a thing may have."""
+    return DittoError(
+        BAD_REQUEST,
+        "json.pointer.invalid",
+        f"The JSON pointer has more than {levels} levels!",
+        "Check if the path is correct.",
+    )

@@ -12,7 +12,8 @@ REPLY_ID = "reply-id"
 REPLY_TO = "reply-to"
 STATUS = "status"
 COMPLETED_BY = "completed-by"
-_SPRING_CORRELATION_ID = "kafka_correlationid"
+SPRING_CORRELATION_ID = "kafka_correlationid"
+SPRING_REPLY_TOPIC = "kafka_replytopic"
 
 
 def correlation_id(
@@ -30,7 +31,7 @@ def correlation_id(
     in_json = header(headers, CORRELATION_ID)
     if in_json not in (None, ""):
         return str(in_json)
-    spring = named.get(_SPRING_CORRELATION_ID)
+    spring = named.get(SPRING_CORRELATION_ID)
     if spring is not None:
         return _text_or_hexadecimal(spring)
     return "-".join(map(str, coordinates))

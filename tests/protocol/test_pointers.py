@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from ackstream.protocol import pointers
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 keys = st.lists(st.text(min_size=1, max_size=4), max_size=4).map(tuple)
 

@@ -20,7 +20,6 @@ from ackstream.protocol.queries import (
     ends,
     opening,
     parse_bookmark,
-    read_range,
     refusal,
     span,
     statistics,
@@ -122,21 +121,6 @@ def test_a_type_that_a_command_cannot_answer_fails_processed_whether_or_not_that
     ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"filter": "/x =="}, "bad filter"),
-        ({"filter": "/x == 1"}, None),
-        ({"bookmark": "EPOCH"}, None),
-        ({"bookmark": 17}, None),
-        ({"bookmark": "17"}, None),
-        ({"bookmark": "yesterday"}, "invalid bookmark"),
-    ],
-)
-def test_a_command_that_cannot_be_understood_is_refused(fields: dict[str, object], reason: str | None) -> None:
-    assert refusal(_command("subscribe", "processed", **fields)) == reason
-
-
 def test_what_fails_at_storing_was_processed_all_right() -> None:
     processed = opening(_command("publish", "received processed"), "duplicate")
     assert [(ack.ack_type, ack.status) for ack in processed] == [("received", "success"), ("processed", "success")]
@@ -156,19 +140,6 @@ def test_a_query_counts_what_it_returns(top_n: int | None, returned: int) -> Non
 def test_a_delete_counts_what_it_deletes() -> None:
     (ack,) = statistics(_command("sow_delete"), 1000, 30)
     assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 30, None, 30)
-
-
-@pytest.mark.parametrize(
-    ("text", "read"), [("[10:20]", (9, 20)), ("(10:20)", (10, 19)), ("[10:]", (9, None)), ("(0:5]", (0, 5))]
-)
-def test_ranges(text: str, read: tuple[int, int | None]) -> None:
-    assert read_range(text) == read
-
-
-@pytest.mark.parametrize("text", ["10:20", "[20:10]", "[a:b]", ""])
-def test_what_is_no_range(text: str) -> None:
-    with pytest.raises(ValueError, match="range"):
-        read_range(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol import rql
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=timezone.utc)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackstream.jobs.query.filters import FilterSyntaxError, read_filter
 from ackstream.protocol import queries
 from ackstream.protocol.messages import SUPPORTED
 from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
@@ -122,8 +123,6 @@ def _filled(request: QueryRequest, said: Mapping[str, str]) -> QueryRequest:
         request.command,
         seq=int(seq) if seq is not None else None,
         filter=said.get("filter") or None,
-        # what it means is for the log to say; that there is one changes what can be asked for
-        bookmark=queries.EPOCH if said.get("bookmark") else None,
         top_n=int(top_n) if top_n is not None else None,
     )
     return replace(
@@ -150,10 +149,22 @@ def _checked(request: QueryRequest) -> QueryRequest:
         return request.refused(AMBIGUOUS if request.keys else NOTHING_TO_DELETE)
     if request.bookmark and name != "subscribe":
         return request.refused(NOT_SUPPORTED)
-    if len(command.filter or "") > MAX_FILTER:
+    if not _is_filter(command.filter):
         return request.refused(queries.BAD_FILTER)
     reason = queries.refusal(command)
     return request if reason is None else request.refused(reason)
+
+
+def _is_filter(text: str | None) -> bool:
+    if text is None:
+        return True
+    if len(text) > MAX_FILTER:
+        return False
+    try:
+        read_filter(text)
+    except FilterSyntaxError:
+        return False
+    return True
 
 
 def _options(name: str, words: list[str]) -> tuple[frozenset[str], dict[str, int]]:

@@ -20,8 +20,6 @@ from ackstream.protocol.ditto.envelopes import (
     raw,
 )
 from ackstream.protocol.ditto.errors import (
-    REQUEST_TIMEOUT,
-    DittoError,
     ditto_label_forbidden,
     json_field_missing,
     json_format_invalid,
@@ -40,6 +38,7 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED, is_built_in, parse_label
 from ackstream.protocol.ditto.responses import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,10 +11,11 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import DittoError, label_invalid, label_not_unique, target_address_invalid
+from ackstream.protocol.ditto.errors import label_invalid, label_not_unique, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
 from ackstream.protocol.ditto.subscriptions import Stream, Subscription, subscription
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

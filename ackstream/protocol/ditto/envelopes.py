@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.errors import DittoError, json_field_missing, json_invalid, json_type_invalid
+from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.json import MAX_DEPTH, UNREADABLE
+
+if TYPE_CHECKING:
+    from ackstream.protocol.errors import DittoError
 
 JSON_CONTENT_TYPE = "application/json"
 PROTOCOL_CONTENT_TYPE = "application/vnd.eclipse.ditto+json"
 STATUS_MIN, STATUS_MAX = 100, 599
-MAX_DEPTH = 200
-"""How deep objects and arrays may nest: far from the recursion limit of whoever reads the parts later."""
 
 
 class Envelope(msgspec.Struct):

@@ -7,62 +7,19 @@ Numbers in messages are grouped by thousands (``60,000ms``).
 
 from __future__ import annotations
 
-from typing import Any
-
-BAD_REQUEST = 400
-NOT_FOUND = 404
-REQUEST_TIMEOUT = 408
-CONFLICT = 409
-UNPROCESSABLE = 422
-
-SHOWN_CHARACTERS = 1_000
-"""How much of a text from outside a message repeats; Ditto repeats all of it, whatever its length."""
+from ackstream.protocol.durations import timeout_invalid
+from ackstream.protocol.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    NOT_FOUND,
+    REQUEST_TIMEOUT,
+    UNPROCESSABLE,
+    DittoError,
+    grouped,
+    shown,
+)
 
 LABEL_HREF = "https://www.eclipse.dev/ditto/protocol-specification-topic.html#acknowledgement-criterion-actions"
-
-
-class DittoError(Exception):
-    """An error with an HTTP status, a machine-readable code and texts for people.
-
-    ``extra`` holds further JSON fields, such as ``invalidHeaderKey``.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        error: str,
-        message: str,
-        description: str | None = None,
-        href: str | None = None,
-        **extra: Any,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.error = error
-        self.message = message
-        self.description = description
-        self.href = href
-        self.extra = extra
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the error JSON in Ditto's order: status, error, message, description, href, further fields."""
-        body: dict[str, Any] = {"status": self.status, "error": self.error, "message": self.message}
-        if self.description is not None:
-            body["description"] = self.description
-        if self.href is not None:
-            body["href"] = self.href
-        return body | self.extra
-
-
-def grouped(milliseconds: int) -> str:
-    """Return milliseconds as they stand in messages: ``60,000ms``."""
-    return f"{milliseconds:,}ms"
-
-
-def shown(text: object) -> str:
-    """Return a text from outside as messages repeat it: of a long one the beginning."""
-    full = str(text)
-    return full if len(full) <= SHOWN_CHARACTERS else f"{full[:SHOWN_CHARACTERS]}…"
 
 
 # labels
@@ -154,11 +111,6 @@ def command_timeout(timeout: int, note: str | None = None) -> DittoError:
         f"The Command reached the specified timeout of {grouped(timeout)}.",
         description if note is None else f"{description} {note}",
     )
-
-
-def timeout_invalid(message: str) -> DittoError:
-    """Refuse the text of a timeout header."""
-    return DittoError(BAD_REQUEST, "timeout.invalid", shown(message), "Please choose a valid timeout.")
 
 
 def _out_of_bounds(timeout: int, maximum: int) -> str:

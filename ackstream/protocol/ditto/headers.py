@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.ditto.envelopes import MAX_DEPTH, check_storable
-from ackstream.protocol.ditto.errors import DittoError, header_invalid, header_type_invalid
+from ackstream.protocol.ditto.envelopes import check_storable
+from ackstream.protocol.ditto.errors import header_invalid, header_type_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ackstream.protocol.ditto.errors import DittoError, label_invalid, request_parsing_failed
+from ackstream.protocol.ditto.errors import label_invalid, request_parsing_failed
+from ackstream.protocol.errors import DittoError
 
 TWIN_PERSISTED = "twin-persisted"
 LIVE_RESPONSE = "live-response"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.ditto.errors import shown
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.errors import shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope

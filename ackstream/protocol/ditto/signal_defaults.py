@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ackstream.protocol.ditto.errors import (
-    DittoError,
     acks_without_response,
     command_headers_invalid,
     gateway_timeout_invalid,
@@ -22,6 +21,7 @@ from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, RE
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

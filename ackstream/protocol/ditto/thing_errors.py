@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.ditto.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, DittoError, shown, thing_not_found
+from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, DittoError, shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.things import Resource
@@ -205,16 +206,6 @@ def unknown_path(path: str) -> DittoError:
         BAD_REQUEST,
         "protocoladapter:unknown.path",
         f"The path '{shown(path)}' does not correspond to any known command, response or event.",
-        "Check if the path is correct.",
-    )
-
-
-def pointer_too_deep(levels: int) -> DittoError:
-    """Refuse a pointer with more levels than a thing may have."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.pointer.invalid",
-        f"The JSON pointer has more than {levels} levels!",
         "Check if the path is correct.",
     )
 

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import DittoError, unknown_topic_path
+from ackstream.protocol.ditto.errors import unknown_topic_path
+from ackstream.protocol.errors import DittoError
 
 GROUPS = ("things", "policies", "connections")
 CHANNELS = ("twin", "live", "none")

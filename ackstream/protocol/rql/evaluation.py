@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.pointers import json_pointer_invalid
 from ackstream.protocol.rql import values as rql_values
 from ackstream.protocol.rql.nodes import (
     And,
@@ -28,7 +29,7 @@ from ackstream.protocol.rql.nodes import (
     Value,
     leaves,
 )
-from ackstream.protocol.rql.parser import json_pointer_invalid, parse, rql_expression_invalid
+from ackstream.protocol.rql.parser import parse, rql_expression_invalid
 from ackstream.protocol.rql.values import Scalar, compare, like_value, scalars
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import math
 import re
 from typing import NoReturn, cast
 
-from ackstream.protocol.ditto.errors import BAD_REQUEST, DittoError
+from ackstream.protocol.errors import BAD_REQUEST, DittoError
 from ackstream.protocol.rql.nodes import (
     And,
     Comparison,
@@ -219,14 +219,4 @@ def rql_expression_invalid(message: str) -> DittoError:
         "rql.expression.invalid",
         message,
         "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid.",
-    )
-
-
-def json_pointer_invalid(pointer: str) -> DittoError:
-    """Refuse a path with an empty segment in it."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.pointer.invalid",
-        f"The JSON pointer <{pointer}> is invalid!",
-        "Consecutive slashes in JSON pointers are not supported.",
     )

@@ -11,8 +11,8 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

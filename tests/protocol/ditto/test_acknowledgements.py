@@ -27,9 +27,10 @@ from ackstream.protocol.ditto.acknowledgements import (
     write_acks,
 )
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
-from ackstream.protocol.ditto.errors import DittoError, target_address_invalid
+from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each, prose
 from tests.protocol.ditto.test_envelopes import ENVELOPES, JSON

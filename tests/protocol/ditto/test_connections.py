@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, resolve_label
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 

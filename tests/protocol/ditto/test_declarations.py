@@ -17,7 +17,8 @@ from ackstream.protocol.ditto.declarations import (
     check_declared,
     parse_labels,
 )
-from ackstream.protocol.ditto.errors import DittoError, label_not_unique
+from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.errors import DittoError
 from tests.prose import each
 
 SECOND = 1_000

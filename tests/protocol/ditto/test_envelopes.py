@@ -9,9 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.envelopes import MAX_DEPTH, Envelope, decode, encode, error_envelope, raw
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import MAX_DEPTH
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.durations import timeout_invalid
+from ackstream.protocol.errors import DittoError, grouped
 from tests.prose import each, prose
 
 
@@ -24,7 +25,7 @@ def test_the_message_is_the_text_of_the_exception() -> None:
 
 @pytest.mark.parametrize(("milliseconds", "text"), [(0, "0ms"), (999, "999ms"), (60_000, "60,000ms")])
 def test_milliseconds_are_grouped_by_thousands(milliseconds: int, text: str) -> None:
-    assert errors.grouped(milliseconds) == text
+    assert grouped(milliseconds) == text
 
 
 def test_a_note_follows_the_description_of_a_command_timeout() -> None:
@@ -40,7 +41,7 @@ def test_a_note_follows_the_description_of_a_command_timeout() -> None:
         errors.unknown_topic_path("x" * 5_000, "y" * 5_000),
         errors.json_type_invalid("x" * 5_000, "/status", "Integer"),
         errors.json_format_invalid("x" * 5_000),
-        errors.timeout_invalid("x" * 5_000),
+        timeout_invalid("x" * 5_000),
         errors.header_type_invalid("timeout", "x" * 5_000, "duration"),
         errors.thing_not_found("x" * 5_000),
     ],

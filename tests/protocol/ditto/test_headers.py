@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import (
     DEFINITIONS,
     external_in,
@@ -19,6 +18,7 @@ from ackstream.protocol.ditto.headers import (
     requested_acks_out,
 )
 from ackstream.protocol.ditto.signal_defaults import default_headers
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 from tests.protocol.ditto.test_envelopes import JSON

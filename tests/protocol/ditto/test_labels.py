@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.labels import (
     BUILT_IN,
     LIVE_RESPONSE,
@@ -17,6 +16,7 @@ from ackstream.protocol.ditto.labels import (
     parse_label,
     parse_request,
 )
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 from tests.protocol.ditto.test_envelopes import ENVELOPES

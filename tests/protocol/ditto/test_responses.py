@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.responses import message_headers, response_matches
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome
 from tests.prose import each, prose
 from tests.protocol.ditto.test_envelopes import ENVELOPES

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.signal_defaults import (
     SMART_MAXIMUM_MS,
     Effect,
@@ -19,6 +18,7 @@ from ackstream.protocol.ditto.signal_defaults import (
 )
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import refusal
 from tests.prose import each, prose
 

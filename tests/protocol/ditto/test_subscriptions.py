@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.subscriptions import (
     DROPPED_BY_CONNECTION,
     FILTERED,
@@ -26,6 +25,7 @@ from ackstream.protocol.ditto.subscriptions import (
     weak_acks,
 )
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
 from tests.prose import each
 
 EVENT = "org.acme/lamp/things/twin/events/modified"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.things import check, check_id, resource, thing_content
+from ackstream.protocol.errors import DittoError
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.topics import CRITERIA, GROUPS, TopicPath
+from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 
 WORDS = [*GROUPS, *CRITERIA, "twin", "live", "none", "modify", "created", "subscribe", "my-ack", "ns", "a:b", "", "ä"]

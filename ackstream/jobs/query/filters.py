@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from ackstream.errors import AckstreamError
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql import And, Node, Not, Or, check, matches, parse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.filters import FilterSyntaxError, fits_filter, parse_filter, patterns, read_filter
+from ackstream.jobs.query.filters import FilterSyntaxError, fits_filter, parse_filter, patterns, read_filter
 
 
 def _path(*names: str) -> str:

@@ -1,0 +1,62 @@
+"""The error that a requester receives: an HTTP status, a machine-readable code and texts, in Ditto's form.
+
+The catalogue of Ditto's own errors is ``protocol.ditto.errors``; the errors that people who run ackstream see are in
+``ackstream.errors``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BAD_REQUEST = 400
+NOT_FOUND = 404
+REQUEST_TIMEOUT = 408
+CONFLICT = 409
+UNPROCESSABLE = 422
+
+SHOWN_CHARACTERS = 1_000
+"""How many characters of a foreign text an error repeats; Ditto repeats all of them, whatever the length."""
+
+
+class DittoError(Exception):
+    """An error with an HTTP status, a machine-readable code and texts for people.
+
+    ``extra`` holds further JSON fields, such as ``invalidHeaderKey``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        message: str,
+        description: str | None = None,
+        href: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+        self.message = message
+        self.description = description
+        self.href = href
+        self.extra = extra
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error JSON in Ditto's order: status, error, message, description, href, further fields."""
+        body: dict[str, Any] = {"status": self.status, "error": self.error, "message": self.message}
+        if self.description is not None:
+            body["description"] = self.description
+        if self.href is not None:
+            body["href"] = self.href
+        return body | self.extra
+
+
+def grouped(milliseconds: int) -> str:
+    """Return milliseconds as error messages show them: ``60,000ms``."""
+    return f"{milliseconds:,}ms"
+
+
+def shown(text: object) -> str:
+    """Return a foreign text as error messages repeat it, cut to ``SHOWN_CHARACTERS``."""
+    full = str(text)
+    return full if len(full) <= SHOWN_CHARACTERS else f"{full[:SHOWN_CHARACTERS]}…"
