@@ -1,10 +1,12 @@
 """Every setting, once: frozen typed values, read from ``conf/ackstream.toml`` and the environment."""
 
+from ackstream.settings.loading import load
 from ackstream.settings.model import (
     AccessRule,
     Archive,
     Clock,
     Correlate,
+    Destination,
     Gateway,
     Kafka,
     Lake,
@@ -18,14 +20,15 @@ from ackstream.settings.model import (
     Settle,
     Spark,
     Twin,
-    load,
 )
+from ackstream.settings.queues import QueueSettings
 
 __all__ = [
     "AccessRule",
     "Archive",
     "Clock",
     "Correlate",
+    "Destination",
     "Gateway",
     "Kafka",
     "Lake",
@@ -34,6 +37,7 @@ __all__ = [
     "PublishRule",
     "Query",
     "QueueJob",
+    "QueueSettings",
     "RequiredRole",
     "Settings",
     "Settle",

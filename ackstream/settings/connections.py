@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
-from ackstream.settings.parts import Part
+from ackstream.protocol.errors import DittoError
+from ackstream.settings.base import Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self

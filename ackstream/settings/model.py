@@ -1,35 +1,26 @@
-"""One frozen settings object a part, from ``conf/ackstream.toml``; the environment wins over the file.
+"""The sections of the settings, each a frozen object; the jobs' rules read these objects themselves.
 
-Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``.
-Lists and tables are written as JSON there. The file is ``conf/ackstream.toml`` in the working directory, or what
-``ACKSTREAM_CONF`` names; without a file the defaults hold.
+Durations are held in milliseconds. What each key means is written in ``conf/ackstream.toml``.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
-from itertools import takewhile
+from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ackstream.errors import SettingsError
+from ackstream.protocol.patterns import matches_any
+from ackstream.settings.base import Milliseconds, Part, duration
 from ackstream.settings.connections import Connection
-from ackstream.settings.destinations import Destination, check_places
-from ackstream.settings.parts import UNKNOWN_KEY, Milliseconds, Part, nearest
 from ackstream.settings.queues import QueueSettings
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-ENV_PREFIX = "ACKSTREAM_"
-DEFAULT_FILE = Path("conf/ackstream.toml")
+    from typing_extensions import Self
 
 
 class Kafka(Part):
@@ -42,18 +33,18 @@ class Kafka(Part):
     options: dict[str, str] = Field({})
 
     def topic(self, name: str) -> str:
-        """Return the topic's real name: the prefix and the name of DESIGN 3."""
+        """Return a topic's real name: the prefix and the name."""
         return self.topic_prefix + name
 
 
 class Local(Part):
-    """The laptop's parts: one-node broker, data directory, JVM."""
+    """The one-node broker of a laptop: its ports, data directory and JVM."""
 
     data: Path = Path(".ackstream")
     port: int = Field(9092, ge=1, le=65535)
     controller_port: int = Field(9093, ge=1, le=65535)
     heap: str = Field("512m", pattern=r"^\d+[kmgKMG]$")
-    start_timeout: Milliseconds = Field("60s")  # type: ignore[assignment]
+    start_timeout: Milliseconds = duration("60s")
 
 
 class Spark(Part):
@@ -72,10 +63,10 @@ class Correlate(Part):
     shuffle_partitions: int = Field(2, ge=1)
     trigger: str = "0 seconds"
     max_offsets_per_trigger: int = Field(100_000, ge=1)
-    default_timeout: Milliseconds = Field("65s")  # type: ignore[assignment]
-    max_timeout: Milliseconds = Field("24h")  # type: ignore[assignment]
-    orphan_hold: Milliseconds = Field("10s")  # type: ignore[assignment]
-    recent_memory: Milliseconds = Field("60s")  # type: ignore[assignment]
+    default_timeout: Milliseconds = duration("65s")
+    max_timeout: Milliseconds = duration("24h")
+    orphan_hold: Milliseconds = duration("10s")
+    recent_memory: Milliseconds = duration("60s")
     max_labels: int = Field(100, ge=1)
     max_value_bytes: int = Field(1_000_000, ge=1)
     reply_topics: tuple[str, ...] = ()
@@ -92,11 +83,19 @@ class Correlate(Part):
                 raise ValueError(f"{pattern!r} is not a regular expression ({error})") from error
         return patterns
 
+    def allowed_reply_topics(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return those of the existing topics that a request may choose: a pattern matches the whole name.
+
+        Only existing ones, so that no request can send the sink to a topic that does not exist.
+        """
+        patterns = [re.compile(pattern) for pattern in self.reply_topics]
+        return frozenset(topic for topic in topics if any(pattern.fullmatch(topic) for pattern in patterns))
+
 
 class Clock(Part):
-    """The ticks that move event time on."""
+    """The ticks that advance event time."""
 
-    interval: Milliseconds = Field("1s")  # type: ignore[assignment]
+    interval: Milliseconds = duration("1s")
     enabled: bool = True
 
 
@@ -129,7 +128,7 @@ class PublishRule(Part):
 class Persist(Part):
     """The job that writes publishers' messages to their table and acknowledges them."""
 
-    interval: Milliseconds = Field("500ms")  # type: ignore[assignment]
+    interval: Milliseconds = duration("500ms")
     max_offsets_per_trigger: int = Field(100_000, ge=1)
     max_message_bytes: int = Field(1_000_000, ge=1)
     daily_quota_bytes: int = Field(0, ge=0)
@@ -141,20 +140,51 @@ class Persist(Part):
     group: str = "ackstream-persist"
 
 
+class RequiredRole(Part):
+    """The number of different readers of a role that must acknowledge each sample of matching writers (R19)."""
+
+    role: str = Field(min_length=1, max_length=255)
+    quorum: int = Field(1, ge=1)
+    writers: tuple[str, ...] = ("*",)
+
+
+class Settle(Part):
+    """The job that stores readers' acknowledgements and reports them to the writers."""
+
+    interval: Milliseconds = duration("500ms")
+    required: tuple[RequiredRole, ...] = ()
+    reader_lease: Milliseconds = duration("30s")
+    reader_memory: Milliseconds = duration("24h")
+    max_holes: int = Field(1_000, ge=1, le=100_000)
+    # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
+    shards: int = Field(6, ge=1, le=4096)
+    shuffle_partitions: int = Field(2, ge=1)
+    max_offsets_per_trigger: int = Field(100_000, ge=1)
+    group: str = "ackstream-settle"
+
+    def quorums(self, writer: str) -> dict[str, int]:
+        """Return the quorum of each role required for a writer's samples; the first rule for a role counts."""
+        found: dict[str, int] = {}
+        for rule in self.required:
+            if matches_any(rule.writers, writer):
+                found.setdefault(rule.role, rule.quorum)
+        return found
+
+
 class QueueJob(Part):
     """The job that serves the work queues."""
 
-    interval: Milliseconds = Field("250ms")  # type: ignore[assignment]
-    session: Milliseconds = Field("30s")  # type: ignore[assignment]
+    interval: Milliseconds = duration("250ms")
+    session: Milliseconds = duration("30s")
     shuffle_partitions: int = Field(2, ge=1)
     max_bytes_per_trigger: int = Field(16_000_000, ge=1)
     group: str = "ackstream-queues"
 
 
 class Query(Part):
-    """The job that carries out commands over the table of messages."""
+    """The job that executes commands over the table of messages."""
 
-    interval: Milliseconds = Field("100ms")  # type: ignore[assignment]
+    interval: Milliseconds = duration("100ms")
     max_offsets_per_trigger: int = Field(1_000, ge=1)
     group: str = "ackstream-query"
 
@@ -165,7 +195,7 @@ class Lake(Part):
     path: str = ".ackstream/lake"
     checkpoints: str = ".ackstream/checkpoints"
     checkpoint_interval: int = Field(100, ge=1)
-    retention: Milliseconds = Field("7d")  # type: ignore[assignment]
+    retention: Milliseconds = duration("7d")
 
     def table(self, name: str) -> str:
         """Return a table's location."""
@@ -191,12 +221,12 @@ class Gateway(Part):
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65535)
     max_body_bytes: int = Field(1_000_000, ge=1)
-    max_timeout: Milliseconds = Field("60s")  # type: ignore[assignment]
-    max_claim_timeout: Milliseconds = Field("10m")  # type: ignore[assignment]
-    fire_and_forget_wait: Milliseconds = Field("3s")  # type: ignore[assignment]
-    delivery_timeout: Milliseconds = Field("10s")  # type: ignore[assignment]
+    max_timeout: Milliseconds = duration("60s")
+    max_claim_timeout: Milliseconds = duration("10m")
+    fire_and_forget_wait: Milliseconds = duration("3s")
+    delivery_timeout: Milliseconds = duration("10s")
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
-    page_window: Milliseconds = Field("60s")  # type: ignore[assignment]
+    page_window: Milliseconds = duration("60s")
     users: dict[str, str] = Field({})
     jwt_key_file: str = ""
     jwt_jwks_file: str = ""
@@ -206,27 +236,41 @@ class Gateway(Part):
     access: tuple[AccessRule, ...] = ()
 
 
-class RequiredRole(Part):
-    """So many readers of a role must acknowledge what the writers write; ``*`` stands for any run of characters."""
+class Destination(Part):
+    """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13).
 
-    role: str = Field(min_length=1, max_length=255)
-    quorum: int = Field(1, ge=1)
-    writers: tuple[str, ...] = ("*",)
+    :ivar type: ``sync``: a message counts as persisted only when this table has it, too
+    :ivar downgrade_age: a sync destination that lacks an older message is no longer waited for
+    :ivar upgrade_age: a downgraded one is waited for again once all it lacks is younger
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    path: str = Field(min_length=1)
+    type: Literal["sync", "async"]
+    ack_conflation_interval: Milliseconds = duration("1s")
+    check_interval: Milliseconds = duration("15s")
+    downgrade_age: Milliseconds | None = None
+    upgrade_age: Milliseconds | None = None
+
+    @model_validator(mode="after")
+    def _consistent_ages(self) -> Self:
+        if self.type == "async" and (self.downgrade_age or self.upgrade_age):
+            raise ValueError(f"nothing waits for {self.name}, which is async: leave out downgrade_age and upgrade_age")
+        if self.upgrade_age is None:
+            return self
+        if self.downgrade_age is None:
+            raise ValueError(f"{self.name} has an upgrade_age but is never downgraded: set downgrade_age, too")
+        if self.upgrade_age >= self.downgrade_age:
+            raise ValueError(
+                f"{self.name} would be downgraded as soon as it is upgraded: set upgrade_age below downgrade_age,"
+                " to about half of it"
+            )
+        return self
 
 
-class Settle(Part):
-    """The job that stores what readers acknowledge, and tells the writers."""
-
-    interval: Milliseconds = Field("500ms")  # type: ignore[assignment]
-    required: tuple[RequiredRole, ...] = ()
-    reader_lease: Milliseconds = Field("30s")  # type: ignore[assignment]
-    reader_memory: Milliseconds = Field("24h")  # type: ignore[assignment]
-    max_holes: int = Field(1_000, ge=1, le=100_000)
-    # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
-    shards: int = Field(6, ge=1, le=4096)
-    shuffle_partitions: int = Field(2, ge=1)
-    max_offsets_per_trigger: int = Field(100_000, ge=1)
-    group: str = "ackstream-settle"
+def _location(path: str) -> str:
+    has_scheme = ":" in path.partition("/")[0]
+    return path.rstrip("/") if has_scheme else str(Path(path).resolve())
 
 
 class Settings(Part):
@@ -252,112 +296,29 @@ class Settings(Part):
     @field_validator("queues")
     @classmethod
     def _different_names(cls, queues: tuple[QueueSettings, ...]) -> tuple[QueueSettings, ...]:
-        names = [queue.name for queue in queues]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two queues have the name {name!r}: give each its own")
+        _check_unique("queues", "name", [queue.name for queue in queues])
         return queues
 
     @field_validator("destinations")
     @classmethod
-    def _different_places(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
-        if "lake" in info.data:
-            check_places(found, info.data["lake"].path)
+    def _different_locations(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
+        _check_unique("destinations", "name", [destination.name for destination in found])
+        used = {_location(info.data["lake"].path): "the lake's own (lake.path)"} if "lake" in info.data else {}
+        for destination in found:
+            location = _location(destination.path)
+            if location in used:
+                raise ValueError(f"the path of {destination.name} is {used[location]}: messages would be there twice")
+            used[location] = f"that of {destination.name}"
         return found
 
     @field_validator("connections")
     @classmethod
     def _different_ids(cls, connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
-        ids = [connection.id for connection in connections]
-        for identity in ids:
-            if ids.count(identity) > 1:
-                raise ValueError(f"two connections have the id {identity!r}: give each its own")
+        _check_unique("connections", "id", [connection.id for connection in connections])
         return connections
 
 
-def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
-    """Read the settings.
-
-    :param path: the file; ``None`` takes ``ACKSTREAM_CONF``, else ``conf/ackstream.toml`` where that exists
-    :param environment: the environment variables; ``None`` takes the process's
-    :raises SettingsError: with a sentence that names the key, the value and the fix
-    """
-    environment = dict(os.environ) if environment is None else environment
-    named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
-    values = _read_file(named or DEFAULT_FILE, required=named is not None)
-    for part, keys in _read_environment(environment).items():
-        values[part] = {**values.get(part, {}), **keys} if isinstance(keys, dict) else keys
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise SettingsError(_sentences(error)) from None
-
-
-def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
-    if not path.exists():
-        if required:
-            raise SettingsError(f"The settings file {path} does not exist; correct ACKSTREAM_CONF or leave it out.")
-        return {}
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
-    return values
-
-
-def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, text in sorted(environment.items()):
-        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF":
-            continue
-        part, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
-        if part not in Settings.model_fields:
-            known = [f"{ENV_PREFIX}{field.upper()}_…" for field in Settings.model_fields]
-            raise SettingsError(
-                f"The environment variable {name} names no part of the settings; {nearest(name, known)}."
-            )
-        if isinstance(Settings.model_fields[part].default, tuple):
-            found[part] = _read_json(name, text)
-        else:
-            found.setdefault(part, {})[key] = _read_text(part, key, text)
-    return found
-
-
-def _read_text(part: str, key: str, text: str) -> Any:
-    """Read lists and tables from JSON; everything else stays text, which the typed field reads itself."""
-    section = Settings.model_fields[part].default
-    if isinstance(getattr(section, key, None), (tuple, list, dict)):
-        return _read_json(f"{ENV_PREFIX}{part}_{key}".upper(), text)
-    return text
-
-
-def _read_json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise SettingsError(
-            f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
-        ) from None
-
-
-def _sentences(error: ValidationError) -> str:
-    return " ".join(_sentence(entry) for entry in error.errors())
-
-
-def _sentence(entry: Any) -> str:
-    location = list(entry["loc"])
-    if location[:1] == ["connections"] and len(location) > _KIND:
-        # behind the number stands the type of connection, which is no key
-        del location[_KIND]
-    key = ".".join(map(str, location))
-    if entry["type"] == UNKNOWN_KEY:
-        context = entry["ctx"]
-        return f"The setting {'.'.join(filter(None, (key, context['key'])))} is not known; {context['hint']}."
-    problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
-    # a table may hold a password
-    value = "" if isinstance(entry["input"], dict) else f" is {entry['input']!r}"
-    name = ENV_PREFIX + "_".join(takewhile(lambda step: isinstance(step, str), location[:2])).upper()
-    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {name}."
-
-
-_KIND = 2
+def _check_unique(what: str, key: str, values: list[str]) -> None:
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ValueError(f"two {what} have the {key} {value!r}: give each its own")

@@ -25,8 +25,7 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol import messages
 from ackstream.protocol.messages import CommandAck, decode_ack
-from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
-from ackstream.settings.destinations import Destination
+from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
 from tests.integration.system import eventually, records
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Work queues in the settings: what is wrong stops the start with a sentence."""
+"""Work queues in the settings: presets, delays, and a sentence that stops the start for everything that is wrong."""
 
 from __future__ import annotations
 
@@ -9,75 +9,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.errors import InconsistentQosError, SettingsError
+from ackstream.errors import SettingsError
 from ackstream.settings import load
-from ackstream.settings.queues import Backoff, QueueRules, QueueSettings, amps, rules_of, solace
-
-
-@pytest.mark.parametrize(
-    ("backoff", "delays"),
-    [
-        (Backoff(), [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 64_000]),
-        (Backoff(500, 300, 10_000), [500, 1_500, 4_500, 10_000, 10_000]),
-        (Backoff(1_000, 150, 9_000), [1_000, 1_500, 2_250, 3_375]),
-        (Backoff(2_000, 100, 9_000), [2_000, 2_000, 2_000]),
-        (Backoff(5_000, 200, 3_000), [3_000, 3_000]),
-        (Backoff(0, 200, 3_000), [0, 0]),
-    ],
-)
-def test_delays_grow_to_their_limit(backoff: Backoff, delays: list[int]) -> None:
-    assert [backoff.delay(redelivery) for redelivery in range(1, len(delays) + 1)] == delays
-
-
-def test_the_thousandth_delay_is_the_longest() -> None:
-    assert Backoff().delay(1_000_000) == 64_000
-
-
-@pytest.mark.parametrize("values", [(-1, 200, 5), (1, 99, 5), (1, 200, -5)])
-def test_delays_that_would_go_backwards_are_refused(values: tuple[int, int, int]) -> None:
-    with pytest.raises(InconsistentQosError, match="at least 0 ms and 100 % are needed"):
-        Backoff(*values)
-
-
-@pytest.mark.parametrize("limit", ["max_backlog", "lease_ms", "max_deliveries", "max_failures", "max_ttl_ms"])
-def test_a_limit_below_nothing_is_refused(limit: str) -> None:
-    values: dict[str, Any] = {limit: -1}
-    with pytest.raises(InconsistentQosError, match=f"{limit} is -1; it must be at least 0"):
-        QueueRules(**values)
-
-
-def test_solace_counts_redeliveries() -> None:
-    assert solace().max_deliveries == 0
-    assert solace(max_redelivery=2).max_deliveries == 3
-    assert solace(max_redelivery=2, redelivery_enabled=False).max_deliveries == 1
-
-
-def test_amps_has_its_own_defaults() -> None:
-    assert (amps().max_backlog, amps().settler, amps().fairness) == (1, "sublet", "proportional")
-    assert amps(at_most_once=True).fairness == "round-robin"
-    assert amps(fairness="fast", settler="strict").settler == "strict"
-
-
-@pytest.mark.parametrize(
-    ("keys", "rules"),
-    [
-        ({}, solace()),
-        ({"preset": "amps"}, amps()),
-        ({"preset": "amps", "at_most_once": True}, amps(at_most_once=True)),
-        ({"type": "exclusive", "max_deliveries": 3}, solace(exclusive=True, max_redelivery=2)),
-        (
-            {"preset": "amps", "lease": "60s", "max_ttl": "1h", "early": "5m", "max_backlog": 0},
-            amps(lease_ms=60_000, max_ttl_ms=3_600_000, early_ms=300_000, max_backlog=0),
-        ),
-        (
-            {"backoff": {"initial": "2s"}, "dead_letters": False, "respect_ttl": True, "settler": "strict"},
-            solace(backoff=Backoff(2_000, 200, 64_000), dead_letters=False, respect_ttl=True, settler="strict"),
-        ),
-    ],
-)
-def test_the_settings_say_how_a_queue_differs_from_its_preset(keys: dict[str, Any], rules: QueueRules) -> None:
-    assert rules_of(QueueSettings(name="q", topics=("*",), **keys)) == rules
-
+from ackstream.settings.queues import QueueBackoff
 
 PAGE = Path(__file__).parents[2] / "docs" / "solace.md"
 
@@ -88,10 +22,54 @@ def _load(*queues: dict[str, Any]) -> Any:
     return load(None, {"ACKSTREAM_QUEUES": json.dumps(queues)}).queues
 
 
-def test_what_is_not_said_is_left_to_the_preset() -> None:
-    (queue,) = _load(ORDERS)
-    given = queue.model_dump(exclude_none=True)
-    assert given == {"name": "orders", "topics": ("orders/*",), "preset": "solace", "type": "shared"}
+@pytest.mark.parametrize(
+    ("given", "delays"),
+    [
+        ({}, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 64_000]),
+        ({"initial": "500ms", "multiplier_percent": 300, "max": "10s"}, [500, 1_500, 4_500, 10_000, 10_000]),
+        ({"multiplier_percent": 150, "max": "9s"}, [1_000, 1_500, 2_250, 3_375]),
+        ({"initial": "2s", "multiplier_percent": 100, "max": "9s"}, [2_000, 2_000, 2_000]),
+        ({"initial": "5s", "max": "3s"}, [3_000, 3_000]),
+    ],
+)
+def test_delays_grow_to_their_limit(given: dict[str, Any], delays: list[int]) -> None:
+    backoff = QueueBackoff(**given)
+    assert [backoff.delay(redelivery) for redelivery in range(1, len(delays) + 1)] == delays
+
+
+def test_the_millionth_delay_is_the_longest() -> None:
+    assert QueueBackoff().delay(1_000_000) == 64_000
+
+
+SOLACE = {
+    "max_backlog": 10_000, "settler": "holder", "fairness": "round-robin", "respect_ttl": False, "early": 0, "lease": 0,
+    "max_ttl": 0, "max_deliveries": 0, "dead_letters": True, "respect_eligible": True,
+}  # fmt: skip
+AMPS = SOLACE | {
+    "max_backlog": 1, "settler": "sublet", "fairness": "proportional", "respect_ttl": True, "early": 86_400_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "rules"),
+    [
+        ({}, SOLACE),
+        ({"preset": "solace", "max_backlog": None}, SOLACE),
+        ({"preset": "amps"}, AMPS),
+        ({"preset": "amps", "at_most_once": True}, AMPS | {"fairness": "round-robin"}),
+        (
+            {"preset": "amps", "at_most_once": True, "fairness": "fast"},
+            AMPS | {"at_most_once": True, "fairness": "fast"},
+        ),
+        ({"preset": "amps", "early": "5m", "max_backlog": 0}, AMPS | {"early": 300_000, "max_backlog": 0}),
+        ({"dead_letters": False, "settler": "strict"}, SOLACE | {"dead_letters": False, "settler": "strict"}),
+    ],
+)
+def test_a_queue_follows_its_preset_except_for_the_keys_that_are_given(
+    keys: dict[str, Any], rules: dict[str, Any]
+) -> None:
+    (queue,) = _load({**ORDERS, **keys})
+    assert {key: getattr(queue, key) for key in rules} == rules
 
 
 def test_durations_are_read_as_everywhere() -> None:

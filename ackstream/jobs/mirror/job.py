@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.settings import Settings
-    from ackstream.settings.destinations import Destination
+    from ackstream.settings import Destination, Settings
 
 TOPICS = ("destinations",)
 TABLE = "messages"

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Settings
-    from ackstream.settings.destinations import Destination
+    from ackstream.settings import Destination, Settings
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ackstream.errors import OutcomeNotEnabledError
-from ackstream.jobs.queues.model import Arrival, Event, QueueState, Unreadable, in_order
+from ackstream.jobs.queues.model import Arrival, Event, QueueState, Unreadable, coordinates
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
 from ackstream.protocol.queues import (
@@ -29,13 +29,14 @@ from ackstream.protocol.queues import (
     Unbound,
     UnboundReason,
 )
+from ackstream.spark.order import timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.queues.model import ConsumerReport, Happened
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueRules
+    from ackstream.settings.queues import QueueSettings
 
 STATE_VERSION = 1
 MAX_TTL_MS = 100 * 365 * 86_400_000
@@ -80,7 +81,7 @@ class Endpoint:
     Use: :meth:`load`, one :meth:`process` a batch, then :meth:`dump` and :attr:`next_timeout`.
     """
 
-    def __init__(self, name: str, rules: QueueRules, session_ms: int) -> None:
+    def __init__(self, name: str, rules: QueueSettings, session_ms: int) -> None:
         """Begin empty.
 
         :param session_ms: after so long without a word from it a consumer is lost
@@ -128,7 +129,8 @@ class Endpoint:
         :param watermark: all that consumers said before this time (epoch milliseconds) was read before this batch
         """
         self._pass_time(watermark)
-        for timestamp, record in in_order(arrivals, said):
+        received: list[Arrival | ConsumerReport] = [*arrivals, *said]
+        for timestamp, record in timed(received, coordinates):
             self._pass_time(timestamp)
             if isinstance(record, Arrival):
                 self._arrive(record)
@@ -183,7 +185,7 @@ class Endpoint:
             session = self._sessions[consumer] = _Session(record.session, 0)
             self._queue.bind(consumer, self._now, backlog=record.backlog, outcomes=record.outcomes)
         session.until = self._now + self._session_ms
-        granted, lease = self._queue.consumers[consumer].backlog, self._rules.lease_ms
+        granted, lease = self._queue.consumers[consumer].backlog, self._rules.lease
         number = self._number(session)
         self.answers.append(Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
 

@@ -21,7 +21,6 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import QUEUE_EVENTS, QUEUE_TABLES
 from ackstream.protocol import queues
 from ackstream.protocol.queues import TYPES
-from ackstream.settings.queues import rules_of
 from ackstream.spark import checkpoint
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.clock import timed
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.queues.model import Unreadable
     from ackstream.protocol.queues import ServiceRecord
     from ackstream.settings import Settings
-    from ackstream.settings.queues import QueueRules, QueueSettings
+    from ackstream.settings.queues import QueueSettings
 
 
 NAME = "queues"
@@ -92,11 +91,10 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """Make the tables and start the query; it runs until it is stopped.
 
     :raises StartError: there are no queues, or a table is not as this version writes it
-    :raises InconsistentQosError: the rules of a queue contradict each other
     """
     if not settings.queues:
         raise StartError("There are no queues in the settings: add [[queues]] with a name and topics.")
-    rules = {queue.name: rules_of(queue) for queue in settings.queues}
+    rules = {queue.name: queue for queue in settings.queues}
     tables.create(spark, settings.lake, ("messages", *QUEUE_TABLES))
     served = (
         records(spark, settings)
@@ -324,7 +322,7 @@ _encode_event = msgspec.json.Encoder().encode
 
 
 def queue_function(
-    rules: Mapping[str, QueueRules], session_ms: int
+    rules: Mapping[str, QueueSettings], session_ms: int
 ) -> Callable[[tuple[str], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each queue with records, or whose timeout has come.
 

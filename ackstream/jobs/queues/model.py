@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ackstream.settings.queues import Fairness
 
@@ -185,24 +184,6 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     received_at: int | None = None
 
 
-def in_order(arrivals: Iterable[Arrival], said: Iterable[ConsumerReport]) -> list[tuple[int, Arrival | ConsumerReport]]:
-    """Return the records of a batch with the times they count with, by those times.
-
-    A broker's clock may be set back: a partition's records then count with the latest time seen before them.
-    """
-    timed: list[tuple[int, Arrival | ConsumerReport]] = []
-    latest: dict[tuple[bool, int], int] = {}
-    for records in (sorted(arrivals, key=_place), sorted(said, key=_place)):
-        for record in records:
-            place = (isinstance(record, ConsumerReport), record.partition)
-            latest[place] = max(record.timestamp, latest.get(place, 0))
-            timed.append((latest[place], record))
-    # stable: of one time, messages come first, and a partition keeps its order
-    return sorted(timed, key=_time)
-
-
-def _time(entry: tuple[int, Arrival | ConsumerReport]) -> int:
-    return entry[0]
-
-
-_place = attrgetter("partition", "offset")
+def coordinates(record: Arrival | ConsumerReport) -> tuple[int, int, int, int]:
+    """Return what orders the records of a batch; of one time, messages come first."""
+    return record.timestamp, isinstance(record, ConsumerReport), record.partition, record.offset

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.queues.model import ExitReason, How, IgnoredReason
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueRules
+    from ackstream.settings.queues import QueueSettings
 
 
 class Queue:
     """The messages of one queue and its consumers."""
 
-    def __init__(self, rules: QueueRules) -> None:
+    def __init__(self, rules: QueueSettings) -> None:
         """Begin empty."""
         self._rules = rules
         self._messages: dict[str, QueuedMessage] = {}
@@ -53,7 +53,7 @@ class Queue:
         if self._early.pop(message, -1) >= now:
             self.exits.append(Exit(message, now, "settled", "settled-early"))
             return True
-        ttls = [ttl for ttl in (ttl_ms if self._rules.respect_ttl else 0, self._rules.max_ttl_ms) if ttl]
+        ttls = [ttl for ttl in (ttl_ms if self._rules.respect_ttl else 0, self._rules.max_ttl) if ttl]
         self._order += 1
         added = QueuedMessage(message, self._order, now + min(ttls) if ttls else None, eligible, barrier)
         self._messages[message] = added
@@ -120,7 +120,9 @@ class Queue:
         total = self._rules.max_total_backlog
         if total and sum(len(consumer.held) for consumer in consumers) >= total:
             return []
-        chosen = choose(consumers[:1] if self._rules.exclusive else consumers, self._rules.fairness, self._turn)
+        chosen = choose(
+            consumers[:1] if self._rules.type == "exclusive" else consumers, self._rules.fairness, self._turn
+        )
         return [chosen] if chosen else []
 
     def deliver(self, message: str, consumer: str, now: int) -> QueuedDelivery | None:
@@ -132,7 +134,7 @@ class Queue:
         return self._deliver(found, taker, now)
 
     def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> QueuedDelivery:
-        until = now + self._rules.lease_ms if self._rules.lease_ms else None
+        until = now + self._rules.lease if self._rules.lease else None
         if until is not None:
             heapq.heappush(self._timers, (until, message.id))
         message.holders[consumer.name] = until
@@ -163,8 +165,8 @@ class Queue:
                 # sent at most once: only the room it takes is left
                 del settler.held[message]
                 return None
-            if self._rules.early_ms:
-                self._early[message] = now + self._rules.early_ms
+            if self._rules.early:
+                self._early[message] = now + self._rules.early
             return "not-in-queue"
         if consumer not in found.holders and self._rules.settler != "sublet":
             if found.holders:
@@ -263,7 +265,7 @@ class Queue:
         return QueueState(messages, consumers, self._early, self._order, self._turn)
 
     @classmethod
-    def load(cls, rules: QueueRules, state: QueueState) -> Queue:
+    def load(cls, rules: QueueSettings, state: QueueState) -> Queue:
         """Go on where another one was; its rules may have changed since."""
         queue = cls(rules)
         queue._messages = {message.id: message for message in state.messages}

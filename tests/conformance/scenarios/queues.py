@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.client.queue_session import AckBatches, after_handler, takes_call
 from ackstream.errors import DeliveryError, InconsistentQosError
 from ackstream.jobs.queues.queue import Queue
-from ackstream.settings.queues import amps
+from tests.jobs.queues.rules import amps
 from tests.conformance.scenarios import variations
 from tests.conformance.scenarios.observations import Series
 from tests.conformance.scenarios.scenario import Interpreter, Json, Uncovered

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,10 @@ from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
 from ackstream.jobs.queues.model import Arrival, ConsumerReport
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
-from ackstream.settings.queues import Backoff, QueueRules, amps, solace
+from tests.jobs.queues.rules import amps, backoff, solace
+
+if TYPE_CHECKING:
+    from ackstream.settings.queues import QueueSettings
 
 SESSION = 30_000
 ALL: tuple[Any, ...] = ("failed", "rejected")
@@ -20,7 +23,7 @@ ALL: tuple[Any, ...] = ("failed", "rejected")
 class Service:
     """An endpoint that is put away and taken up again after each batch."""
 
-    def __init__(self, rules: QueueRules) -> None:
+    def __init__(self, rules: QueueSettings) -> None:
         self.rules = rules
         self.events: list[Any] = []
         self.answers: list[Any] = []
@@ -156,7 +159,7 @@ def test_a_second_consumer_of_one_name_takes_over_and_the_first_is_told() -> Non
     ],
 )
 def test_a_settlement_without_effect_is_answered_and_recorded(
-    rules: QueueRules, bound: Bind, settle: SettleMessages, reason: str
+    rules: QueueSettings, bound: Bind, settle: SettleMessages, reason: str
 ) -> None:
     service = Service(rules)
     service.batch((0, 1), (0, 2), (1, bound), (1, _bind("B")) if settle.consumer == "B" else (1, b"{}"))
@@ -184,7 +187,7 @@ def test_a_lease_ends_by_itself_and_the_message_goes_to_another() -> None:
 
 
 def test_failures_are_delayed_and_limited_then_the_message_is_dead() -> None:
-    service = Service(solace(max_redelivery=1, backoff=Backoff(1_000)))
+    service = Service(solace(max_redelivery=1, backoff=backoff(1_000)))
     service.batch((0, 1), (0, _bind()))
     assert service.told((10, _settle(1, outcome="failed"))) == []
     assert service.timeout == 1_010
@@ -257,7 +260,7 @@ records = st.one_of(
 rules = st.sampled_from(
     [
         solace(max_backlog=2),
-        solace(max_redelivery=2, backoff=Backoff(2_000, 200, 9_000), max_ttl_ms=60_000),
+        solace(max_redelivery=2, backoff=backoff(2_000, 200, 9_000), max_ttl_ms=60_000),
         amps(lease_ms=7_000, max_backlog=2, early_ms=20_000),
         amps(settler="strict", max_deliveries=3, max_failures=2, fairness="fast"),
         solace(exclusive=True),
@@ -267,7 +270,7 @@ rules = st.sampled_from(
 histories = st.lists(st.tuples(st.integers(1, 12_000), records, st.booleans()), max_size=50)
 
 
-def _played(rules: QueueRules, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
+def _played(rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
     """Play a history with ticks (``None``), which end a batch; ``cut``: also where the history says so."""
     service, now, batch = Service(rules), 0, []
     stored: set[int] = set()
@@ -292,7 +295,7 @@ def _played(rules: QueueRules, history: list[tuple[int, Any, bool]], *, cut: boo
 
 
 @given(rules, histories)
-def test_where_batches_are_cut_does_not_matter(rules: QueueRules, history: list[tuple[int, Any, bool]]) -> None:
+def test_where_batches_are_cut_does_not_matter(rules: QueueSettings, history: list[tuple[int, Any, bool]]) -> None:
     whole, cut = (_played(rules, history, cut=cut) for cut in (False, True))
     assert whole.answers == cut.answers
     assert whole.events == cut.events
@@ -300,7 +303,7 @@ def test_where_batches_are_cut_does_not_matter(rules: QueueRules, history: list[
 
 @given(rules, histories)
 def test_no_message_is_lost_or_held_twice_and_the_rows_tell_all(
-    rules: QueueRules, history: list[tuple[int, Any, bool]]
+    rules: QueueSettings, history: list[tuple[int, Any, bool]]
 ) -> None:
     service = _played(rules, history, cut=True)
     holder: dict[str, str] = {}

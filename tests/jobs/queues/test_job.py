@@ -9,7 +9,7 @@ from ackstream.jobs.queues.job import ARRIVAL, SAID, queue_function, read_frames
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
-from ackstream.settings.queues import amps, solace
+from tests.jobs.queues.rules import amps, solace
 
 RULES = {"q": amps(max_backlog=2, lease_ms=1_000), "plain": solace()}
 

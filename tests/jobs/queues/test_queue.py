@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.model import Exit, QueuedDelivery, QueueState, Return
 from ackstream.jobs.queues.queue import Queue
-from ackstream.settings.queues import Backoff, QueueRules, amps, solace
+from tests.jobs.queues.rules import amps, backoff, solace
 
 if TYPE_CHECKING:
     from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings.queues import QueueSettings
 
 ALL: tuple[SampleOutcome, ...] = ("accepted", "failed", "rejected")
 
 
-def _queue(rules: QueueRules, *messages: str, consumers: str = "A") -> Queue:
+def _queue(rules: QueueSettings, *messages: str, consumers: str = "A") -> Queue:
     queue = Queue(rules)
     for message in messages:
         queue.enqueue(message, 0)
@@ -120,7 +121,7 @@ def test_without_a_limit_a_failed_message_comes_for_ever() -> None:
 
 
 def test_redeliveries_are_delayed_more_and_more() -> None:
-    queue = _queue(solace(backoff=Backoff(1_000, 200, 3_000)), "1", "2")
+    queue = _queue(solace(backoff=backoff(1_000, 200, 3_000)), "1", "2")
     now, delays = 0, []
     queue.dispatch(now)
     for _ in range(4):
@@ -194,7 +195,7 @@ def test_after_so_many_cancels_a_message_leaves() -> None:
     ("rules", "ignored"),
     [(solace(), "held-by-another"), (amps(settler="strict"), "held-by-another"), (amps(), None)],
 )
-def test_a_message_that_another_holds(rules: QueueRules, ignored: Any) -> None:
+def test_a_message_that_another_holds(rules: QueueSettings, ignored: Any) -> None:
     queue = _queue(rules, "m1", consumers="AB")
     queue.deliver("m1", "A", 0)
     assert queue.settle("B", "m1", "accepted", 1) == ignored
@@ -202,7 +203,7 @@ def test_a_message_that_another_holds(rules: QueueRules, ignored: Any) -> None:
 
 
 @pytest.mark.parametrize(("rules", "ignored"), [(solace(), "not-held"), (amps(settler="strict"), None), (amps(), None)])
-def test_a_message_that_nobody_holds(rules: QueueRules, ignored: Any) -> None:
+def test_a_message_that_nobody_holds(rules: QueueSettings, ignored: Any) -> None:
     queue = _queue(rules, "m1")
     assert queue.settle("A", "m1", "accepted", 1) == ignored
 
@@ -273,7 +274,7 @@ def test_a_message_that_is_held_expires_when_it_comes_back() -> None:
 
 
 def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
-    queue = _queue(solace(max_ttl_ms=500, backoff=Backoff()), "1")
+    queue = _queue(solace(max_ttl_ms=500, backoff=backoff()), "1")
     _sent(queue)
     queue.settle("A", "1", "failed", 100)
     assert _sent(queue, 5_000) == []
@@ -312,7 +313,7 @@ steps = st.lists(
 rules = st.sampled_from(
     [
         solace(max_backlog=2),
-        solace(max_redelivery=1, backoff=Backoff(100, 200, 900), max_ttl_ms=4_000),
+        solace(max_redelivery=1, backoff=backoff(100, 200, 900), max_ttl_ms=4_000),
         amps(lease_ms=700, max_backlog=2, early_ms=0),
         amps(settler="strict", max_deliveries=3, max_failures=2, early_ms=0),
         solace(exclusive=True),
@@ -321,7 +322,7 @@ rules = st.sampled_from(
 
 
 @given(rules, steps)
-def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueRules, taken: list[Any]) -> None:
+def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueSettings, taken: list[Any]) -> None:
     queue = Queue(rule)
     queued: set[str] = set()
     deliveries: dict[str, int] = {}
@@ -369,7 +370,7 @@ def _take(queue: Queue, step: tuple[Any, Any, Any], now: int) -> list[Any]:
 
 
 @given(rules, steps)
-def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: QueueRules, taken: list[Any]) -> None:
+def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: QueueSettings, taken: list[Any]) -> None:
     queue, other, now = Queue(rule), Queue(rule), 0
     for step in taken:
         now += step[1] if step[0] == "wait" else 0

@@ -1,21 +1,20 @@
-"""What the parts of the settings are made of."""
+"""What every part of the settings is made of: frozen objects, and durations held as whole milliseconds."""
 
 from __future__ import annotations
 
 import difflib
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ackstream.protocol.durations import Duration
 
 UNKNOWN_KEY = "unknown_key"
-"""The type of the error that an unknown key is; its context has the ``key`` and a ``hint``."""
+"""The type of the error for an unknown key; its context holds the ``key`` and a ``hint``."""
 
 
 def _milliseconds(value: object) -> int:
-    """Read a duration of the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``) as milliseconds."""
     if isinstance(value, str):
         try:
             return Duration.parse(value).milliseconds
@@ -31,11 +30,20 @@ def _positive(value: int) -> int:
 
 
 Milliseconds = Annotated[int, BeforeValidator(_milliseconds), AfterValidator(_positive)]
-"""A span of time, read as ``"10s"``, held as whole milliseconds, more than zero."""
+"""A duration in the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
+
+
+def duration(text: str) -> Any:
+    """Return the default of a :data:`Milliseconds` field, written as in the settings file."""
+    return Field(text)
+
+
+UNLIMITED: Any = Field(0, validate_default=False)
+"""The default of a :data:`Milliseconds` field that sets no limit unless it is given."""
 
 
 class Part(BaseModel):
-    """Base of all parts: frozen, and an unknown key is an error that names the nearest known one."""
+    """Base of all parts: frozen; an unknown key is an error that names the nearest known one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -51,6 +59,6 @@ class Part(BaseModel):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Return the words that point from a wrong name to a right one."""
+    """Return a hint from an unknown name to a known one."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"

@@ -1,0 +1,108 @@
+"""Read the settings from ``conf/ackstream.toml`` and the environment, which wins over the file.
+
+Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``.
+Lists and tables are written as JSON there. The file is ``conf/ackstream.toml`` in the working directory, or the one
+that ``ACKSTREAM_CONF`` names; without a file the defaults hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ackstream.errors import SettingsError
+from ackstream.settings.base import UNKNOWN_KEY, nearest
+from ackstream.settings.model import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENV_PREFIX = "ACKSTREAM_"
+DEFAULT_FILE = Path("conf/ackstream.toml")
+
+
+def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
+    """Read the settings.
+
+    :param path: the file; ``None`` takes ``ACKSTREAM_CONF``, else ``conf/ackstream.toml`` where that exists
+    :param environment: the environment variables; ``None`` takes the process's
+    :raises SettingsError: with a sentence that names the key, the value and the fix
+    """
+    environment = dict(os.environ) if environment is None else environment
+    named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
+    values = _read_file(named or DEFAULT_FILE, required=named is not None)
+    for part, keys in _read_environment(environment).items():
+        values[part] = {**values.get(part, {}), **keys} if isinstance(keys, dict) else keys
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(" ".join(map(_sentence, error.errors()))) from None
+
+
+def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not path.exists():
+        if required:
+            raise SettingsError(f"The settings file {path} does not exist; correct ACKSTREAM_CONF or leave it out.")
+        return {}
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
+    return values
+
+
+def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in sorted(environment.items()):
+        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF":
+            continue
+        part, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
+        if part not in Settings.model_fields:
+            known = [f"{ENV_PREFIX}{field.upper()}_…" for field in Settings.model_fields]
+            raise SettingsError(
+                f"The environment variable {name} names no part of the settings; {nearest(name, known)}."
+            )
+        default = Settings.model_fields[part].default
+        if isinstance(default, tuple):
+            found[part] = _read_json(name, text)
+            continue
+        # lists and tables are JSON; everything else stays text, which the typed field reads itself
+        is_json = isinstance(getattr(default, key, None), (tuple, list, dict))
+        found.setdefault(part, {})[key] = _read_json(name, text) if is_json else text
+    return found
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise SettingsError(
+            f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
+        ) from None
+
+
+def _sentence(entry: Any) -> str:
+    location = list(entry["loc"])
+    if location[:1] == ["connections"] and len(location) > _TYPE:
+        del location[_TYPE]
+    key = ".".join(map(str, location))
+    if entry["type"] == UNKNOWN_KEY:
+        context = entry["ctx"]
+        return f"The setting {'.'.join(filter(None, (key, context['key'])))} is not known; {context['hint']}."
+    problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
+    # a table may hold a password
+    value = "" if isinstance(entry["input"], dict) else f" is {entry['input']!r}"
+    name = ENV_PREFIX + "_".join(takewhile(lambda step: isinstance(step, str), location[:2])).upper()
+    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {name}."
+
+
+_TYPE = 2
+"""Position of the connection's type in an error's location; it follows the number and is not a key."""
