@@ -15,9 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.errors import REQUEST_TIMEOUT
+from ackstream.protocol.errors import REQUEST_TIMEOUT
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
 
 if TYPE_CHECKING:
@@ -138,47 +139,20 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     error: Raw | UnsetType = UNSET
 
 
-class _Ack(msgspec.Struct):
-    disposition: str
-    label: str | None = None
-    status: int | None = None
-    payload: Raw | UnsetType = UNSET
-
-
-class _Message(msgspec.Struct):
-    value: Raw | UnsetType = UNSET
-
-
-class _Decided(msgspec.Struct):
-    status: int
-    completed_by: str
-    requested: list[str]
-    reply: _Message | None = None
-
-
-class _Record(msgspec.Struct):
-    outcome: _Decided | None = None
-    acks: list[_Ack] = []
-
-
-_decode = msgspec.json.Decoder(_Record).decode
-
-
 def read_outcome(value: bytes) -> RequestOutcome | None:
     """Return the outcome in a record of the ledger; ``None`` where it has none.
 
     :raises msgspec.MsgspecError: it is no record of the ledger
     """
-    record = _decode(value)
-    decided = record.outcome
+    record = ledger.decode(value)
+    decided, used = record.outcome, record.accepted
     if decided is None:
         return None
-    used = [ack for ack in record.acks if ack.disposition == "accepted"]
     status = {ack.label: ack.status for ack in used}
     entries = [Acknowledgement(label, status.get(label) or REQUEST_TIMEOUT) for label in decided.requested]
     error: Raw | UnsetType = UNSET
-    if decided.completed_by == "invalid" and decided.reply is not None:
-        error = decided.reply.value
+    if decided.completed_by == "invalid" and decided.reply is not UNSET:
+        error = decode(bytes(decided.reply)).value
     elif decided.completed_by in ("error", "response"):
         # the last one ended it
         error = used[-1].payload if used else UNSET

@@ -13,7 +13,6 @@ from ackstream.kafka import partitions
 from ackstream.kafka.clients import check_topics, connect_consumer
 from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import admin
-from ackstream.protocol import ledger
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -76,7 +75,7 @@ class LedgerFeed:
         """Let what has come count, and wait for it a moment; return how many records there were."""
         records = self.records()
         for record in records:
-            ledger.count_records(meter, record.value, record.timestamp)
+            meter.take(record.value, record.timestamp)
         return len(records)
 
     def read_to_end(self, meter: Meter) -> None:

@@ -9,7 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.gateway.meter import percentile, verdict
+from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,57 +28,6 @@ STORY_RECORDS = 200
 
 STORY_BYTES = 32_000_000
 """So much of the ledger is kept for stories; of older requests the tables tell."""
-
-
-class _Signal(msgspec.Struct):
-    requested_acks: list[str]
-    received_at: int
-    criterion: str
-    path: str
-    thing_id: str | None = None
-    channel: str | None = None
-    action: str | None = None
-    value: Raw | UnsetType = UNSET
-
-
-class _Ack(msgspec.Struct):
-    received_at: int
-    disposition: str
-    topic: str
-    partition: int
-    offset: int
-    index: int
-    label: str | None = None
-    status: int | None = None
-    latency_ms: int | None = None
-    payload: Raw | UnsetType = UNSET
-
-
-class _Outcome(msgspec.Struct):
-    status: int
-    completed_by: str
-    requested: list[str]
-    missing: list[str]
-    started_at: int
-    decided_at: int
-    thing_id: str | None = None
-    reply: Raw | UnsetType = UNSET
-
-
-class _DeadLetter(msgspec.Struct):
-    reason: str
-    received_at: int
-
-
-class _Record(msgspec.Struct):
-    id: str
-    signal: _Signal | None = None
-    acks: list[_Ack] = []
-    outcome: _Outcome | None = None
-    dead_letter: _DeadLetter | None = None
-
-
-_decode = msgspec.json.Decoder(_Record).decode
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,8 +91,8 @@ class Journal:
     def take(self, correlation_id: str, value: bytes, written_at: int) -> None:
         """Take a record of the ledger; what is no such record counts for nothing."""
         try:
-            record = _decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            record = ledger.decode(value)
+        except UNREADABLE:
             return
         if not self._keep(correlation_id, value):
             # a copy, which a replayed batch writes
@@ -149,7 +100,7 @@ class Journal:
         outcome = record.outcome
         if outcome is None:
             return
-        used = {ack.label: ack for ack in record.acks if ack.disposition == "accepted"}
+        used = {ack.label: ack for ack in record.accepted}
         for label in outcome.requested:
             ack = used.get(label)
             status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
@@ -226,17 +177,16 @@ def in_order(happenings: Iterable[Happening]) -> list[Happening]:
 
 
 def _tell(value: bytes) -> Iterable[Happening]:
-    record = _decode(value)
+    record = ledger.decode(value)
     signal, outcome, letter = record.signal, record.outcome, record.dead_letter
     if signal is not None:
         detail = " ".join(filter(None, (signal.channel, signal.criterion, signal.action, signal.path)))
         yield Happening(
             signal.received_at, "request", record.id, None, None, detail, signal.thing_id, content=signal.value
         )
-    for ack in record.acks:
-        identity = f"{ack.topic}-{ack.partition}-{ack.offset}-{ack.index}"
+    for ack in record.acks or ():
         yield Happening(
-            ack.received_at, "acknowledgement", identity, ack.label, ack.status, ack.disposition, content=ack.payload
+            ack.received_at, "acknowledgement", ack.id, ack.label, ack.status, ack.disposition, content=ack.payload
         )
     if outcome is not None:
         yield Happening(

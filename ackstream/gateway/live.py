@@ -18,7 +18,6 @@ from msgspec import UNSET, Raw
 from ackstream.gateway.feed import Lag, LedgerFeed
 from ackstream.gateway.journal import Event, FailureEntry, Happening, Journal, LabelTally, in_order
 from ackstream.gateway.meter import Count, Meter, Verdict
-from ackstream.protocol import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +132,7 @@ class Live:
         while not self._closing.is_set():
             for record in self._feed.records():
                 with self._lock:
-                    ledger.count_records(self._meter, record.value, record.timestamp)
+                    self._meter.take(record.value, record.timestamp)
                     key = (record.key or b"").decode("utf-8", "replace")
                     self._journal.take(key, record.value or b"", record.timestamp)
             if time.monotonic() >= lags_at:

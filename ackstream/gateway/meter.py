@@ -7,7 +7,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +73,25 @@ class Meter:
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
         # ordered: the oldest is forgotten first
         self._decided: dict[str, None] = {}
+
+    def take(self, value: bytes | None, written_at: int) -> None:
+        """Count a record of the ledger; ignore anything else.
+
+        The latency is that of the answer: from the broker's time of the request to the broker's time of this record,
+        which is sent together with the reply.
+
+        :param written_at: the record's timestamp
+        """
+        try:
+            record = ledger.decode(value or b"")
+        except UNREADABLE:
+            return
+        signal, outcome = record.signal, record.outcome
+        if outcome is not None:
+            how = verdict(outcome.status, outcome.completed_by)
+            self.decided(record.id, written_at, how, max(0, written_at - outcome.started_at))
+        elif signal is not None and (signal.response_required or signal.requested_acks):
+            self.opened(record.id, signal.received_at)
 
     def opened(self, identity: str, at: int) -> None:
         """Count a request that is awaited; a copy of one that is known counts no more."""

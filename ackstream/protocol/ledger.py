@@ -1,27 +1,21 @@
-"""The ledger: one JSON record a decision, written by correlate, read by archive.
+"""The ledger: one JSON record per decision, written by correlate, read by archive, the gateway and the client.
 
 A record has a stable id derived from Kafka coordinates, the query and batch that wrote it, and one or more parts: the
 request's signal row, rows of acknowledgements, an outcome, a dead letter. A request that stays open at the end of its
-batch has its signal row written at once (kind ``signal``), so that requests in flight are in the tables too; its
-outcome follows without it.
+batch has its signal row written at once (kind ``signal``), so that the tables show requests in flight too; its outcome
+follows without it.
 """
 
 from __future__ import annotations
 
 import base64
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
-
-from ackstream.gateway.meter import verdict
-
-if TYPE_CHECKING:
-    from ackstream.gateway.meter import Meter
-
+from msgspec import UNSET, Raw, UnsetType
 
 DEAD_LETTER_BYTES = 65_536
-"""How much of a dead letter's value the ledger keeps; the whole is in the topic it came from."""
+"""How many bytes of a dead letter's value the ledger keeps; all of them are in the topic it came from."""
 
 
 class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -41,11 +35,11 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
     topic: str
     partition: int
     offset: int
-    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    value: Raw | UnsetType = UNSET
 
 
 class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """One acknowledgement (or response, or error) and what became of it; times in epoch milliseconds."""
+    """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds."""
 
     correlation_id: str
     label: str | None
@@ -58,11 +52,16 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
     partition: int
     offset: int
     index: int
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload: Raw | UnsetType = UNSET
+
+    @property
+    def id(self) -> str:
+        """The id of the acknowledgement: its Kafka coordinates, and its index in an aggregate."""
+        return f"{self.topic}-{self.partition}-{self.offset}-{self.index}"
 
 
 class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What a request came to; times in epoch milliseconds of event time."""
+    """How a request ended; times in epoch milliseconds of event time."""
 
     correlation_id: str
     thing_id: str | None
@@ -75,11 +74,11 @@ class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True):
     latency_ms: int
     reply_id: str
     reply_topic: str | None
-    reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    reply: Raw | UnsetType = UNSET
 
 
 class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """A record that could not be used, with the reason; key and value in base64."""
+    """An unusable record, with the reason; key and value in base64."""
 
     reason: str
     correlation_id: str | None
@@ -93,7 +92,7 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What one Kafka record of the ledger topic holds."""
+    """The value of one Kafka record of the ledger topic."""
 
     kind: str
     id: str
@@ -104,8 +103,16 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
     outcome: OutcomeRow | None = None
     dead_letter: DeadLetterRow | None = None
 
+    @property
+    def accepted(self) -> list[AckRow]:
+        """The acknowledgements that the outcome took into account, in the order they arrived."""
+        return [ack for ack in self.acks or () if ack.disposition == "accepted"]
+
 
 encode = msgspec.json.Encoder().encode
+
+decode = msgspec.json.Decoder(LedgerRecord).decode
+"""Read a record; values, payloads and replies stay JSON text. Raises ``json.UNREADABLE``."""
 
 
 def reply_id(correlation_id: str, topic: str, partition: int, offset: int) -> str:
@@ -123,10 +130,10 @@ def dead_letter(
     *,
     truncated: bool,
 ) -> DeadLetterRow:
-    """Describe a record that could not be used.
+    """Describe an unusable record.
 
     :param coordinates: topic, partition, offset
-    :param truncated: the value is already less than what came
+    :param truncated: the value has been cut already
     """
     kept = None if value is None else value[:DEAD_LETTER_BYTES]
     return DeadLetterRow(
@@ -144,48 +151,3 @@ def dead_letter(
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
-
-
-# -- The ledger as a meter wants it: no values, no replies, only what opens and what ends a request.
-
-
-class _Signal(msgspec.Struct):
-    requested_acks: list[str]
-    received_at: int
-    response_required: bool = True
-
-
-class _Outcome(msgspec.Struct):
-    status: int
-    completed_by: str
-    started_at: int
-
-
-class _Record(msgspec.Struct):
-    kind: str
-    id: str
-    signal: _Signal | None = None
-    outcome: _Outcome | None = None
-
-
-_decode = msgspec.json.Decoder(_Record).decode
-
-
-def count_records(meter: Meter, value: bytes | None, written_at: int) -> None:
-    """Let a record of the ledger count; what is no such record counts for nothing.
-
-    The latency is that of the answer: from the broker's time of the request to the broker's time of this record, which
-    leaves together with the reply.
-
-    :param written_at: the record's timestamp, epoch milliseconds
-    """
-    try:
-        record = _decode(value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return
-    if record.outcome is not None:
-        outcome = record.outcome
-        how = verdict(outcome.status, outcome.completed_by)
-        meter.decided(record.id, written_at, how, max(0, written_at - outcome.started_at))
-    elif record.signal is not None and (record.signal.response_required or record.signal.requested_acks):
-        meter.opened(record.id, record.signal.received_at)

@@ -9,7 +9,8 @@ from ackstream.client.replies import RequestOutcome, read_answer, read_outcome, 
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import encode, error_envelope, raw
-from ackstream.protocol.ditto.errors import DittoError, thing_not_found
+from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import DittoError
 
 ERROR = raw(thing_not_found("a:b").to_dict())
 
@@ -51,9 +52,10 @@ def test_an_error_of_the_twin_is_the_last_that_was_used() -> None:
 
 
 def test_why_a_request_was_refused_stands_in_its_reply() -> None:
-    found = read_outcome(record("invalid", 400, reply=raw({"topic": "t", "value": {"status": 400}})))
+    refusal = encode(error_envelope(thing_not_found("a:b"), thing_id="a:b", channel="twin", headers={}))
+    found = read_outcome(record("invalid", 404, reply=msgspec.Raw(refusal)))
     assert found is not None
-    assert found.error == raw({"status": 400})
+    assert found.error == ERROR
 
 
 def test_other_records_of_the_ledger_have_no_outcome() -> None:

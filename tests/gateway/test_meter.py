@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ackstream.gateway import meter as meters
 from ackstream.gateway.meter import Meter, percentile, verdict
+from ackstream.protocol import ledger
 
 
 @pytest.mark.parametrize(
@@ -89,3 +90,59 @@ def test_only_so_many_decided_requests_are_remembered(monkeypatch: pytest.Monkey
         meter.decided(name, 1_000, "answered", 1)
     meter.decided("a", 1_000, "answered", 1)
     assert meter.snapshot(1_000).counts["answered"].total == 4
+
+
+def signal(acks: tuple[str, ...] = ("a:b",), *, response_required: bool = True) -> ledger.SignalRow:
+    return ledger.SignalRow(
+        "c-1", None, "twin", "commands", "modify", "/", acks, response_required, 1_000, {}, 1_000, "signals", 0, 3
+    )
+
+
+OUTCOME = ledger.OutcomeRow("c-1", None, 200, "acknowledgements", ("a:b",), [], 1_000, 1_200, 200, "r1", "replies")
+
+
+def record(signal: ledger.SignalRow | None = None, outcome: ledger.OutcomeRow | None = None) -> bytes:
+    kind = "signal" if outcome is None else "outcome"
+    return ledger.encode(ledger.LedgerRecord(kind, "r1", "q", 1, signal=signal, outcome=outcome))
+
+
+def test_a_signal_opens_a_request_and_an_outcome_ends_it():
+    meter = Meter(60_000)
+    meter.take(record(signal()), 1_500)
+    assert meter.snapshot(2_000).in_flight == 1
+    meter.take(record(outcome=OUTCOME), 3_000)
+    snapshot = meter.snapshot(3_000)
+    assert snapshot.in_flight == 0
+    assert snapshot.counts["answered"].p50 == 2_000
+
+
+def test_an_outcome_that_brings_its_signal_is_not_in_flight():
+    meter = Meter(60_000)
+    meter.take(record(signal(), OUTCOME), 3_000)
+    assert meter.snapshot(3_000).in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("acks", "response_required", "in_flight"), [((), False, 0), ((), True, 1), (("a:b",), False, 1)]
+)
+def test_a_signal_that_awaits_nothing_is_not_in_flight(
+    acks: tuple[str, ...], *, response_required: bool, in_flight: int
+):
+    meter = Meter(60_000)
+    meter.take(record(signal(acks, response_required=response_required)), 1_500)
+    assert meter.snapshot(2_000).in_flight == in_flight
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"", b"no json", b"[]", b"\xff", b'{"kind":"ack","id":"r1","query_id":"q","batch_id":1,"acks":[]}',
+        b'{"kind":"outcome","id":"r1","query_id":"q","batch_id":1,"outcome":{}}',
+    ],
+)  # fmt: skip
+def test_anything_else_counts_for_nothing(value: bytes | None):
+    meter = Meter(60_000)
+    meter.take(value, 1_000)
+    snapshot = meter.snapshot(2_000)
+    assert snapshot.in_flight == 0
+    assert all(found.total == 0 for found in snapshot.counts.values())

@@ -1,53 +1,74 @@
 from __future__ import annotations
 
-import json
+import base64
 from typing import Any
 
+import msgspec
 import pytest
 
-from ackstream.gateway.meter import Meter
-from ackstream.protocol.ledger import count_records
+from ackstream.protocol import ledger
+from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
-SIGNAL = {"requested_acks": ["a:b"], "received_at": 1_000, "response_required": True, "value": {"any": "thing"}}
-OUTCOME = {"status": 200, "completed_by": "acknowledgements", "started_at": 1_000, "reply": {"topic": "…"}}
-
-
-def record(**parts: Any) -> bytes:
-    return json.dumps({"id": "r1", "query_id": "q", "batch_id": 1, **parts}).encode()
-
-
-def test_a_signal_opens_and_an_outcome_ends():
-    meter = Meter(60_000)
-    count_records(meter, record(kind="signal", signal=SIGNAL), 1_500)
-    assert meter.snapshot(2_000).in_flight == 1
-    count_records(meter, record(kind="outcome", outcome=OUTCOME), 3_000)
-    snapshot = meter.snapshot(3_000)
-    assert snapshot.in_flight == 0
-    assert snapshot.counts["answered"].p50 == 2_000
-
-
-def test_an_outcome_that_brings_its_signal_is_not_in_flight():
-    meter = Meter(60_000)
-    count_records(meter, record(kind="outcome", signal=SIGNAL, outcome=OUTCOME), 3_000)
-    assert meter.snapshot(3_000).in_flight == 0
+SIGNAL = SignalRow(
+    "c-1", "org.acme:lamp", "twin", "commands", "modify", "/attributes/a", ("a:b",), True, 1_000, {"x": 1}, 100,  # noqa: FBT003
+    "signals", 0, 3, raw({"any": ["thing", 1.0]}),
+)  # fmt: skip
+ACK = AckRow("c-1", "a:b", 200, False, 150, 50, "accepted", "acks", 0, 7, 0, raw([1]))  # noqa: FBT003
+OUTCOME = OutcomeRow(
+    "c-1", None, 424, "timeout", ("a:b", "c:d"), ["c:d"], 100, 180, 80, "r-1", None, raw({"topic": "t"})
+)
+LETTER = DeadLetterRow("no use", None, "signals", 0, 9, 90, None, "AAE=", False)  # noqa: FBT003
 
 
 @pytest.mark.parametrize(
-    ("acks", "response_required", "in_flight"), [([], False, 0), ([], True, 1), (["a:b"], False, 1)]
+    "record",
+    [
+        LedgerRecord("signal", "r-1", "q", 1, signal=SIGNAL),
+        LedgerRecord("outcome", "r-1", "q", 1, signal=SIGNAL, acks=[ACK], outcome=OUTCOME),
+        LedgerRecord("dead-letter", "signals-0-9", "q", 1, dead_letter=LETTER),
+    ],
+    ids=lambda record: record.kind,
 )
-def test_a_signal_that_awaits_nothing_is_not_in_flight(acks: list[str], *, response_required: bool, in_flight: int):
-    meter = Meter(60_000)
-    signal = SIGNAL | {"requested_acks": acks, "response_required": response_required}
-    count_records(meter, record(kind="signal", signal=signal), 1_500)
-    assert meter.snapshot(2_000).in_flight == in_flight
+def test_a_record_is_read_as_it_was_written(record: LedgerRecord) -> None:
+    written = ledger.encode(record)
+    assert ledger.decode(written) == record
+    assert ledger.encode(ledger.decode(written)) == written
+
+
+def test_a_record_is_written_with_its_parts_alone_and_json_values_as_they_came() -> None:
+    signal = msgspec.structs.replace(SIGNAL, value=msgspec.Raw(b'{"b": 1.0, "a":[ ]}'))
+    written = ledger.encode(LedgerRecord("signal", "r-1", "q", 1, signal=signal))
+    assert written == (
+        b'{"kind":"signal","id":"r-1","query_id":"q","batch_id":1,"signal":{"correlation_id":"c-1",'
+        b'"thing_id":"org.acme:lamp","channel":"twin","criterion":"commands","action":"modify","path":"/attributes/a",'
+        b'"requested_acks":["a:b"],"response_required":true,"timeout_ms":1000,"headers":{"x":1},"received_at":100,'
+        b'"topic":"signals","partition":0,"offset":3,"value":{"b": 1.0, "a":[ ]}}}'
+    )
+
+
+def test_only_accepted_acknowledgements_belong_to_the_outcome() -> None:
+    late = msgspec.structs.replace(ACK, disposition="late", offset=8)
+    assert LedgerRecord("outcome", "r-1", "q", 1, acks=[ACK, late]).accepted == [ACK]
+    assert LedgerRecord("outcome", "r-1", "q", 1).accepted == []
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"no json", b"[]", b"\xff", record(kind="ack", acks=[]), record(kind="outcome", outcome={})]
+    ("value", "kept", "truncated"),
+    [
+        (None, None, False),
+        (b"\xff", b"\xff", False),
+        (b"x" * (ledger.DEAD_LETTER_BYTES + 1), b"x" * ledger.DEAD_LETTER_BYTES, True),
+    ],
+    ids=["none", "short", "long"],
 )
-def test_anything_else_counts_for_nothing(value: bytes | None):
-    meter = Meter(60_000)
-    count_records(meter, value, 1_000)
-    snapshot = meter.snapshot(2_000)
-    assert snapshot.in_flight == 0
-    assert all(found.total == 0 for found in snapshot.counts.values())
+def test_a_dead_letter_keeps_the_beginning_of_its_value(value: bytes | None, kept: Any, *, truncated: bool) -> None:
+    letter = ledger.dead_letter("no use", None, ("signals", 0, 9), 90, b"k", value, truncated=False)
+    assert (letter.key, letter.truncated) == ("aw==", truncated)
+    assert (None if letter.value is None else base64.b64decode(letter.value)) == kept
+
+
+def test_the_id_of_a_reply_follows_from_the_request() -> None:
+    assert ledger.reply_id("c-1", "signals", 0, 3) == ledger.reply_id("c-1", "signals", 0, 3)
+    others = {ledger.reply_id(*parts) for parts in [("c-1", "signals", 0, 4), ("c-2", "signals", 0, 3)]}
+    assert ledger.reply_id("c-1", "signals", 0, 3) not in others
