@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.archive import job
 from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.reading import Rules
+from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
+from ackstream.settings import Correlate
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches, medians, typical
@@ -36,9 +37,9 @@ def measure(bench: Bench) -> dict[str, Any]:
     """Archive the same ledger three times."""
     requests, limit, rounds = (6_000, 1_500, 1) if bench.small else (300_000, None, ROUNDS)
     data = bench.settings("archive")
-    rules = Rules()
+    topics = CorrelateTopics()
     written = {"records": 0, "bytes": 0}
-    seconds = broker.produce(data.kafka.bootstrap, _ledger(requests, rules, data.kafka.topic("ledger"), written))
+    seconds = broker.produce(data.kafka.bootstrap, _ledger(requests, topics, data.kafka.topic("ledger"), written))
     size = written["bytes"] / written["records"]
     bench.say(f"Wrote {written['records']:,} ledger records of {size:,.0f} bytes in {seconds:.0f} s")
     found = []
@@ -58,17 +59,17 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def _ledger(
-    requests: int, rules: Rules, topic: str, written: dict[str, int]
+    requests: int, topics: CorrelateTopics, topic: str, written: dict[str, int]
 ) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
     for batch, first in enumerate(range(0, requests, CHUNK)):
-        writer = Writer(rules, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", batch)
-        shard = CorrelateShard(rules, writer)
+        writer = Writer(topics, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", batch)
+        shard = CorrelateShard(Correlate(), topics, writer)
         records = Workload(min(CHUNK, requests - first), first=first).records()
         shard.process(records, 0)
         # beyond every deadline: what lacks an acknowledgement times out
         shard.process([], records[-1].timestamp + 3_600_000)
         for emission in writer.emissions:
-            if emission.topic == rules.ledger:
+            if emission.topic == topics.ledger:
                 value = emission.value or b""
                 written["records"] += 1
                 written["bytes"] += len(value)

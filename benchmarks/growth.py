@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.reading import Rules
+from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.settings import Correlate
 from benchmarks import broker, common
 from benchmarks.progress import batches, rows_read, typical, wait
 from benchmarks.workload import Workload
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.common import Bench
     from benchmarks.progress import Batch
 
-RULES = Rules()
+TOPICS, LIMITS = CorrelateTopics(), Correlate()
 MESSAGES = 1_000
 CHUNK = 20_000
 PREFILL_BATCH = 250_000
@@ -94,7 +95,7 @@ def _alone(shards: int, count: int, remembered: int, times: int) -> dict[str, An
     batch = Workload(requests, missing=0.0, timeout="1h", first=50_000_000).records(start=_NOW)
     found: dict[str, list[float]] = {"load_ms": [], "process_ms": [], "dump_ms": []}
     for _ in range(times + 1):
-        shard = CorrelateShard(RULES, Writer(RULES, "", 0))
+        shard = CorrelateShard(LIMITS, TOPICS, Writer(TOPICS, "", 0))
         moments = [time.perf_counter()]
         shard.load(version, blob)
         moments.append(time.perf_counter())
@@ -123,7 +124,7 @@ _NOW = 1_700_000_600_000
 
 def _state(count: int, remembered: int) -> tuple[int, bytes]:
     """Return the state of a shard with so many open and so many remembered requests."""
-    shard = CorrelateShard(RULES, Writer(RULES, "", 0))
+    shard = CorrelateShard(LIMITS, TOPICS, Writer(TOPICS, "", 0))
     for first in range(0, count, CHUNK):
         workload = Workload(min(CHUNK, count - first), timeout="1h", missing=1.0, first=first)
         shard = _feed(shard, workload.records(start=_NOW - 500_000))
@@ -141,7 +142,7 @@ def _feed(shard: CorrelateShard, records: Sequence[Record]) -> CorrelateShard:
     """Let a shard take records, and forget what it wrote."""
     shard.process(records, 0)
     dumped = shard.dump()
-    following = CorrelateShard(RULES, Writer(RULES, "", 0))
+    following = CorrelateShard(LIMITS, TOPICS, Writer(TOPICS, "", 0))
     if dumped is not None:
         following.load(*dumped)
     return following

@@ -11,12 +11,14 @@ import pandas as pd
 
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.job import read_records, write_frame
-from ackstream.jobs.correlate.reading import Rules, read_acknowledgements, read_signal
-from ackstream.jobs.correlate.shard import CorrelateShard, in_order
+from ackstream.jobs.correlate.reading import CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.settings import Correlate
+from ackstream.spark.order import in_order
 from benchmarks import common
 from benchmarks.workload import Workload
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.state import Record
 
-RULES = Rules()
+TOPICS, LIMITS = CorrelateTopics(), Correlate()
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def measure(bench: common.Bench) -> dict[str, Any]:
     answers = [decode(record.value or b"") for record in acks]
     shard, writer = _process(records)
     dumped = shard.dump()
+    reader = RecordReader(LIMITS, TOPICS)
     replies = [emission.value for emission in writer.emissions if emission.reply_id is not None]
     decoded_replies = [decode(reply or b"") for reply in replies]
     # name, times it happens, what happens; the first group are steps of the second
@@ -49,8 +52,8 @@ def measure(bench: common.Bench) -> dict[str, Any]:
         ("decode an acknowledgement", len(acks), lambda: [decode(record.value or b"") for record in acks]),
         ("check a request", len(signals), lambda: [read_request(envelope) for envelope in envelopes]),
         ("check an acknowledgement", len(acks), lambda: [read_ack(envelope) for envelope in answers]),
-        ("read a request, whole", len(signals), lambda: [read_signal(record, RULES) for record in signals]),
-        ("read an acknowledgement, whole", len(acks), lambda: [read_acknowledgements(ack, RULES) for ack in acks]),
+        ("read a request, whole", len(signals), lambda: [reader.signal(record) for record in signals]),
+        ("read an acknowledgement, whole", len(acks), lambda: [reader.acknowledgements(ack) for ack in acks]),
         ("encode a reply", len(replies), lambda: [encode(reply) for reply in decoded_replies]),
         ("rows to records", len(records), lambda: list(read_records(frame))),
         ("put in order", len(records), lambda: in_order(records)),
@@ -85,14 +88,14 @@ def measure(bench: common.Bench) -> dict[str, Any]:
 
 
 def _process(records: Sequence[Record]) -> tuple[CorrelateShard, Writer]:
-    writer = Writer(RULES, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", 7)
-    shard = CorrelateShard(RULES, writer)
+    writer = Writer(TOPICS, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", 7)
+    shard = CorrelateShard(LIMITS, TOPICS, writer)
     shard.process(records, 0)
     return shard, writer
 
 
 def _cycle(dumped: tuple[int, bytes] | None) -> None:
-    shard = CorrelateShard(RULES, Writer(RULES, "", 0))
+    shard = CorrelateShard(LIMITS, TOPICS, Writer(TOPICS, "", 0))
     if dumped is not None:
         shard.load(*dumped)
     shard.dump()

@@ -30,7 +30,6 @@ from ackstream.protocol.ditto.acknowledgements import (
     write_acks,
 )
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
-from ackstream.protocol.ditto.errors import REQUEST_TIMEOUT, DittoError
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
@@ -44,6 +43,7 @@ from ackstream.protocol.ditto.labels import is_built_in, parse_label, parse_requ
 from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers, effect
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -213,7 +213,7 @@ def _aggregate(given: Json) -> Json:
         received.receive(_ack(ack))
     entries = received.entries(lambda label: correlate_decision.timed_out(label, correlation_id, timeout))
     return {
-        "status": correlate_decision.status(entries),
+        "status": combined_status([ack.status for ack in entries]),
         "missing": correlate_decision.missing(entries),
         "successful": [ack.label for ack in entries if ack.success],
         "failed": [ack.label for ack in entries if not ack.success],

@@ -1,4 +1,4 @@
-"""What the operator sends out: replies, ledger records, dead letters."""
+"""The Kafka records that correlate writes: replies, ledger records and dead letters."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.correlate.decision import AckEntry, Decision
-from ackstream.jobs.correlate.reading import SPRING_CORRELATION, AckReading, reply_topic
+from ackstream.jobs.correlate.decision import AckEntry
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRow
+from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
-    from ackstream.jobs.correlate.reading import Rules
+    from ackstream.jobs.correlate.decision import Decision
+    from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics, InvalidRequestError
     from ackstream.jobs.correlate.state import Pending, Received, Record
-    from ackstream.protocol.ditto.topics import TopicPath
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -38,9 +38,9 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 class Writer:
     """Turns decisions into emissions, in the order they are made."""
 
-    def __init__(self, rules: Rules, query_id: str, batch_id: int) -> None:
+    def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
         """Write for one call of the operator; query and batch mark each ledger record."""
-        self._rules = rules
+        self._topics = topics
         self._query_id = query_id
         self._batch_id = batch_id
         self.emissions: list[Emission] = []
@@ -49,61 +49,40 @@ class Writer:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
         self._ledger(row.correlation_id, "signal", signal_id, signal=row)
 
-    def outcome(self, pending: Pending, answer: Decision, decided_at: int, row: SignalRow | None) -> None:
-        """Answer a request and record how it ended.
+    def outcome(self, pending: Pending, decision: Decision, decided_at: int, row: SignalRow | None) -> None:
+        """Reply to a request if it requires a response, and record how it ended.
 
-        :param row: the request's signal row where it is not recorded yet
+        :param row: the request's signal row if it is not recorded yet
         """
         request = pending.request
-        reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-        if request.response_required:
-            encoded = encode(answer.reply)
-            reply = msgspec.Raw(encoded)
-            self._reply(
-                pending.reply_topic,
-                pending.correlation_id,
-                pending.reply_id,
-                encoded,
-                answer,
-                pending.spring_correlation,
-            )
+        reply = encode(decision.reply) if request.response_required else None
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,
             thing_id=request.thing_id,
-            status=answer.status,
-            completed_by=answer.completed_by,
+            status=decision.status,
+            completed_by=decision.completed_by,
             requested=request.awaited,
-            missing=answer.missing,
+            missing=decision.missing,
             started_at=pending.started_at,
             decided_at=decided_at,
             latency_ms=decided_at - pending.started_at,
             reply_id=pending.reply_id,
-            reply_topic=pending.reply_topic if request.response_required else None,
-            reply=reply,
+            reply_topic=None if reply is None else pending.reply_topic,
+            reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
-        acks = [self._ack(pending.correlation_id, entry, "accepted", pending) for entry in pending.received]
-        self._ledger(pending.correlation_id, "outcome", pending.reply_id, signal=row, acks=acks, outcome=outcome)
+        acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
+        self._close(outcome, reply, pending.spring_correlation, row, acks)
 
-    def refused(self, record: Record, error: DittoError, topic: TopicPath | None) -> None:
-        """Tell the requester what is wrong with the request; record it as an outcome and as a dead letter."""
+    def invalid(self, record: Record, invalid: InvalidRequestError) -> None:
+        """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
+        error, topic, topics = invalid.error, invalid.topic, self._topics
         key = record.correlation_id or ""
-        rules = self._rules
-        identity = ledger.reply_id(key, rules.signals, record.partition, record.offset)
-        thing_id = None if topic is None else topic.thing_id
-        reply = error_envelope(
-            error,
-            thing_id=thing_id,
-            channel=None if topic is None else topic.channel,
-            headers={"correlation-id": key},
-        )
-        encoded = encode(reply)
-        answer = Decision(error.status, "invalid", [], reply)
+        thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
+        reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
         try:
-            to = reply_topic(record, rules)
+            reply_topic = topics.reply_topic(record)
         except DittoError:
-            to = rules.replies
-        spring = record.headers.get(SPRING_CORRELATION)
-        self._reply(to, key, identity, encoded, answer, spring)
+            reply_topic = topics.replies
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -114,39 +93,40 @@ class Writer:
             started_at=record.timestamp,
             decided_at=record.timestamp,
             latency_ms=0,
-            reply_id=identity,
-            reply_topic=to,
-            reply=msgspec.Raw(encoded),
+            reply_id=ledger.reply_id(key, topics.signals, record.partition, record.offset),
+            reply_topic=reply_topic,
+            reply=msgspec.Raw(reply),
         )
-        self._ledger(key, "outcome", identity, outcome=outcome)
+        self._close(outcome, reply, record.headers.get(SPRING_CORRELATION_ID))
         self.unreadable(record, error)
 
     def unreadable(self, record: Record, error: DittoError) -> None:
-        """Record what the protocol refuses, with its code and texts as the reason."""
+        """Record a dead letter for a record that the protocol rejects; the reason is the error's code and texts."""
         self.dead_letter(record, " ".join(filter(None, (f"{error.error}:", error.message, error.description))))
 
     def duplicate(self, record: Record) -> None:
-        """Record a request whose correlation-id is in use or was, a moment ago: the first one answers for both."""
+        """Record a dead letter for a request whose correlation-id is in use, or was until recently."""
         self.dead_letter(record, "The correlation-id belongs to a request that is open or was decided recently.")
 
-    def acknowledgements(self, correlation_id: str, entries: list[AckEntry], pending: Pending | None) -> None:
-        """Record acknowledgements that were not used; the used ones are part of the outcome."""
+    def unused(self, correlation_id: str, entries: list[AckEntry], pending: Pending | None) -> None:
+        """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
+
+        :param pending: the request they are measured against; ``None``: they get no latency
+        """
         for entry in entries:
             if entry.disposition == "accepted":
                 continue
             row = self._ack(correlation_id, entry.received, entry.disposition, pending)
-            identity = f"{row.topic}-{row.partition}-{row.offset}-{row.index}"
-            self._ledger(correlation_id, "ack", identity, acks=[row])
+            self._ledger(correlation_id, "ack", row.id, acks=[row])
 
-    def unused(self, reading: AckReading, record: Record, disposition: str) -> None:
-        """Record all acknowledgements of a record that no request takes, without a latency: there may be no request."""
-        self.acknowledgements(
-            reading.correlation_id, [AckEntry(e, disposition) for e in reading.received(record)], None
-        )
+    def unmatched(self, reading: AckReading, record: Record, disposition: str) -> None:
+        """Record all acknowledgements of a record that belongs to no open request."""
+        entries = [AckEntry(received, disposition) for received in reading.received(record)]
+        self.unused(reading.correlation_id, entries, None)
 
     def dead_letter(self, record: Record, reason: str) -> None:
-        """Record what could not be used, in the ledger and, whole, on the dead letter topic."""
-        topic = self._rules.source(record.source)
+        """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""
+        topic = self._topics.source(record.source)
         row = ledger.dead_letter(
             reason,
             record.correlation_id,
@@ -159,28 +139,31 @@ class Writer:
         identity = f"{topic}-{record.partition}-{record.offset}"
         self._ledger(record.correlation_id or identity, "dead-letter", identity, dead_letter=row)
         self.emissions.append(
-            Emission(
-                self._rules.dead_letters,
-                record.key,
-                record.value,
-                reason=f"{reason} ({identity})",
-            )
+            Emission(self._topics.dead_letters, record.key, record.value, reason=f"{reason} ({identity})")
         )
 
-    def _reply(
-        self, topic: str, correlation_id: str, reply_id: str, value: bytes, answer: Decision, spring: bytes | None
+    def _close(
+        self,
+        outcome: OutcomeRow,
+        reply: bytes | None,
+        spring_correlation: bytes | None,
+        signal: SignalRow | None = None,
+        acks: list[AckRow] | None = None,
     ) -> None:
-        self.emissions.append(
-            Emission(
-                topic,
-                correlation_id.encode(),
-                value,
-                reply_id,
-                str(answer.status),
-                answer.completed_by,
-                spring,
+        """Send the reply, if the outcome has a topic for it, and record the outcome."""
+        if outcome.reply_topic is not None:
+            self.emissions.append(
+                Emission(
+                    outcome.reply_topic,
+                    outcome.correlation_id.encode(),
+                    reply,
+                    outcome.reply_id,
+                    str(outcome.status),
+                    outcome.completed_by,
+                    spring_correlation,
+                )
             )
-        )
+        self._ledger(outcome.correlation_id, "outcome", outcome.reply_id, signal=signal, acks=acks, outcome=outcome)
 
     def _ledger(
         self,
@@ -194,7 +177,7 @@ class Writer:
         dead_letter: ledger.DeadLetterRow | None = None,
     ) -> None:
         record = LedgerRecord(kind, identity, self._query_id, self._batch_id, signal, acks, outcome, dead_letter)
-        self.emissions.append(Emission(self._rules.ledger, key.encode(), ledger.encode(record)))
+        self.emissions.append(Emission(self._topics.ledger, key.encode(), ledger.encode(record)))
 
     def _ack(self, correlation_id: str, received: Received, disposition: str, pending: Pending | None) -> AckRow:
         latency = None if pending is None else max(0, received.timestamp - pending.started_at)
@@ -206,7 +189,7 @@ class Writer:
             received_at=received.timestamp,
             latency_ms=latency,
             disposition=disposition,
-            topic=self._rules.acks,
+            topic=self._topics.acks,
             partition=received.partition,
             offset=received.offset,
             index=received.index,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.errors import AckstreamError
-from ackstream.jobs.correlate import state as pendings
-from ackstream.jobs.correlate.shard import open_requests
+from ackstream.jobs.correlate.state import open_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,8 +45,7 @@ def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
     for row in rows:
         state = row.asDict(recursive=True)
         group = state.get("groupState") or state
-        for data in open_requests(group["version"], bytes(group["blob"])):
-            entry = pendings.load(data)
+        for entry in open_requests(group["version"], bytes(group["blob"])):
             taken = {received.label for received in entry.received}
             missing = tuple(label for label in entry.request.awaited if label not in taken)
             found.append(

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.reading import rules
+from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import Record
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.state import GroupState
 
-    from ackstream.jobs.correlate.reading import Rules
-    from ackstream.settings import Settings
+    from ackstream.settings import Correlate, Settings
 
 
 TOPICS = ("signals", "acks", "clock", "replies", "ledger", "dead-letters")
@@ -54,7 +53,7 @@ def running(spark: SparkSession, settings: Settings, topics: Collection[str]) ->
         made_with(settings),
         "let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
     )
-    started = start(spark, settings, rules(settings, topics))
+    started = start(spark, settings, CorrelateTopics.of(settings, topics))
     with timed(settings, started, settings.correlate.group, "clock", ("signals", "acks")):
         yield started
 
@@ -83,20 +82,20 @@ STATE_STORES = {
 # -- The correlate query: one Kafka source, the shard operator, one Kafka sink.
 
 
-def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQuery:
+def start(spark: SparkSession, settings: Settings, topics: CorrelateTopics) -> StreamingQuery:
     """Start the query; it runs until it is stopped."""
     correlate = settings.correlate
-    topics, ticks = (rules.signals, rules.acks), settings.kafka.topic("clock")
+    inputs, ticks = (topics.signals, topics.acks), settings.kafka.topic("clock")
     stream = source(
         spark,
         settings.kafka,
-        (*topics, ticks),
-        starting=starting_offsets(settings.kafka, topics, ticks),
+        (*inputs, ticks),
+        starting=starting_offsets(settings.kafka, inputs, ticks),
         limit=correlate.max_offsets_per_trigger,
         headers=True,
     )
     return (
-        sink_columns(operate(records(stream, settings, rules), rules))
+        sink_columns(operate(records(stream, settings, topics), correlate, topics))
         .writeStream.format("kafka")
         .queryName("correlate")
         .outputMode("append")
@@ -113,7 +112,7 @@ def start(spark: SparkSession, settings: Settings, rules: Rules) -> StreamingQue
     )
 
 
-def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
+def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input; ticks move the watermark and end here.
 
     The watermark column is not the record time but ``clock``, which only ticks carry: a quiet stream still gets its
@@ -134,7 +133,7 @@ def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
-    signal = F.col("topic") == rules.signals
+    signal = F.col("topic") == topics.signals
     return (
         stream.withColumn("clock", F.when(is_tick, tick))
         .withColumn("correlation_id", correlation_id)
@@ -154,7 +153,7 @@ def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
             .alias("correlation_id"),
             "key",
             # of a value over the limit only as much goes on as its dead letter keeps
-            F.when(F.length("value") > rules.max_value_bytes, F.substring("value", 1, DEAD_LETTER_BYTES))
+            F.when(F.length("value") > settings.correlate.max_value_bytes, F.substring("value", 1, DEAD_LETTER_BYTES))
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
@@ -168,10 +167,10 @@ def records(stream: DataFrame, settings: Settings, rules: Rules) -> DataFrame:
     )
 
 
-def operate(frame: DataFrame, rules: Rules) -> DataFrame:
+def operate(frame: DataFrame, limits: Correlate, topics: CorrelateTopics) -> DataFrame:
     """Apply the shard operator."""
     return frame.groupBy("shard").applyInPandasWithState(
-        shard_function(rules), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
+        shard_function(limits, topics), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
     )
 
 
@@ -226,7 +225,8 @@ _headers = msgspec.json.Decoder(list[_Header]).decode
 
 
 def shard_function(
-    rules: Rules,
+    limits: Correlate,
+    topics: CorrelateTopics,
 ) -> Callable[[tuple[int], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each shard with records, or whose timeout has come."""
 
@@ -234,8 +234,8 @@ def shard_function(
         context = TaskContext.get()
         query_id = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
         batch_id = int((context and context.getLocalProperty("streaming.sql.batchId")) or -1)
-        writer = Writer(rules, query_id, batch_id)
-        shard = CorrelateShard(rules, writer)
+        writer = Writer(topics, query_id, batch_id)
+        shard = CorrelateShard(limits, topics, writer)
         if state.exists:
             version, blob = state.get
             shard.load(version, bytes(blob))

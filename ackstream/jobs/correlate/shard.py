@@ -1,92 +1,93 @@
-"""One shard of the correlation: open requests, early acknowledgements and decided requests of a part of the ids.
+"""One shard of the correlation: the open requests, early acknowledgements and decided requests of a share of the ids.
 
 Pure: records and a watermark in, emissions out; the state goes to bytes and back. The law it keeps: for the same order
-of records in each partition, what is decided does not depend on where batches are cut, as long as the watermark never
-passes the timestamp of a record that was not read in an earlier batch or in this one. So nothing is decided by the
-order in which partitions happen to be read: acknowledgements wait for their request, a record counts by its own
-timestamp, and only the watermark lets time pass.
+of records in each partition, decisions do not depend on where batches are cut, as long as the watermark never passes
+the timestamp of a record that was not read in this batch or an earlier one. So no decision depends on the order in
+which partitions happen to be read: acknowledgements wait for their request, a record counts by its own timestamp, and
+only the watermark lets time pass.
 """
 
 from __future__ import annotations
 
 import heapq
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate import state as pendings
-from ackstream.jobs.correlate.reading import Refusal, read_acknowledgements, read_signal
-from ackstream.jobs.correlate.state import SIGNALS, Pending, Recent, Record
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.jobs.correlate.reading import InvalidRequestError, RecordReader
+from ackstream.jobs.correlate.state import (
+    SIGNALS,
+    STATE_VERSION,
+    Pending,
+    Recent,
+    Record,
+    ShardState,
+    decode_pending,
+    decode_state,
+    encode_pending,
+    encode_state,
+)
+from ackstream.protocol.errors import DittoError
+from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
-    from ackstream.jobs.correlate.reading import Rules
+    from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics
     from ackstream.protocol.ledger import SignalRow
-
-STATE_VERSION = 1
-
-
-class _ShardState(msgspec.Struct, array_like=True):
-    """What a shard's blob holds; :data:`STATE_VERSION` names this shape."""
-
-    open: dict[str, bytes]
-    deadlines: list[tuple[int, str]]
-    held: dict[str, list[Record]]
-    hold_ends: list[tuple[int, str]]
-    recent: list[tuple[int, bytes]]
-
-
-_encode_state = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(_ShardState).decode
+    from ackstream.settings import Correlate
 
 
 class CorrelateShard:
     """The open requests of one shard.
 
-    Use: :meth:`load`, one :meth:`process` a batch, then :meth:`dump` and :attr:`next_timeout`.
+    Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
     """
 
-    def __init__(self, rules: Rules, writer: Writer) -> None:
+    def __init__(self, limits: Correlate, topics: CorrelateTopics, writer: Writer) -> None:
         """Start empty; decisions go to ``writer``."""
-        self._rules = rules
-        self._write = writer
+        self._reader = RecordReader(limits, topics)
+        self._writer = writer
+        self._orphan_hold_ms = limits.orphan_hold
+        self._recent_memory_ms = limits.recent_memory
         # an untouched request stays encoded: a batch pays for what it touches
         self._open: dict[str, Pending | bytes] = {}
         self._deadlines: list[tuple[int, str]] = []
         self._held: dict[str, list[Record]] = {}
         self._hold_ends: list[tuple[int, str]] = []
-        self._recent = Recent(rules.recent_memory_ms)
+        self._recent = Recent(self._recent_memory_ms)
         self._decided: dict[int, int] = {}
-        self._opened: dict[str, SignalRow] = {}
+        self._unrecorded: dict[str, SignalRow] = {}
 
     def load(self, version: int, blob: bytes) -> None:
-        """Take over the state that :meth:`dump` gave; see ``migrations`` for older versions."""
-        state = _decode_state(migrate(version, blob))
+        """Restore the state returned by :meth:`dump`.
+
+        :raises ValueError: if this release cannot read the version
+        """
+        state = decode_state(version, blob)
         self._open = dict(state.open)
         self._deadlines = state.deadlines
         self._held = state.held
         self._hold_ends = state.hold_ends
-        self._recent = Recent(self._rules.recent_memory_ms, state.recent)
+        self._recent = Recent(self._recent_memory_ms, state.recent)
 
     def dump(self) -> tuple[int, bytes] | None:
-        """Return version and blob; ``None`` where nothing is left to remember."""
+        """Return version and blob; ``None`` if nothing is left to remember."""
         recent = self._recent.dump()
         self._prune()
         if not (self._open or self._held or recent):
             return None
-        opened = {key: value if isinstance(value, bytes) else pendings.dump(value) for key, value in self._open.items()}
-        state = _ShardState(opened, self._deadlines, self._held, self._hold_ends, recent)
-        return STATE_VERSION, _encode_state(state)
+        opened = {
+            key: value if isinstance(value, bytes) else encode_pending(value) for key, value in self._open.items()
+        }
+        state = ShardState(opened, self._deadlines, self._held, self._hold_ends, recent)
+        return STATE_VERSION, encode_state(state)
 
     def _prune(self) -> None:
-        """Leave out what the heaps hold of decided requests and released acknowledgements."""
+        """Drop heap entries of decided requests and released acknowledgements once they are the majority."""
         if len(self._deadlines) > 2 * len(self._open):
             self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._open)
         if len(self._hold_ends) > 2 * len(self._held):
@@ -94,103 +95,105 @@ class CorrelateShard:
 
     @property
     def next_timeout(self) -> int | None:
-        """The earliest time (epoch milliseconds) the watermark must pass for something to happen."""
+        """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
         ends = [heap[0][0] for heap in (self._deadlines, self._hold_ends) if heap]
         return min(ends, default=None)
 
     def process(self, records: Sequence[Record], watermark: int) -> None:
-        """Take the records of a batch, then let time pass.
+        """Process the records of a batch, then let time pass.
 
-        :param records: in any order; they are taken by (timestamp, source, partition, offset)
+        :param records: in any order; they are processed by (timestamp, source, partition, offset)
         :param watermark: epoch milliseconds; all records before it have been read by the end of this batch
         """
         if records:
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
         for record in in_order(records):
-            self._take(record)
+            if record.source == SIGNALS:
+                self._process_signal(record)
+            else:
+                self._process_acknowledgement(record)
         self._expire(watermark)
-        for key, row in self._opened.items():
-            opened = self._find(key)
-            if opened is not None:
-                self._write.signal(opened.reply_id, row)
-        self._opened = {}
+        for key, row in self._unrecorded.items():
+            pending = self._find(key)
+            if pending is not None:
+                self._writer.signal(pending.reply_id, row)
+        self._unrecorded = {}
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, record: Record) -> None:
-        if record.source == SIGNALS:
-            self._take_signal(record)
-        else:
-            self._take_acknowledgement(record)
-
-    def _take_signal(self, record: Record) -> None:
+    def _process_signal(self, record: Record) -> None:
         key = record.correlation_id
-        owner = self._find(key)
-        if owner is not None:
-            if record.timestamp > self._recent.end(owner.deadline):
+        pending = self._find(key)
+        if pending is not None:
+            if record.timestamp > self._recent.end(pending.deadline):
                 # a new use of the id: it starts when the old one is decided, whatever the order of reading
-                owner.successors.append(record)
+                pending.successors.append(record)
             else:
-                self._write.duplicate(record)
+                self._writer.duplicate(record)
             return
         end = self._decided.get(record.hash)
         if end is not None and record.timestamp <= end:
-            self._write.duplicate(record)
+            self._writer.duplicate(record)
             return
         try:
-            reading = read_signal(record, self._rules)
-        except Refusal as refusal:
-            self._write.refused(record, refusal.error, refusal.topic)
+            reading = self._reader.signal(record)
+        except InvalidRequestError as invalid:
+            self._writer.invalid(record, invalid)
             return
         if reading.pending is None:
-            self._write.signal(reading.signal_id, reading.row)
+            self._writer.signal(reading.signal_id, reading.row)
         else:
             self._start(reading.pending, reading.row)
 
-    def _start(self, opened: Pending, row: SignalRow) -> None:
-        key = opened.correlation_id
-        self._open[key] = opened
-        self._opened[key] = row
-        heapq.heappush(self._deadlines, (opened.deadline, key))
+    def _start(self, pending: Pending, row: SignalRow) -> None:
+        key = pending.correlation_id
+        self._open[key] = pending
+        self._unrecorded[key] = row
+        heapq.heappush(self._deadlines, (pending.deadline, key))
         for early in self._held.pop(key, ()):
-            self._take_acknowledgement(early)
+            self._process_acknowledgement(early)
 
-    def _take_acknowledgement(self, record: Record) -> None:
-        try:
-            reading = read_acknowledgements(record, self._rules)
-        except DittoError as error:
-            self._write.unreadable(record, error)
+    def _process_acknowledgement(self, record: Record) -> None:
+        reading = self._read_acknowledgements(record)
+        if reading is None:
             return
         key = reading.correlation_id
-        owner = self._find(key)
-        if owner is not None and owner.started_at > record.timestamp:
-            # from before this request, whichever of the two was read first: for an earlier use of the id, or too old
+        pending = self._find(key)
+        if pending is not None and pending.started_at > record.timestamp:
+            # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             late = record.timestamp <= self._decided.get(record.hash, -1)
-            if late or owner.started_at > record.timestamp + self._rules.orphan_hold_ms:
-                self._write.unused(reading, record, "late" if late else "orphan")
+            if late or pending.started_at > record.timestamp + self._orphan_hold_ms:
+                self._writer.unmatched(reading, record, "late" if late else "orphan")
                 return
-        end = self._decided.get(record.hash) if owner is None else self._recent.end(owner.deadline)
+        end = self._decided.get(record.hash) if pending is None else self._recent.end(pending.deadline)
         if end is None or record.timestamp > end:
             self._hold(key, record)
-        elif owner is None or record.timestamp > owner.deadline:
-            self._write.unused(reading, record, "late")
+        elif pending is None or record.timestamp > pending.deadline:
+            self._writer.unmatched(reading, record, "late")
         else:
-            entries, answer = decision.apply(owner, reading, record)
-            self._write.acknowledgements(key, entries, owner)
-            if answer is not None:
-                self._close(owner, answer, max(record.timestamp, owner.started_at))
+            entries, decided = decision.apply(pending, reading, record)
+            self._writer.unused(key, entries, pending)
+            if decided is not None:
+                self._close(pending, decided, max(record.timestamp, pending.started_at))
+
+    def _read_acknowledgements(self, record: Record) -> AckReading | None:
+        try:
+            return self._reader.acknowledgements(record)
+        except DittoError as error:
+            self._writer.unreadable(record, error)
+            return None
 
     def _hold(self, key: str, record: Record) -> None:
         self._held.setdefault(key, []).append(record)
-        heapq.heappush(self._hold_ends, (record.timestamp + self._rules.orphan_hold_ms, key))
+        heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
 
     def _find(self, key: str | None) -> Pending | None:
         if key is None:
             return None
         found = self._open.get(key)
         if isinstance(found, bytes):
-            found = self._open[key] = pendings.load(found)
+            found = self._open[key] = decode_pending(found)
         return found
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -198,71 +201,33 @@ class CorrelateShard:
     def _expire(self, watermark: int) -> None:
         while self._deadlines and self._deadlines[0][0] < watermark:
             deadline, key = heapq.heappop(self._deadlines)
-            owner = self._find(key)
-            # the entry of a request that was decided in time stays in the heap until now
-            if owner is not None and owner.deadline == deadline:
-                self._close(owner, decision.time_out(owner), deadline)
+            pending = self._find(key)
+            # the heap still has the entries of requests that were decided in time
+            if pending is not None and pending.deadline == deadline:
+                self._close(pending, decision.time_out(pending), deadline)
         while self._hold_ends and self._hold_ends[0][0] < watermark:
             end, key = heapq.heappop(self._hold_ends)
             self._release(key, end)
         self._recent.forget(watermark)
 
     def _release(self, key: str, end: int) -> None:
-        """Give up on the early acknowledgements whose hold has ended."""
+        """Record the early acknowledgements whose hold has ended as orphans."""
         kept = []
         for record in self._held.pop(key, ()):
-            if record.timestamp + self._rules.orphan_hold_ms > end:
+            if record.timestamp + self._orphan_hold_ms > end:
                 kept.append(record)
-            else:
-                self._write.unused(read_acknowledgements(record, self._rules), record, "orphan")
+                continue
+            # under limits that were lowered since then it may have become unreadable
+            reading = self._read_acknowledgements(record)
+            if reading is not None:
+                self._writer.unmatched(reading, record, "orphan")
         if kept:
             self._held[key] = kept
 
-    def _close(self, owner: Pending, answer: Decision, decided_at: int) -> None:
-        key = owner.correlation_id
+    def _close(self, pending: Pending, decided: Decision, decided_at: int) -> None:
+        key = pending.correlation_id
         del self._open[key]
-        self._decided[owner.hash] = self._recent.remember(owner.hash, owner.deadline)
-        self._write.outcome(owner, answer, decided_at, self._opened.pop(key, None))
-        for record in owner.successors:
-            self._take_signal(record)
-
-
-def open_requests(version: int, blob: bytes) -> list[bytes]:
-    """Return the open requests of a shard's state, encoded as ``pending`` has them."""
-    return list(_decode_state(migrate(version, blob)).open.values())
-
-
-def in_order(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records by (timestamp, source, partition, offset), the order within a partition kept in any case.
-
-    A broker's clock may be set back; a partition's records then count with the latest time seen before them.
-    """
-    if len(records) < 2:  # noqa: PLR2004
-        return records
-    times, sources, partitions, offsets = np.array(
-        [(record.timestamp, record.source, record.partition, record.offset) for record in records], dtype=np.int64
-    ).T
-    by_place = np.lexsort((offsets, partitions, sources))
-    ordered, places = times[by_place], sources[by_place] << 32 | partitions[by_place]
-    same_place = places[1:] == places[:-1]
-    if np.any(same_place & (ordered[1:] < ordered[:-1])):
-        for start, end in _runs(same_place):
-            ordered[start:end] = np.maximum.accumulate(ordered[start:end])
-        times[by_place] = ordered
-    return [records[index] for index in np.lexsort((offsets, partitions, sources, times)).tolist()]
-
-
-def _runs(same: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
-    """Return (start, end) of each run of equal neighbours."""
-    bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(same) + 1]
-    return list(pairwise(bounds))
-
-
-def migrate(version: int, blob: bytes) -> bytes:
-    """Bring a blob of an older version to :data:`STATE_VERSION`; there is none yet.
-
-    :raises ValueError: for a version this release does not know
-    """
-    if version != STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-    return blob
+        self._decided[pending.hash] = self._recent.remember(pending.hash, pending.deadline)
+        self._writer.outcome(pending, decided, decided_at, self._unrecorded.pop(key, None))
+        for record in pending.successors:
+            self._process_signal(record)

@@ -1,4 +1,7 @@
-"""What is kept of a request while it is open, and its compact form in the state."""
+"""The state of a shard: its open requests, early acknowledgements and memory of decided requests, and their encoding.
+
+All structs are positional: the order of their fields is the format of the checkpoints (:data:`STATE_VERSION`).
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,17 @@ if TYPE_CHECKING:
 
 
 SIGNALS, ACKS = 0, 1
-"""Where a record came from."""
+"""The topic that a record came from."""
+
+STATE_VERSION = 1
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One Kafka record of the signals or acks topic.
 
     ``timestamp`` is the broker's, in epoch milliseconds; ``hash`` is the 64-bit hash of the correlation-id (of the
-    coordinates where there is none); ``size`` is the value's length in bytes, of which ``value`` may hold only the
-    beginning; ``headers`` are the record headers the product knows, names in lower case.
+    coordinates if it has none); ``size`` is the value's length in bytes, of which ``value`` may hold only the
+    beginning; ``headers`` are the record headers with names in lower case.
     """
 
     timestamp: int
@@ -41,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
-    """An acknowledgement that was taken, with the coordinates it came from; no label: an error."""
+    """An accepted acknowledgement with the coordinates of its record; an error has no label."""
 
     label: str | None
     status: int
@@ -62,7 +67,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, ack: Acknowledgement, record: Record, index: int) -> Received:
-        """Pair an acknowledgement with the record it came in."""
+        """Combine an acknowledgement with the coordinates of its record."""
         payload = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
         return cls(
             ack.label,
@@ -77,7 +82,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def acknowledgement(self) -> Acknowledgement:
-        """Return the acknowledgement alone."""
+        """Return the acknowledgement without coordinates."""
         payload = msgspec.UNSET if self.payload is None else msgspec.Raw(self.payload)
         return Acknowledgement(label=self.label or "", status=self.status, payload=payload, headers=self.headers)
 
@@ -94,31 +99,44 @@ class Pending(msgspec.Struct, array_like=True):
     reply_topic: str
     spring_correlation: bytes | None = None
     received: list[Received] = []
-    # why live responses were not taken: goes into the text of a later timeout
+    # why live responses were rejected, for the text of a later timeout
     note: str | None = None
-    # records of a later request with the same correlation-id, which waits until this one is decided
+    # records of a later request with the same correlation-id, which starts when this one is decided
     successors: list[Record] = []
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Pending)
+class ShardState(msgspec.Struct, array_like=True):
+    """The content of a shard's blob; open requests are encoded by themselves (see :func:`encode_pending`)."""
+
+    open: dict[str, bytes]
+    deadlines: list[tuple[int, str]]
+    held: dict[str, list[Record]]
+    hold_ends: list[tuple[int, str]]
+    recent: list[tuple[int, bytes]]
 
 
-def dump(pending: Pending) -> bytes:
-    """Encode for the state."""
-    return _encoder.encode(pending)
+encode_pending = msgspec.msgpack.Encoder().encode
+decode_pending = msgspec.msgpack.Decoder(Pending).decode
+encode_state = msgspec.msgpack.Encoder().encode
+_decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
-def load(data: bytes) -> Pending:
-    """Decode from the state."""
-    return _decoder.decode(data)
+def decode_state(version: int, blob: bytes) -> ShardState:
+    """Decode a shard's blob.
+
+    :raises ValueError: if this release cannot read the version
+    """
+    if version != STATE_VERSION:
+        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+    return _decode_state(blob)
 
 
-# -- The memory of decided requests: hashes of their correlation-ids, each with the end of its memory.
-# A decided request is remembered until its *deadline* plus ``recent_memory``, not until its decision plus
-# ``recent_memory``: the deadline is known from the request alone, so what a later record meets does not depend on
-# where batches are cut. Ends are rounded up to buckets; a bucket is one sorted array of 64-bit hashes, kept as bytes,
-# so that a million remembered requests cost 8 MB and no work an entry.
+def open_requests(version: int, blob: bytes) -> list[Pending]:
+    """Return the open requests in a shard's blob.
+
+    :raises ValueError: if this release cannot read the version
+    """
+    return [decode_pending(encoded) for encoded in decode_state(version, blob).open.values()]
 
 
 BUCKETS = 8
@@ -126,26 +144,32 @@ MINIMUM_BUCKET_MS = 1000
 
 
 class Recent:
-    """Remembers 64-bit hashes until an end each (epoch milliseconds, event time)."""
+    """Remembers decided requests: 64-bit hashes of their correlation-ids, each until its end (ms of event time).
+
+    A decided request is remembered until its *deadline* plus ``recent_memory``, not until its decision plus
+    ``recent_memory``: the deadline is known from the request alone, so the fate of a later record does not depend on
+    where batches are cut. Ends are rounded up to buckets. A bucket is one sorted array of hashes, kept as bytes: a
+    million remembered requests cost 8 MB and no work per entry.
+    """
 
     def __init__(self, memory_ms: int, buckets: Iterable[tuple[int, bytes]] = ()) -> None:
-        """Start with ``buckets`` as :meth:`dump` gave them."""
+        """Start with ``buckets`` as returned by :meth:`dump`."""
         self._memory_ms = memory_ms
         self._bucket_ms = max(MINIMUM_BUCKET_MS, memory_ms // BUCKETS)
         self._buckets: dict[int, bytes] = dict(buckets)
         self._fresh: dict[int, int] = {}
 
     def end(self, deadline: int) -> int:
-        """Return until when a request with this deadline claims its correlation-id (inclusive)."""
+        """Return the last time at which a request with this deadline claims its correlation-id."""
         return ((deadline + self._memory_ms) // self._bucket_ms + 1) * self._bucket_ms
 
     def look_up(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, int]:
-        """Return ``{hash: end}`` for those of ``hashes`` that are remembered; all of a batch are asked at once."""
+        """Return ``{hash: end}`` for the remembered ones among the hashes of a batch."""
         found: dict[int, int] = {}
         for end, packed in sorted(self._buckets.items()):
             known = np.frombuffer(packed, dtype=np.int64)
-            places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-            for value in hashes[known[places] == hashes].tolist():
+            indices = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+            for value in hashes[known[indices] == hashes].tolist():
                 found[value] = end
         return found
 
@@ -155,11 +179,11 @@ class Recent:
         return end
 
     def forget(self, watermark: int) -> None:
-        """Drop what ended before the watermark: no record that old can come any more."""
+        """Drop entries that ended before the watermark: no record that old can arrive any more."""
         self._buckets = {end: packed for end, packed in self._buckets.items() if end >= watermark}
 
     def dump(self) -> list[tuple[int, bytes]]:
-        """Return the buckets, fresh entries merged in, in order of their ends."""
+        """Return the buckets with fresh entries merged in, in order of their ends."""
         by_end: dict[int, list[int]] = {}
         for value, end in self._fresh.items():
             by_end.setdefault(end, []).append(value)

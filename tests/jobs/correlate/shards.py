@@ -7,9 +7,10 @@ from hashlib import blake2b
 from typing import Any
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.reading import Rules
+from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.settings import Correlate
 
 THING = "org.acme/lamp"
 
@@ -93,17 +94,18 @@ class Log:
 class Run:
     """Feeds a shard batch by batch; its state goes through bytes in between."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.rules = Rules(**rules)
+    def __init__(self, reply_topics: frozenset[str] = frozenset(), **limits: Any) -> None:
+        self.topics = CorrelateTopics(reply_topics=reply_topics)
+        self.limits = Correlate(**limits)
         self.state: tuple[int, bytes] | None = None
         self.batch = 0
         self.emissions: list[Emission] = []
         self.next_timeout: int | None = None
 
     def feed(self, *records: Record, watermark: int = 0) -> list[Emission]:
-        writer = Writer(self.rules, "query", self.batch)
+        writer = Writer(self.topics, "query", self.batch)
         self.batch += 1
-        shard = CorrelateShard(self.rules, writer)
+        shard = CorrelateShard(self.limits, self.topics, writer)
         if self.state is not None:
             shard.load(*self.state)
         shard.process(list(records), watermark)
@@ -121,7 +123,7 @@ class Run:
         ]  # fmt: skip
 
     def ledger(self) -> list[dict[str, Any]]:
-        return [json.loads(e.value or b"") for e in self.emissions if e.topic == self.rules.ledger]
+        return [json.loads(e.value or b"") for e in self.emissions if e.topic == self.topics.ledger]
 
     def outcomes(self) -> list[dict[str, Any]]:
         return [record["outcome"] for record in self.ledger() if "outcome" in record]

@@ -443,7 +443,7 @@ def test_actor_code_incoming_acknowledgements(run: Run, log: Log) -> None:
 
 
 def test_actor_code_timeout_equal_to_max(log: Log) -> None:
-    run = Run(max_timeout_ms=65_000)
+    run = Run(max_timeout="65s")
     run.feed(
         log.command(0, "a", requested_acks=["a-ack"], timeout="65s"),
         log.command(0, "b", requested_acks=["a-ack"], timeout="2m"),
@@ -454,7 +454,7 @@ def test_actor_code_timeout_equal_to_max(log: Log) -> None:
 @pytest.mark.parametrize("case", ["actor-code-smart-channel-timeout", "actor-code-smart-channel-cap"])
 def test_a_smart_channel_query_waits_ten_seconds_longer(log: Log, case: str) -> None:
     seconds, expected = (10, 20_000) if case.endswith("timeout") else (100, 110_000)
-    run = Run(max_timeout_ms=65_000)
+    run = Run(max_timeout="65s")
     headers = {"live-channel-condition": "eq(attributes/x,1)", "timeout": f"{seconds}s"}
     run.feed(log.signal(0, "c", f"{THING}/things/twin/commands/retrieve", **headers))
     assert run.ledger()[0]["signal"]["timeout_ms"] == expected
