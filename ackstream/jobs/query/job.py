@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, TopicPartition
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query import requests, results
+from ackstream.jobs.query import filters, requests, results
 from ackstream.jobs.query.execution import Terms, carry_out
 from ackstream.jobs.query.plan import Counted, Deleted, State, SubscriptionPlan, Told
 from ackstream.jobs.query.requests import UnreadableError
@@ -27,10 +27,11 @@ from ackstream.kafka.clients import options
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
-from ackstream.protocol import filters, queries
+from ackstream.protocol import queries
 from ackstream.protocol.messages import StoredError, read_stored
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import source
+from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -222,14 +223,14 @@ def ends(kafka: Kafka, topics: list[str]) -> str:
     return json.dumps(found)
 
 
-def collect(frame: DataFrame) -> list[QueryRecord]:
+def collect(frame: DataFrame) -> Sequence[QueryRecord]:
     """Bring the records of a batch to the driver, in the order of their times."""
-    columns = (F.unix_millis("timestamp").alias("time"), *QueryRecord._fields[1:])
     found = []
-    for row in frame.select(*columns).toArrow().to_pylist():
+    for row in frame.selectExpr("unix_millis(timestamp) AS time", *QueryRecord._fields[1:]).toArrow().to_pylist():
         headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
         found.append(QueryRecord(**{**row, "headers": headers}))
-    return sorted(found, key=lambda record: record[:3])
+    topics = sorted({record.topic for record in found})
+    return in_order(found, lambda record: (record.time, topics.index(record.topic), record.partition, record.offset))
 
 
 def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) -> int:

@@ -1,18 +1,25 @@
-"""A queue as its consumers know it over the wire: sessions, numbered answers, and an event of all that happens.
+"""A queue as its consumers see it: sessions, numbered answers, and an event for everything that happens to a message.
 
-Pure: records and a watermark in; answers, events and what could not be read out; the state goes to bytes and back. A
-record counts by its own timestamp, and time passes with records and with the watermark alone; so for the same order of
-records nothing depends on where batches are cut, and a batch that runs again says the same again.
+Pure: records and a watermark in; answers, events and unreadable records out; the state is one blob. A record counts at
+its own timestamp, and time passes with records and with the watermark alone. So for the same order of records nothing
+depends on where batches are cut, and a replayed batch gives the same output.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.errors import OutcomeNotEnabledError
-from ackstream.jobs.queues.model import Arrival, Event, QueueState, Unreadable, coordinates
+from ackstream.jobs.queues.model import (
+    Arrival,
+    Event,
+    QueuedDelivery,
+    QueueState,
+    Return,
+    Unreadable,
+    coordinates,
+)
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
 from ackstream.protocol.queues import (
@@ -22,7 +29,6 @@ from ackstream.protocol.queues import (
     MessageDelivered,
     NotSettled,
     QueueRecordError,
-    Refusal,
     ServiceRecord,
     SettleMessages,
     Unbind,
@@ -34,23 +40,24 @@ from ackstream.spark.order import timed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.queues.model import ConsumerReport, Happened
-    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.jobs.queues.model import ConsumerReport, EventKind, QueueEvent
     from ackstream.settings.queues import QueueSettings
 
 STATE_VERSION = 1
 MAX_TTL_MS = 100 * 365 * 86_400_000
-"""Longer ones would leave the range of times."""
+"""Longer times to live would leave the range of timestamps."""
 
 
 class _Session(msgspec.Struct, array_like=True):
+    """A consumer's session: it ends at ``until``; ``number`` is that of its last answer."""
+
     id: int
     until: int
     number: int = 0
 
 
-class _Place(msgspec.Struct, array_like=True):
-    """Where a message is, and its last delivery."""
+class _MessageLocation(msgspec.Struct, array_like=True):
+    """Where a queued message is stored, and its last delivery."""
 
     topic: str
     partition: int
@@ -63,11 +70,11 @@ class _Place(msgspec.Struct, array_like=True):
 
 
 class _EndpointState(msgspec.Struct, array_like=True):
-    """What the blob holds; :data:`STATE_VERSION` names this shape."""
+    """The shape of the blob; :data:`STATE_VERSION` is its version."""
 
     now: int
     sessions: dict[str, _Session]
-    places: dict[str, _Place]
+    locations: dict[str, _MessageLocation]
     queue: QueueState
 
 
@@ -78,90 +85,93 @@ _decode = msgspec.msgpack.Decoder(_EndpointState).decode
 class Endpoint:
     """One queue and the sessions of its consumers.
 
-    Use: :meth:`load`, one :meth:`process` a batch, then :meth:`dump` and :attr:`next_timeout`.
+    Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
     """
 
     def __init__(self, name: str, rules: QueueSettings, session_ms: int) -> None:
         """Begin empty.
 
-        :param session_ms: after so long without a word from it a consumer is lost
+        :param session_ms: how long a consumer may be silent before its session ends
         """
         self._name = name
         self._rules = rules
         self._session_ms = session_ms
-        self._queue = Queue(rules)
+        self._queue = Queue(rules, self._on_event)
         self._sessions: dict[str, _Session] = {}
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _MessageLocation] = {}
         self._now = 0
         self.answers: list[ServiceRecord] = []
         self.events: list[Event] = []
         self.unreadable: list[Unreadable] = []
 
     def load(self, version: int, blob: bytes) -> None:
-        """Take over the state that :meth:`dump` gave.
+        """Restore the state that :meth:`dump` returned.
 
-        :raises ValueError: a version this release does not know
+        :raises ValueError: the version is unknown to this release
         """
         if version != STATE_VERSION:
             raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
         state = _decode(blob)
-        self._now, self._sessions, self._places = state.now, state.sessions, state.places
-        self._queue = Queue.load(self._rules, state.queue)
+        self._now, self._sessions, self._locations = state.now, state.sessions, state.locations
+        self._queue.load(state.queue)
 
     def dump(self) -> tuple[int, bytes] | None:
-        """Return version and blob; ``None`` where nothing is left to remember."""
+        """Return version and blob; ``None`` if there is nothing to remember."""
         queue = self._queue.dump()
         if queue is None:
             return None
-        return STATE_VERSION, _encode(_EndpointState(self._now, self._sessions, self._places, queue))
+        return STATE_VERSION, _encode(_EndpointState(self._now, self._sessions, self._locations, queue))
 
     @property
     def next_timeout(self) -> int | None:
-        """The earliest time (epoch milliseconds) at which something happens by itself."""
+        """The earliest time (epoch milliseconds) at which something happens without a record."""
         times = [session.until for session in self._sessions.values()]
         if self._queue.deadline is not None:
             times.append(self._queue.deadline)
         return min(times, default=None)
 
-    def process(self, arrivals: Sequence[Arrival], said: Sequence[ConsumerReport], watermark: int) -> None:
-        """Take what a batch brings; it adds to ``answers``, ``events`` and ``unreadable``.
+    def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> None:
+        """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``.
 
-        :param watermark: all that consumers said before this time (epoch milliseconds) was read before this batch
+        :param watermark: consumers' records before this time (epoch milliseconds) were read before this batch
         """
         self._pass_time(watermark)
-        received: list[Arrival | ConsumerReport] = [*arrivals, *said]
-        for timestamp, record in timed(received, coordinates):
+        records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
+        for timestamp, record in timed(records, coordinates):
             self._pass_time(timestamp)
             if isinstance(record, Arrival):
                 self._arrive(record)
             else:
-                self._hear(record)
-            self._dispatch()
+                self._read(record)
+            self._queue.dispatch(self._now)
 
-    # -- records ------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def _arrive(self, record: Arrival) -> None:
-        message = record.id
-        ttl_ms = min(record.ttl_ms, MAX_TTL_MS)
-        new = self._queue.enqueue(
-            message, record.timestamp, ttl_ms=ttl_ms, eligible=record.eligible, barrier=record.barrier
+        if record.id in self._locations:
+            return
+        self._locations[record.id] = _MessageLocation(
+            record.topic, record.partition, record.offset, record.batch, record.subject, record.timestamp
         )
-        if new:
-            self._places[message] = _Place(
-                record.topic, record.partition, record.offset, record.batch, record.subject, record.timestamp
-            )
+        self._queue.enqueue(
+            record.id,
+            record.timestamp,
+            ttl_ms=min(record.ttl_ms, MAX_TTL_MS),
+            eligible=record.eligible,
+            barrier=record.barrier,
+        )
 
-    def _hear(self, said: ConsumerReport) -> None:
+    def _read(self, report: ConsumerReport) -> None:
         try:
-            record = queues.read(said.value)
+            record = queues.read(report.value)
         except QueueRecordError as error:
-            self.unreadable.append(Unreadable(said.key, said.value, str(error)))
+            self.unreadable.append(Unreadable(report.key, report.value, str(error)))
             return
         session = self._sessions.get(record.consumer)
         if isinstance(record, Bind):
             self._bind(record, session)
         elif session is None or session.id != record.session:
-            self._hear_stranger(record, session)
+            self._read_unbound(record, session)
         else:
             session.until = self._now + self._session_ms
             if isinstance(record, SettleMessages):
@@ -169,8 +179,8 @@ class Endpoint:
             elif isinstance(record, Unbind):
                 self._end(record.consumer, "closed", self._now)
 
-    def _hear_stranger(self, record: ConsumerRecord, session: _Session | None) -> None:
-        """Take the word of one who is not bound where anybody may settle; else say that it is not."""
+    def _read_unbound(self, record: ConsumerRecord, session: _Session | None) -> None:
+        """Apply settlements of an unbound consumer where anyone may settle; otherwise report that it is not bound."""
         if isinstance(record, SettleMessages) and session is None and self._rules.settler != "holder":
             self._settle(record, None)
         elif not isinstance(record, Unbind):
@@ -191,23 +201,18 @@ class Endpoint:
 
     def _settle(self, record: SettleMessages, session: _Session | None) -> None:
         for message in record.messages:
-            refusal: Refusal | None
-            try:
-                refusal = self._queue.settle(record.consumer, message, record.outcome, self._now)
-            except OutcomeNotEnabledError:
-                refusal = "outcome-not-enabled"
+            refusal = self._queue.settle(record.consumer, message, record.outcome, self._now)
             if refusal is not None:
-                self._event(message, self._now, "refused", record.consumer, record.outcome, refusal)
+                self._record(message, self._now, "refused", record.consumer, record.outcome, refusal)
                 number = 0 if session is None else self._number(session)
                 self.answers.append(
                     NotSettled(self._name, record.consumer, record.session, number, message, record.outcome, refusal)
                 )
-            self._note(record.outcome, record.consumer)
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def _pass_time(self, now: int) -> None:
-        """End sessions and leases in the order of their ends, then deliver what came free."""
+        """End sessions and leases in the order of their ends, then deliver the messages they held."""
         if now <= self._now:
             return
         self._now = now
@@ -216,63 +221,57 @@ class Endpoint:
             if session.until > now:
                 break
             self._queue.advance(session.until)
-            self._note("lease")
             self._end(consumer, "lost", session.until)
-        self._queue.advance(now)
-        self._note("lease")
-        self._dispatch()
+        self._queue.dispatch(now)
 
     def _end(self, consumer: str, reason: UnboundReason, at: int) -> None:
         session = self._sessions.pop(consumer)
-        self._queue.unbind(consumer, at)
-        self._note(reason)
+        self._queue.unbind(consumer, at, reason)
         self.answers.append(Unbound(self._name, consumer, session.id, reason))
 
-    # -- what is told -------------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
-    def _dispatch(self) -> None:
-        for delivery in self._queue.dispatch(self._now):
-            place = self._places[delivery.message]
-            place.count, place.consumer = delivery.count, delivery.consumer
-            session = self._sessions[delivery.consumer]
-            self._event(delivery.message, self._now, "delivered", delivery.consumer)
-            self.answers.append(
-                MessageDelivered(
-                    self._name,
-                    delivery.consumer,
-                    session.id,
-                    self._number(session),
-                    delivery.message,
-                    place.topic,
-                    place.partition,
-                    place.offset,
-                    place.batch,
-                    delivery.count,
-                    place.subject,
-                )
+    def _on_event(self, event: QueueEvent) -> None:
+        if isinstance(event, QueuedDelivery):
+            self._deliver(event)
+        elif isinstance(event, Return):
+            self._record(event.message, event.at, "returned", event.consumer, reason=event.reason)
+        else:
+            self._record(event.message, event.at, "left", event.consumer, event.how, event.reason)
+            self._locations.pop(event.message, None)
+
+    def _deliver(self, delivery: QueuedDelivery) -> None:
+        location = self._locations[delivery.message]
+        location.count, location.consumer = delivery.count, delivery.consumer
+        session = self._sessions[delivery.consumer]
+        self._record(delivery.message, delivery.at, "delivered", delivery.consumer)
+        self.answers.append(
+            MessageDelivered(
+                self._name,
+                delivery.consumer,
+                session.id,
+                self._number(session),
+                delivery.message,
+                location.topic,
+                location.partition,
+                location.offset,
+                location.batch,
+                delivery.count,
+                location.subject,
             )
-        self._note("sent")
+        )
 
-    def _note(self, why: SampleOutcome | UnboundReason | Literal["lease", "sent"], consumer: str | None = None) -> None:
-        """Turn what the queue says into events; ``why`` is what made it give messages back."""
-        for returned in self._queue.returns:
-            self._event(returned.message, returned.at, "returned", returned.consumer, reason=why)
-        for left in self._queue.exits:
-            self._event(left.message, left.at, "left", consumer, left.how, left.reason)
-            self._places.pop(left.message, None)
-        self._queue.returns, self._queue.exits = [], []
-
-    def _event(
+    def _record(
         self,
         message: str,
         at: int,
-        event: Happened,
-        consumer: str | None = None,
+        event: EventKind,
+        consumer: str | None,
         outcome: str | None = None,
         reason: str | None = None,
     ) -> None:
-        place = self._places.get(message)
-        if place is None:
+        location = self._locations.get(message)
+        if location is None:
             self.events.append(Event(self._name, message, at, event, consumer, 0, outcome, reason))
             return
         self.events.append(
@@ -281,16 +280,16 @@ class Endpoint:
                 message,
                 at,
                 event,
-                consumer or place.consumer,
-                place.count,
+                consumer or location.consumer,
+                location.count,
                 outcome,
                 reason,
-                place.topic,
-                place.partition,
-                place.offset,
-                place.batch,
-                place.subject,
-                place.received_at,
+                location.topic,
+                location.partition,
+                location.offset,
+                location.batch,
+                location.subject,
+                location.received_at,
             )
         )
 
@@ -299,17 +298,17 @@ class Endpoint:
         return session.number
 
 
-def answer_unknown(name: str, said: Iterable[ConsumerReport]) -> tuple[list[ServiceRecord], list[Unreadable]]:
-    """Return what consumers of a queue are told that there is not, and what of theirs cannot be read."""
+def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[ServiceRecord], list[Unreadable]]:
+    """Reject the consumers of an unknown queue; also return their unreadable records."""
     answers: list[ServiceRecord] = []
     unreadable = []
-    for record in said:
+    for report in reports:
         try:
-            heard = queues.read(record.value)
+            record = queues.read(report.value)
         except QueueRecordError as error:
-            unreadable.append(Unreadable(record.key, record.value, str(error)))
+            unreadable.append(Unreadable(report.key, report.value, str(error)))
         else:
-            answers.append(Unbound(name, heard.consumer, heard.session, "unknown-queue"))
+            answers.append(Unbound(name, record.consumer, record.session, "unknown-queue"))
     return answers, unreadable
 
 

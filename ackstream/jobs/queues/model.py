@@ -1,11 +1,12 @@
-"""What a queue holds and what it says: messages, consumers, deliveries, returns, exits."""
+"""What a work queue holds and reports: messages, consumers, events, and the records of its operator."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from ackstream.protocol.queues import UnboundReason
 from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
@@ -13,16 +14,18 @@ if TYPE_CHECKING:
 
     from ackstream.settings.queues import Fairness
 
-
-How: TypeAlias = Literal["settled", "dead-letter", "discarded"]
+Disposition: TypeAlias = Literal["settled", "dead-letter", "discarded"]
+ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
 ExitReason: TypeAlias = Literal[
     "accepted", "sent", "rejected", "max-deliveries", "max-failures", "expired", "settled-early", "barrier"
 ]
-IgnoredReason: TypeAlias = Literal["not-held", "held-by-another", "not-in-queue"]
+
+
+# -- events of a queue -------------------------------------------------------------------------------------------------
 
 
 class QueuedDelivery(msgspec.Struct, frozen=True):
-    """A message goes to a consumer: ``count`` 1 is the first delivery."""
+    """A message is delivered to a consumer; ``count`` is 1 for the first delivery."""
 
     message: str
     consumer: str
@@ -31,29 +34,45 @@ class QueuedDelivery(msgspec.Struct, frozen=True):
 
     @property
     def redelivered(self) -> bool:
-        """Tell whether it was delivered before."""
+        """Whether the message was delivered before."""
         return self.count > 1
 
 
 class Return(msgspec.Struct, frozen=True):
-    """A consumer holds a message no longer, which has not left for that."""
+    """A consumer no longer holds a message; an :class:`Exit` follows if the message leaves the queue for that."""
 
     message: str
     consumer: str
     at: int
+    reason: ReturnReason
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """A message has left the queue."""
+    """A message has left the queue; ``consumer`` is the one whose settlement removed it."""
 
     message: str
     at: int
-    how: How
+    how: Disposition
     reason: ExitReason
+    consumer: str | None = None
+
+
+QueueEvent: TypeAlias = QueuedDelivery | Return | Exit
+
+
+class Cause(NamedTuple):
+    """Why messages are returned: ``consumer`` is the one that settled, if a settlement is the reason."""
+
+    at: int
+    reason: ReturnReason
+    consumer: str | None = None
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
 
 
 class QueuedMessage(msgspec.Struct, array_like=True):
-    """A message in the queue; ``holders`` have it, until the time of their lease."""
+    """A message in the queue; ``holders`` maps its consumers to the ends of their leases."""
 
     id: str
     order: int
@@ -67,7 +86,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
 
 
 class Consumer(msgspec.Struct, array_like=True):
-    """A bound consumer: ``backlog`` 0 is without limit."""
+    """A bound consumer; a ``backlog`` of 0 is unlimited."""
 
     name: str
     backlog: int
@@ -76,12 +95,12 @@ class Consumer(msgspec.Struct, array_like=True):
 
     @property
     def has_room(self) -> bool:
-        """Tell whether it may hold one more message."""
+        """Whether it may hold one more message."""
         return not self.backlog or len(self.held) < self.backlog
 
 
 class QueueState(msgspec.Struct, array_like=True):
-    """All that a queue remembers: messages oldest first, consumers in the order they came."""
+    """The state of a queue: messages oldest first, consumers in the order in which they bound."""
 
     messages: list[QueuedMessage]
     consumers: list[Consumer]
@@ -90,14 +109,11 @@ class QueueState(msgspec.Struct, array_like=True):
     turn: str | None
 
 
-# -- Which consumer gets the next message (brokers.md A37, AMPS-38).
-
-
 def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:
-    """Return the consumer for a message, of those that have room; ``None`` where none has.
+    """Choose the consumer of the next message among those with room; ``None`` if all are full (brokers.md A37, AMPS-38).
 
-    :param consumers: in the order they came
-    :param last: who got the message before, for ``round-robin``
+    :param consumers: in the order in which they bound
+    :param last: the consumer of the previous message, for ``round-robin``
     """
     free = [consumer for consumer in consumers if consumer.has_room]
     if not free:
@@ -116,11 +132,11 @@ def _load(consumer: Consumer) -> float:
     return len(consumer.held) / consumer.backlog if consumer.backlog else 0.0
 
 
-# -- What goes into a queue's operator and what comes out of it, besides the records of the wire.
+# -- records of the operator -------------------------------------------------------------------------------------------
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A message of the table ``messages``; its id in a queue are its Kafka coordinates."""
+    """A message of the table ``messages``, identified in a queue by its Kafka coordinates."""
 
     timestamp: int
     topic: str
@@ -134,12 +150,12 @@ class Arrival(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Its name in the queue."""
+        """Its id in the queue."""
         return f"{self.topic}-{self.partition}-{self.offset}"
 
 
 class ConsumerReport(msgspec.Struct, frozen=True):
-    """A record of a consumer as it came."""
+    """A record of a consumer, not decoded."""
 
     timestamp: int
     partition: int
@@ -149,29 +165,29 @@ class ConsumerReport(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record of no use, and why."""
+    """A record that cannot be decoded, and why."""
 
     key: bytes | None
     value: bytes
     reason: str
 
 
-Happened: TypeAlias = Literal["delivered", "returned", "refused", "left"]
+EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened to a message: a row of ``queue_events``. Times are epoch milliseconds.
 
-    :ivar consumer: who got it, had it or spoke of it
+    :ivar consumer: the consumer that received, held or settled it
     :ivar count: how often it has been delivered
-    :ivar outcome: how it was settled; of a message that left, what became of it
-    :ivar reason: why it was given back, refused, or left
+    :ivar outcome: how it was settled; for a message that left, its disposition
+    :ivar reason: why it was returned, refused, or left
     """
 
     queue: str
     message: str
     at: int
-    event: Happened
+    event: EventKind
     consumer: str | None = None
     count: int = 0
     outcome: str | None = None
@@ -185,5 +201,5 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def coordinates(record: Arrival | ConsumerReport) -> tuple[int, int, int, int]:
-    """Return what orders the records of a batch; of one time, messages come first."""
+    """Return what orders the records of a batch; at equal times, messages come first."""
     return record.timestamp, isinstance(record, ConsumerReport), record.partition, record.offset

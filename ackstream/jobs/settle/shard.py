@@ -40,9 +40,10 @@ from ackstream.protocol.readers import (
     WriterAsks,
     read,
 )
+from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.settle.output import Reported
     from ackstream.jobs.settle.presence import Report
@@ -103,7 +104,7 @@ class SettleShard:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def process(self, records: Iterable[ReportRecord], watermark: int = 0) -> Settled:
+    def process(self, records: Sequence[ReportRecord], watermark: int = 0) -> Settled:
         """Take the records of a batch in the order of their times.
 
         :param watermark: every record before this time was read in an earlier batch
@@ -115,7 +116,7 @@ class SettleShard:
             self._leave(reader)
         for reader in self._readers.forgotten(watermark):
             self._forget(reader)
-        for record in sorted(records, key=lambda found: (found.timestamp, found.source, found.partition, found.offset)):
+        for record in in_order(records):
             self._take(record)
         for writer, runs in self._done.items():
             self._settled.done += samples_done(writer, self._writers[writer], runs)

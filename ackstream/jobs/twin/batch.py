@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from heapq import merge
-from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,16 +29,17 @@ from ackstream.protocol.ditto.envelopes import (
     json_text,
     raw,
 )
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, WEAK_ACK
 from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED, is_built_in
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
+from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from ackstream.jobs.twin.changes import CommandResult, ThingChange
     from ackstream.jobs.twin.commands import TwinCommand
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENTS, ACKS = "events", "acks"
+_COORDINATES = attrgetter("timestamp", "partition", "offset")
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
@@ -119,32 +120,15 @@ class Result(msgspec.Struct):
     changed: dict[str, Thing] = {}
 
 
-def fold(records: Iterable[SignalRecord], things: dict[str, Thing], limits: Limits) -> Result:
+def fold(records: Sequence[SignalRecord], things: dict[str, Thing], limits: Limits) -> Result:
     """Let the commands among the records act on the things, in order; the things themselves stay as they are.
 
     Signals that are not for the twin, and what correlate refuses, are passed over: correlate tells the requester.
     """
     folding = _Folding(things, limits)
-    for record in in_order(records):
+    for record in in_order(records, _COORDINATES):
         folding.take(record)
     return folding.result()
-
-
-def in_order(records: Iterable[SignalRecord]) -> Iterator[SignalRecord]:
-    """Return the records by time, the order within a partition kept in any case.
-
-    A broker's clock may be set back; a partition's records then count with the latest time seen before them.
-    """
-    by_place = sorted(records, key=lambda record: (record.partition, record.offset))
-    partitions = [list(_timed(group)) for _, group in groupby(by_place, key=lambda record: record.partition)]
-    return (record for *_, record in merge(*partitions, key=lambda entry: entry[:2]))
-
-
-def _timed(records: Iterable[SignalRecord]) -> Iterator[tuple[int, int, SignalRecord]]:
-    latest = 0
-    for record in records:
-        latest = max(latest, record.timestamp)
-        yield latest, record.partition, record
 
 
 class _Folding:

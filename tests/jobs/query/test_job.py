@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from ackstream.jobs.query.job import QueryRecord, newest_stored_batch
+from typing import Any
+
+import pyarrow as pa
+
+from ackstream.jobs.query.job import QueryRecord, collect, newest_stored_batch
 from ackstream.protocol import messages
 from ackstream.protocol.messages import StoredRange
 
@@ -23,3 +27,24 @@ def test_the_log_is_as_far_as_the_newest_word_of_persist() -> None:
 def test_what_is_no_word_of_persist_is_left_out() -> None:
     records = [_record(None), _record(b""), _record(b"no JSON"), _record(_stored(4)), _record(b'{"type":"stored"}')]
     assert newest_stored_batch(records, "stored", -1) == 4
+
+
+class _Frame:
+    """The batch of a stream, as far as it is collected."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def selectExpr(self, *_columns: Any) -> _Frame:  # noqa: N802 - Spark's name
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return pa.Table.from_pylist(self._rows)
+
+
+def test_commands_of_a_client_are_carried_out_in_their_order_although_its_broker_was_set_back() -> None:
+    times = [(5_000, 0, 1), (1_000, 0, 2), (4_000, 1, 1)]
+    empty = {"topic": "queries", "key": b"c", "value": None, "headers": None}
+    rows = [{"time": time, "partition": partition, "offset": offset, **empty} for time, partition, offset in times]
+    frame: Any = _Frame(rows[::-1])
+    assert [record[:3] for record in collect(frame)] == [(4_000, 1, 1), (5_000, 0, 1), (1_000, 0, 2)]

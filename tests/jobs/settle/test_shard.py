@@ -61,6 +61,17 @@ def test_records_count_in_the_order_of_their_times_and_at_one_time_what_is_store
     assert [row.last for row in settled.deliveries] == [2]
 
 
+@pytest.mark.parametrize("cut", range(4))
+def test_rows_do_not_depend_on_batch_cuts_although_a_brokers_clock_was_set_back(log: Log, cut: int) -> None:
+    records = [log.stored(1, 9, at=5_000), log.ack("A", 1, (1, 2), at=5_001), log.ack("A", 2, (3, 4), at=1_000)]
+    run = Run()
+    run.feed(*records[:cut])
+    run.feed(*records[cut:])
+    run.feed(watermark=LATER)
+    assert [(row.first, row.last) for row in run.settled.deliveries] == [(1, 2), (3, 4)]
+    assert reasons(run.settled) == []
+
+
 def test_what_is_not_used_has_a_row_that_says_why(log: Log) -> None:
     run = Run()
     run.feed(log.stored(1, 5), log.ack("A", 3, (1, 1)))
@@ -250,11 +261,12 @@ def test_a_reader_that_stops_is_waited_for_no_longer_durable_or_not(log: Log) ->
 
 
 def test_of_two_readers_with_one_name_the_newer_counts_and_one_shard_says_so(log: Log) -> None:
+    stored, newer = log.stored(1, 1), log.start("A", 2)
     stale = [log.start("A", 1), log.say(ReaderAlive("A", 1)), log.say(ReaderStop("A", 1))]
-    newer, acks = log.start("A", 2, at=1), log.ack("A", 1, (1, 1))
+    acks = log.ack("A", 1, (1, 1))
     for index, rows in ((0, 4), (1, 1)):
         run = Run(index=index)
-        run.feed(log.stored(1, 1, at=0), newer, *stale, acks)
+        run.feed(stored, newer, *stale, acks)
         assert reasons(run.settled) == [("stale-epoch", None, None)] * rows
         assert [state.epoch for state in run.settled.states if isinstance(state, ReaderState)] == [2]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, fold, in_order, search_persisted
+from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, fold, search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode, encode
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, said
@@ -180,9 +180,8 @@ def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_plac
     assert key(msgspec.structs.replace(record, correlation_id=None, partition=3, offset=9)) == "signals-3-9"
 
 
-def test_records_are_taken_by_time_and_a_partition_keeps_its_order() -> None:
-    times = [(10, 0, 0), (5, 0, 1), (7, 1, 0), (10, 1, 1), (12, 1, 2)]
-    shuffled = [SignalRecord(time, partition, offset, None, None) for time, partition, offset in reversed(times)]
-    found = [(record.timestamp, record.partition, record.offset) for record in in_order(shuffled)]
-    # the second of partition 0 counts with the time of the first
-    assert found == [(7, 1, 0), (10, 0, 0), (5, 0, 1), (10, 1, 1), (12, 1, 2)]
+def test_commands_of_a_partition_act_in_their_order_although_its_broker_was_set_back() -> None:
+    create, delete = records(body("create", value={}), body("delete"))
+    set_back = msgspec.structs.replace(delete, timestamp=create.timestamp - 10_000)
+    result = fold([set_back, create], {}, Limits())
+    assert [row.action for row in result.rows] == ["created", "deleted"]
