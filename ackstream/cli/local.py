@@ -1,4 +1,4 @@
-"""``ackstream up``, ``down``, ``status``, ``jars``, ``submit``: what a laptop needs."""
+"""``ackstream up``, ``down``, ``status``, ``jars``, ``submit``: run the product on one machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.kafka import topics
+from ackstream.kafka.clients import connect_admin
 from ackstream.local import jars, java, process
 from ackstream.local.broker import Broker
 from ackstream.local.submit import run, submit_command
@@ -34,27 +35,27 @@ def register(app: typer.Typer) -> None:
 
 
 def up() -> None:
-    """Start the one-node Kafka and create the topics."""
+    """Start a one-node Kafka and create the topics."""
     settings = load()
     _check_bootstrap(settings)
     broker = Broker(settings)
     started = broker.start(Console(stderr=True))
     created = topics.ensure_topics(settings)
-    typer.echo(f"Kafka {'is up' if started else 'was up already'} at {broker.bootstrap}; its log is {broker.log}")
-    typer.echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them created now")
+    typer.echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
+    typer.echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
 
 
 def down() -> None:
-    """Stop the one-node Kafka; its data stay."""
+    """Stop the one-node Kafka and keep its data."""
     broker = Broker(load())
     if broker.stop():
-        typer.echo(f"Kafka is stopped; its data stay in {broker.data}")
+        typer.echo(f"Kafka is stopped; its data stays in {broker.data}")
     else:
-        typer.echo(f"Kafka was not running; its data are in {broker.data}")
+        typer.echo(f"Kafka was not running; its data is in {broker.data}")
 
 
 def status() -> None:
-    """Show what is there and what runs; exit 1 when Kafka does not answer."""
+    """Show what is installed and running; exit 1 if Kafka does not respond."""
     settings = load()
     state = Broker(settings).status()
     table = Table("part", "state", box=None, pad_edge=False)
@@ -63,7 +64,7 @@ def status() -> None:
         table.add_row(f"{configuration} jars", _fetched(jars.present(configuration)))
     table.add_row("Kafka", _kafka(state, settings.local.port))
     known = state.answers or not _is_local(settings)
-    table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not answer")
+    table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not respond")
     table.add_row("data", str(state.data))
     table.add_row("log", str(state.log))
     Console(soft_wrap=True).print(table)
@@ -72,30 +73,28 @@ def status() -> None:
 
 def _jars(
     configurations: Annotated[
-        list[str] | None, typer.Argument(help="`spark` (also when none is named), `broker`.", metavar="CONFIGURATION…")
+        list[str] | None, typer.Argument(help="`spark` (the default) or `broker`.", metavar="CONFIGURATION…")
     ] = None,
     *,
-    comma: Annotated[
-        bool, typer.Option(help="One line, separated by commas, as --jars of spark-submit wants it.")
-    ] = False,
+    comma: Annotated[bool, typer.Option(help="One comma-separated line, as spark-submit --jars expects it.")] = False,
 ) -> None:
-    """Fetch the JVM jars where they are missing, and print their paths."""
+    """Download missing JVM jars and print the paths of all."""
     console = Console(stderr=True)
     found: list[Path] = []
     for name in configurations or ["spark"]:
         if name not in ("spark", "broker"):
-            raise LocalError(f"There is no jar configuration {name!r}: write spark or broker.")
+            raise LocalError(f"Unknown jar configuration {name!r}: use spark or broker.")
         found += jars.resolve("spark" if name == "spark" else "broker", console)
     typer.echo(("," if comma else "\n").join(map(str, found)))
 
 
 def submit(
-    job: Annotated[str, typer.Argument(help="A script of jobs/, such as correlate.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the job gets.", metavar="ARGUMENT…")] = None,
+    job: Annotated[str, typer.Argument(help="The name of a script in jobs/, such as correlate.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job.", metavar="ARGUMENT…")] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spark-submit line and do not run it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
 ) -> None:
-    """Print the whole spark-submit line of a job, and run it."""
+    """Print the complete spark-submit command of a job and run it."""
     command = submit_command(load(), job, *(arguments or ()), console=Console(stderr=True))
     typer.echo(shlex.join(command), err=not dry_run)
     if not dry_run:
@@ -103,7 +102,7 @@ def submit(
 
 
 def _check_bootstrap(settings: Settings) -> None:
-    """Refuse to start one broker and to create topics on another."""
+    """Refuse to start one broker while the topics would be created on another."""
     if not _is_local(settings):
         raise SettingsError(
             f"kafka.bootstrap is {settings.kafka.bootstrap}, but `ackstream up` starts Kafka at "
@@ -119,7 +118,7 @@ def _is_local(settings: Settings) -> bool:
 
 def _kafka(state: Status, port: int) -> str:
     if state.pid:
-        return f"process {state.pid}, {'answers' if state.answers else 'does not answer'} at {state.bootstrap}"
+        return f"process {state.pid}, {'responding' if state.answers else 'not responding'} at {state.bootstrap}"
     other = "" if process.is_free(port) else f"; port {port} is in use by {process.owner(port) or 'another program'}"
     return f"not running{other}"
 
@@ -133,12 +132,12 @@ def _java() -> str:
 
 
 def _fetched(found: list[Path]) -> str:
-    return f"{len(found)} fetched" if found else "not fetched yet; `ackstream jars` or the first use does it"
+    return f"{len(found)} downloaded" if found else "not downloaded yet; `ackstream jars` or the first use does it"
 
 
 def _topics(settings: Settings) -> str:
     try:
-        with topics.admin(settings) as client:
+        with connect_admin(settings.kafka) as client:
             existing = set(client.list_topics())
     except AckstreamError as error:
         return str(error)

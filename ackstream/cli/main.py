@@ -1,4 +1,4 @@
-"""The ``ackstream`` command. A group of commands is a module of ``ackstream.cli``, named in ``GROUPS``."""
+"""The ``ackstream`` command; each module in ``GROUPS`` adds its commands."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream.cli import local, send, services, tables, watch
-from ackstream.cli.demo import command
 from ackstream.errors import AckstreamError, SettingsError
 
-GROUPS = (command, local, send, watch, services, tables)
-"""The order of the help."""
+GROUPS = (services, local, send, watch, tables)
+"""In the order of the help text."""
 
 
 class Commands(TyperGroup):
-    """Prints an error of the product as its sentence, in red on standard error, and no stack trace."""
+    """Prints a product error as its sentence, in red on standard error, without a stack trace."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit 2 for a wrong setting, as for a wrong option, and 1 for everything else."""
+        """Run the command; exit 2 for a wrong setting or option, 1 for any other product error."""
         try:
             return super().invoke(ctx)
         except AckstreamError as error:

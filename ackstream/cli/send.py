@@ -1,4 +1,4 @@
-"""``ackstream send``: a request from the terminal."""
+"""``ackstream send``: send a request from the terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ackstream.client import Command, NoReplyExpectedError, Requester, RequestTi
 from ackstream.errors import AckstreamError
 from ackstream.gateway.meter import verdict
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT, read_headers
 from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import load
 
 if TYPE_CHECKING:
@@ -41,39 +41,39 @@ def register(app: typer.Typer) -> None:
 def send(  # noqa: PLR0913 - the options of a command line
     thing: Annotated[str | None, typer.Argument(help="The thing's id, such as org.acme:lamp.")] = None,
     path: Annotated[
-        str | None, typer.Argument(help="The place in it, such as /attributes/on; with --message the payload.")
+        str | None, typer.Argument(help="A path in the thing, such as /attributes/on; the payload of --message.")
     ] = None,
-    value: Annotated[str | None, typer.Argument(help="JSON to put there; without it the command is a query.")] = None,
+    value: Annotated[
+        str | None, typer.Argument(help="The JSON value to set; without it the command is a query.")
+    ] = None,
     *,
-    ack: Annotated[
-        list[str] | None, typer.Option(help="A label to wait for; may be repeated.", metavar="LABEL")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(help="How long to wait for all of it, such as 10s or 500ms.")] = None,
-    live: Annotated[bool, typer.Option("--live", help="To the device itself, not to its twin.")] = False,
+    ack: Annotated[list[str] | None, typer.Option(help="A label to wait for; repeatable.", metavar="LABEL")] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long to wait, such as 10s or 500ms.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Address the device itself, not its twin.")] = False,
     message: Annotated[
-        str | None, typer.Option(help="A message with this subject, not a command.", metavar="SUBJECT")
+        str | None, typer.Option(help="Send a message with this subject instead of a command.", metavar="SUBJECT")
     ] = None,
     action: Annotated[str | None, typer.Option(help=f"The command: {', '.join(ACTIONS)}.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", help="A further header; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option("--header", "-H", help="An additional header; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    no_response: Annotated[bool, typer.Option("--no-response", help="Send, and do not wait for an answer.")] = False,
+    no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A message in Ditto Protocol JSON; - for standard input.")
+        Path | None, typer.Option("--file", "-f", help="A file with a Ditto Protocol message; - for standard input.")
     ] = None,
 ) -> None:
-    """Send a command or a message, wait, and print the answer.
+    """Send a command or a message, wait for the reply, and print it.
 
-    The answer's status goes to standard error, its value to standard output. Exit 0 for a status of 2xx, 1 for any
-    other, 3 where no answer came at all.
+    The status goes to standard error, the value to standard output. Exit 0 for a status of 2xx, 1 for any other
+    status, 3 if no reply arrived.
     """
     settings = load()
     try:
         if file is None:
             envelope = _from_arguments(thing, path, value, live=live, message=message, action=action)
         elif thing is not None or live or message is not None or action is not None:
-            raise AckstreamError("--file has the whole message: leave out the thing, --live, --message and --action.")
+            raise AckstreamError("--file contains the whole message: omit the thing, --live, --message and --action.")
         else:
             envelope = decode(_read(file))
         envelope.headers |= read_headers(_headers(ack, timeout, header, no_response=no_response))
@@ -97,18 +97,16 @@ def _from_arguments(
         raise AckstreamError("Name a thing, such as org.acme:lamp, or a message with --file.")
     if message is not None:
         if value is not None or live or action is not None:
-            raise AckstreamError(
-                "With --message there are the thing and the payload; leave out a path, --live and --action."
-            )
+            raise AckstreamError("--message takes the thing and the payload only: omit the path, --live and --action.")
         return Command.message(thing, message, UNSET if path is None else _json("payload", path))
     if action is not None and action not in ACTIONS:
-        raise AckstreamError(f"--action is {action!r}: write one of {', '.join(ACTIONS)}.")
+        raise AckstreamError(f"--action is {action!r}: use one of {', '.join(ACTIONS)}.")
     chosen: Any = action or ("retrieve" if value is None else "modify")
-    place = path or "/"
-    if not place.startswith("/"):
-        raise AckstreamError(f"The path is {place!r}: it begins with a slash, such as /attributes/on.")
+    path = path or "/"
+    if not path.startswith("/"):
+        raise AckstreamError(f"The path is {path!r}: it must begin with a slash, such as /attributes/on.")
     content = UNSET if value is None else _json("value", value)
-    return Command.on_thing(chosen, thing, place, content, channel="live" if live else "twin")
+    return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
 
 
 def _json(what: str, text: str) -> msgspec.Raw:
@@ -116,7 +114,7 @@ def _json(what: str, text: str) -> msgspec.Raw:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise AckstreamError(
-            f"The {what} is {text!r}, which is not JSON ({error}): a text needs its quotes, as in '\"on\"'."
+            f"The {what} is {text!r}, which is not JSON ({error}): put text in quotes, as in '\"on\"'."
         ) from None
     return msgspec.Raw(text.encode())
 
@@ -128,7 +126,7 @@ def _headers(
     for text in further or ():
         name, equals, content = text.partition("=")
         if not name.strip() or not equals:
-            raise AckstreamError(f"--header is {text!r}: write NAME=VALUE.")
+            raise AckstreamError(f"--header is {text!r}: use NAME=VALUE.")
         headers[name.strip()] = content
     if acks:
         headers[REQUESTED_ACKS] = [parse_label(label) for label in acks]
@@ -156,11 +154,11 @@ def _ask(settings: Settings, envelope: Envelope) -> int:
             future = requester.send(envelope)
         except NoReplyExpectedError:
             stored = requester.publish(envelope).result()
-            place = f"{stored.topic}-{stored.partition}-{stored.offset}"
-            progress.print(f"Sent as {stored.correlation_id} ({place}); no answer is wanted.", soft_wrap=True)
+            coordinates = f"{stored.topic}-{stored.partition}-{stored.offset}"
+            progress.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
             return 0
         try:
-            with progress.status("Waiting for the answer"):
+            with progress.status("Waiting for the reply"):
                 reply = future.result()
         except RequestTimeout as error:
             progress.print(Text(str(error), style="red"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``ackstream inflight``, ``outcomes`` and ``maintain``: questions to the checkpoint and to the Delta tables."""
+"""``ackstream inflight``, ``outcomes`` and ``maintain``: query the checkpoint and the tables, maintain the tables."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def register(app: typer.Typer) -> None:
 
 
 def inflight(
-    limit: Annotated[int, typer.Option(min=1, help="Show so many, the oldest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of requests to show, oldest first.")] = 20,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="All fields, a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all fields, one JSON object per line.")] = False,
 ) -> None:
-    """Show the open requests, straight from the checkpoint of the correlate job; it may run or not."""
+    """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
     from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
     from ackstream.jobs.correlate.inflight import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
 
@@ -53,16 +53,16 @@ def inflight(
         return
     Console().print(_inflight_table(found[:limit], now) if found else "No request is open.")
     if len(found) > limit:
-        typer.echo(f"{len(found) - limit:,} more are open: --limit {len(found)} shows them all.")
+        typer.echo(f"{len(found) - limit:,} more are open; --limit {len(found)} shows all.")
 
 
 def outcomes(
-    question: Annotated[str | None, typer.Argument(help="Its name; without it the questions are listed.")] = None,
-    correlation_id: Annotated[str | None, typer.Argument(help="For `story`: whose.")] = None,
+    question: Annotated[str | None, typer.Argument(help="The question; without it, all are listed.")] = None,
+    correlation_id: Annotated[str | None, typer.Argument(help="The request that `story` is about.")] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
 ) -> None:
-    """Ask the Delta tables one of the ready-made questions, such as who is slow and who is missing."""
+    """Answer a predefined question from the Delta tables, such as which labels are slow or missing."""
     from ackstream.lake import questions  # noqa: PLC0415
 
     if question is None:
@@ -70,11 +70,11 @@ def outcomes(
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
-        raise AckstreamError(f"There is no question {question!r}; the questions are {', '.join(questions.QUESTIONS)}.")
+        raise AckstreamError(f"Unknown question {question!r}; the questions are {', '.join(questions.QUESTIONS)}.")
     about_one = "{correlation_id}" in questions.QUESTIONS[name]
     if about_one != (correlation_id is not None):
         raise AckstreamError(
-            f"The question {name} is about one request: name its correlation-id."
+            f"The question {name} is about one request: add its correlation-id."
             if about_one
             else f"The question {name} is about all requests: leave out the correlation-id."
         )
@@ -83,15 +83,15 @@ def outcomes(
         for row in rows:
             typer.echo(msgspec.json.encode(dict(zip(columns, row, strict=True))))
     else:
-        Console().print(_answer_table(columns, rows) if rows else "There are no such rows.")
+        Console().print(_answer_table(columns, rows) if rows else "No rows match.")
 
 
 def maintain(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Some of the tables; without it all.", metavar="TABLE…")
+        list[str] | None, typer.Argument(help="Tables to maintain; all if omitted.", metavar="TABLE…")
     ] = None,
 ) -> None:
-    """Compact the Delta tables and remove files that are no longer needed; the jobs may run meanwhile."""
+    """Compact the Delta tables and delete files no longer needed; the jobs may keep running."""
     from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
     from ackstream.lake import maintenance  # noqa: PLC0415 - Spark loads slowly
 
@@ -119,7 +119,7 @@ def _inflight_table(found: Sequence[InFlight], now: int) -> Table:
 def _list_questions(queries: Any) -> None:
     table = Table("question", "", box=None, pad_edge=False)
     for name in queries.QUESTIONS:
-        # each is a function of the same name, whose docstring begins with "Ask"
+        # each question is a function of that name, whose docstring begins with "Ask"
         about = str(getattr(queries, name).__doc__).strip().partition("\n")[0].removeprefix("Ask ")
         table.add_row(name, about)
     Console().print(table)
@@ -150,19 +150,17 @@ def _cell(column: str, value: Any) -> str:
     return str(value)
 
 
-# -- Ready-made questions to the Delta tables: asked of DuckDB where it is installed, else of Spark.
-# Both give the same answers; without a JVM they are there at once.
-
-
 Answer = tuple[list[str], list[list[Any]]]
 """Columns and rows; times are in UTC."""
 
 
 def ask(settings: Settings, name: str, *parameters: str) -> Answer:
-    """Ask a question of ``queries``.
+    """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB where possible, else with Spark.
 
-    :param parameters: of the question, such as a correlation-id
-    :raises StartError: a table is not there yet
+    Both give the same rows; DuckDB needs no JVM and answers at once.
+
+    :param parameters: arguments of the question, such as a correlation-id
+    :raises StartError: a table does not exist yet
     """
     here = "://" not in settings.lake.path
     columns, rows = (ask_duckdb if here and _have_duckdb() else ask_spark)(settings, name, *parameters)
@@ -170,26 +168,28 @@ def ask(settings: Settings, name: str, *parameters: str) -> Answer:
 
 
 def ask_duckdb(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
-    """Ask without a JVM; the packages deltalake and duckdb must be there."""
-    import deltalake  # noqa: PLC0415 - not everybody has it
-    import duckdb  # noqa: PLC0415 - not everybody has it
+    """Answer without a JVM; needs the packages deltalake and duckdb."""
+    import deltalake  # noqa: PLC0415 - optional
+    import duckdb  # noqa: PLC0415 - optional
 
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
         for table in (table for table in TABLES if f"{{{table}}}" in questions.QUESTIONS[name]):
-            place = tables.location(settings.lake, table)
-            if not deltalake.DeltaTable.is_deltatable(place):
-                raise StartError(f"There is no table {table} at {place}; start the archive job, or correct lake.path.")
-            connection.register(table, deltalake.DeltaTable(place).to_pyarrow_dataset())
+            location = tables.location(settings.lake, table)
+            if not deltalake.DeltaTable.is_deltatable(location):
+                raise StartError(
+                    f"The table {table} does not exist at {location}; start the archive job, or correct lake.path."
+                )
+            connection.register(table, deltalake.DeltaTable(location).to_pyarrow_dataset())
         question = questions.sql(name)
-        # the one parameter stands in several places
+        # the single parameter occurs several times
         found = connection.execute(question, list(parameters) * question.count("?"))
         return [column[0] for column in found.description or ()], found.fetchall()
 
 
 def ask_spark(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
-    """Ask with Spark, wherever the tables are."""
+    """Answer with Spark, wherever the tables are stored."""
     from ackstream.cli.terminal import quiet_session  # noqa: PLC0415 - loads slowly
 
     with quiet_session(settings, "outcomes") as spark:
@@ -202,5 +202,5 @@ def _have_duckdb() -> bool:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a time as UTC; Spark gives times of this machine's zone, without saying so."""
+    """Convert a time to UTC; Spark returns naive times in the local zone."""
     return value.astimezone(timezone.utc) if isinstance(value, datetime) else value

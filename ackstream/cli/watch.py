@@ -1,4 +1,4 @@
-"""``ackstream watch``: what becomes of requests, live."""
+"""``ackstream watch``: how requests end, live on the terminal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.text import Text
 from ackstream.errors import AckstreamError
 from ackstream.gateway.feed import LedgerFeed
 from ackstream.gateway.meter import VERDICTS, Meter
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import load
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    window: Annotated[str, typer.Option(help="How far back the counts of the last time go.")] = "60s",
+    window: Annotated[str, typer.Option(help="How far back the recent counts reach.")] = "60s",
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Print the last window once; so too where the output is no terminal.")
+        bool, typer.Option("--once", help="Print once and exit; the default when the output is not a terminal.")
     ] = False,
 ) -> None:
-    """Show what becomes of requests, live: ended and open ones, latencies, how far behind the jobs are.
+    """Show live how requests end: counts, open requests, latencies, and the lag of the jobs.
 
-    Latencies are from the request to its answer, by the broker's clock. Counted are the requests of the last window
-    (at least of the default timeout) and all that follow; Ctrl-C ends it.
+    Latency is measured from the request to its reply, by the broker's clock. Counting starts one window (at least the
+    default timeout) before now; Ctrl-C stops it.
     """
     settings = load()
     try:
@@ -61,7 +61,7 @@ def watch(
                 console.print(screen(meter.snapshot(_now()), feed.lags()))
                 return
         except KafkaError as error:
-            raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} went away: {error}.") from None
+            raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
         try:
             _watch(console, meter, feed)
         except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
             try:
                 lags = feed.lags()
             except KafkaError as error:
-                note = f"Kafka does not answer: {error}"
+                note = f"Kafka does not respond: {error}"
             live.update(screen(meter.snapshot(_now()), lags, note), refresh=True)
             until = time.monotonic() + REFRESH_SECONDS
             while time.monotonic() < until:
@@ -87,16 +87,13 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-# -- A monitor on the terminal: what requests came to, and how far behind the jobs are.
-
-
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
 
 def requests_table(snapshot: Snapshot) -> Table:
-    """Return a row for each way to end, and one for what is still open; 40 columns are enough."""
+    """Return one row per verdict and one for open requests; fits in 40 columns."""
     table = Table("", *(f"last {span(snapshot.window)}", "total", "p50", "p95"), box=None, pad_edge=False)
     for number, column in enumerate(table.columns):
         column.justify, column.no_wrap = "right" if number else "left", True
@@ -111,7 +108,7 @@ def requests_table(snapshot: Snapshot) -> Table:
 
 
 def lag_table(lags: Sequence[Lag]) -> Table:
-    """Return a row for each topic that a job reads."""
+    """Return one row per topic and the consumer group that reads it."""
     table = Table("topic", "lag", "read by", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for lag in lags:
@@ -121,12 +118,12 @@ def lag_table(lags: Sequence[Lag]) -> Table:
 
 
 def screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
-    """Return both tables, and a note below where there is one."""
+    """Return both tables, with a note below them."""
     return Group(requests_table(snapshot), Text(), lag_table(lags), Text(note, style="red"))
 
 
 def span(milliseconds: int | None) -> str:
-    """Write a span of time in few letters, such as ``12ms``, ``1.24s``, ``2m05s``, ``3h07m``; ``None`` as nothing."""
+    """Format a duration briefly, such as ``12ms``, ``1.24s``, ``2m05s``, ``3h07m``; ``None`` as an empty string."""
     if milliseconds is None:
         return ""
     if milliseconds < 1000:  # noqa: PLR2004 - a second

@@ -34,7 +34,7 @@ def run(*arguments: str) -> Result:
 def test_status_tells_that_nothing_is_there():
     result = run("status")
     assert result.exit_code == 1
-    assert "not fetched yet" in result.stdout
+    assert "not downloaded yet" in result.stdout
     assert "not running\n" in "\n".join(line.rstrip() for line in result.stdout.splitlines()) + "\n"
 
 
@@ -68,7 +68,7 @@ def test_jars_prints_a_line_for_each_or_one_for_spark_submit(monkeypatch: pytest
 def test_jars_refuses_an_unknown_configuration():
     result = run("jars", "kafka")
     assert result.exit_code == 1
-    assert result.stderr == "There is no jar configuration 'kafka': write spark or broker.\n"
+    assert result.stderr == "Unknown jar configuration 'kafka': use spark or broker.\n"
 
 
 def test_submit_prints_the_line_and_runs_it(monkeypatch: pytest.MonkeyPatch):

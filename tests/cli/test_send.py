@@ -172,7 +172,7 @@ def test_no_reply_at_all_is_exit_3(service: Service):
 def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: list[str]):
     result = run("org.acme:lamp", "/x", "1", *arguments)
     assert result.exit_code == 0
-    assert result.stderr == "Sent as c-1 (signals-0-7); no answer is wanted.\n"
+    assert result.stderr == "Sent as c-1 (signals-0-7); no reply requested.\n"
     assert len(service.sent) == 1
 
 
@@ -181,17 +181,17 @@ def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: lis
     [
         ([], "Name a thing, such as org.acme:lamp, or a message with --file."),
         (["lamp", "/x", "1"], "A thing id is namespace:name, such as org.acme:lamp; this one is 'lamp'."),
-        (["a:b", "x", "1"], "The path is 'x': it begins with a slash, such as /attributes/on."),
+        (["a:b", "x", "1"], "The path is 'x': it must begin with a slash, such as /attributes/on."),
         (["a:b", "/x", "on"], "The value is 'on', which is not JSON"),
         (["a:b", "/x", "\udcff"], "The value is "),
         (["a:b", "/x", "1", "--ack", "x"], "label <x> is invalid"),
         (["a:b", "/x", "1", "--timeout", "soon"], "soon"),
-        (["a:b", "/x", "1", "--header", "nothing"], "--header is 'nothing': write NAME=VALUE."),
+        (["a:b", "/x", "1", "--header", "nothing"], "--header is 'nothing': use NAME=VALUE."),
         (["a:b", "/x", "1", "--header", "response-required=perhaps"], "response-required"),
-        (["a:b", "/x", "1", "--action", "explode"], "--action is 'explode': write one of create, retrieve,"),
-        (["a:b", "/x", "1", "--message", "m"], "With --message there are the thing and the payload;"),
+        (["a:b", "/x", "1", "--action", "explode"], "--action is 'explode': use one of create, retrieve,"),
+        (["a:b", "/x", "1", "--message", "m"], "--message takes the thing and the payload only:"),
         (["a:b", "x", "--message", "m"], "The payload is 'x', which is not JSON"),
-        (["a:b", "--file", "f"], "--file has the whole message: leave out the thing,"),
+        (["a:b", "--file", "f"], "--file contains the whole message: omit the thing,"),
         (["--file", "nowhere.json"], "The file nowhere.json cannot be read: No such file or directory."),
         (["--file", "."], "The file . cannot be read: Is a directory."),
     ],

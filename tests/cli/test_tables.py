@@ -91,7 +91,7 @@ def test_more_than_the_limit_is_said(monkeypatch: pytest.MonkeyPatch):
     open_requests(monkeypatch)
     result = run("inflight", "--limit", "1")
     assert "c-2" not in result.stdout
-    assert result.stdout.endswith("1 more are open: --limit 2 shows them all.\n")
+    assert result.stdout.endswith("1 more are open; --limit 2 shows all.\n")
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -129,8 +129,8 @@ def test_without_a_question_all_are_listed_with_what_they_tell():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["why"], "There is no question 'why'; the questions are slowest_labels, "),
-        (["story"], "The question story is about one request: name its correlation-id.\n"),
+        (["why"], "Unknown question 'why'; the questions are slowest_labels, "),
+        (["story"], "The question story is about one request: add its correlation-id.\n"),
         (
             ["slowest-labels", "c-1"],
             "The question slowest_labels is about all requests: leave out the correlation-id.\n",

@@ -1,7 +1,7 @@
-"""Whether everything adds up: what was sent, what the devices said, what was answered and what is in the tables.
+"""Check that the demo adds up: commands sent, acknowledgements of the devices, replies, and rows in the tables.
 
-What should have happened is worked out here once more, from the topics alone, by the rules in one sentence each: the
-first acknowledgement of a label counts, an error ends the wait, what is missing at the deadline is a 408.
+The expected replies are computed independently from the topics: the first acknowledgement of a label counts, an error
+ends the wait, and a label missing at the deadline gets 408.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 408
 SHOWN = 3
-"""So many examples of what differs are named."""
+"""Maximum number of examples named per difference."""
 
 
 @dataclass(frozen=True)
 class DeviceAnswer:
-    """What a device or the twin said, as it stands in the topic acks; no label: an error. Epoch milliseconds."""
+    """A record of the topic acks; ``label`` is ``None`` for an error, ``at`` is in epoch milliseconds."""
 
     correlation_id: str
     label: str | None
     status: int
     at: int
-    place: tuple[str, int, int]
+    coordinates: tuple[str, int, int]
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer: a reply, or a row of outcomes. ``statuses`` are by label; empty for an error."""
+    """A reply, or a row of outcomes; ``statuses`` is keyed by label and empty for an error."""
 
     correlation_id: str
     reply_id: str
@@ -45,13 +45,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All there is to compare.
+    """Everything to compare.
 
     :param sent: correlation-ids of the commands
-    :param received: what the requester got
-    :param commands: when each command came to the broker, epoch milliseconds, one entry a record
-    :param said: the topic acks
-    :param replies: the topic replies, repeats included
+    :param received: replies the requester received
+    :param commands: correlation-id and broker timestamp (epoch milliseconds), one entry per record
+    :param acks: the topic acks
+    :param replies: the topic replies, including repeats
     :param signal_rows: the correlation-ids in the table signals
     :param outcome_rows: the table outcomes
     :param ack_rows: coordinates in the table acknowledgements
@@ -60,7 +60,7 @@ class Evidence:
     sent: Sequence[str]
     received: Sequence[Answered]
     commands: Sequence[tuple[str, int]]
-    said: Sequence[DeviceAnswer]
+    acks: Sequence[DeviceAnswer]
     replies: Sequence[Answered]
     signal_rows: Sequence[str]
     outcome_rows: Sequence[Answered]
@@ -70,20 +70,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked; ``differences`` is empty where it holds."""
+    """One check and its differences, which are empty if it holds."""
 
     text: str
     differences: Sequence[str]
 
 
 def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Finding]:
-    """Compare everything.
+    """Compare sent commands, acknowledgements, replies and tables.
 
-    :param labels: those every command asked for
-    :param timeout: of every command, milliseconds
+    :param labels: requested by every command
+    :param timeout: of every command, in milliseconds
     """
     sent, received, outcomes = evidence.sent, evidence.received, evidence.outcome_rows
-    said, ack_rows = [_named(entry.place) for entry in evidence.said], [_named(place) for place in evidence.ack_rows]
+    acks, ack_rows = [_named(entry.coordinates) for entry in evidence.acks], list(map(_named, evidence.ack_rows))
     commands = [
         *_once("the replies", sent, [reply.correlation_id for reply in received]),
         *_once("outcomes", sent, [row.correlation_id for row in outcomes]),
@@ -98,13 +98,13 @@ def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Findi
             commands,
         ),
         Finding(
-            f"{len(said):,} acknowledgements, responses and errors of devices and twin = {len(ack_rows):,} rows in"
+            f"{len(acks):,} acknowledgements, responses and errors of devices and twin = {len(ack_rows):,} rows in"
             " acknowledgements",
-            _once("acknowledgements", said, ack_rows),
+            _once("acknowledgements", acks, ack_rows),
         ),
         Finding("no command has two different answers; each reply is the one in outcomes", _one_answer(evidence)),
         Finding(
-            "each status is what the device said: 408 only where nothing came within the timeout",
+            "each status is the one the device sent: 408 only where none arrived within the timeout",
             _truthful(evidence, labels, timeout),
         ),
     ]
@@ -113,7 +113,7 @@ def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Findi
 def _once(where: str, wanted: Sequence[str], found: Sequence[str]) -> list[str]:
     expected, there = Counter(wanted), Counter(found)
     differences = []
-    for what, entries in (("lacks", expected - there), ("has once too often", there - expected)):
+    for what, entries in (("lacks", expected - there), ("has duplicates of", there - expected)):
         if entries:
             differences.append(f"{where}: {what} {_examples(entries)}")
     return differences
@@ -126,39 +126,39 @@ def _one_answer(evidence: Evidence) -> list[str]:
     differences = []
     if several := [key for key, found in contents.items() if len(found) > 1]:
         differences.append(f"several different replies to {_examples(several)}")
-    outcomes = {row.correlation_id: _facts(row) for row in evidence.outcome_rows}
+    outcomes = {row.correlation_id: _identity(row) for row in evidence.outcome_rows}
     if other := [
-        entry.correlation_id for entry in evidence.received if outcomes.get(entry.correlation_id) != _facts(entry)
+        entry.correlation_id for entry in evidence.received if outcomes.get(entry.correlation_id) != _identity(entry)
     ]:
-        differences.append(f"another outcome than the reply: {_examples(other)}")
+        differences.append(f"outcome differs from the reply: {_examples(other)}")
     return differences
 
 
-def _facts(answered: Answered) -> tuple[str, int, str, dict[str, int]]:
+def _identity(answered: Answered) -> tuple[str, int, str, dict[str, int]]:
     return answered.reply_id, answered.status, answered.completed_by, dict(answered.statuses)
 
 
 def _truthful(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[str]:
-    said: dict[str, list[DeviceAnswer]] = defaultdict(list)
-    for entry in sorted(evidence.said, key=lambda entry: (entry.at, entry.place)):
-        said[entry.correlation_id].append(entry)
+    acks: dict[str, list[DeviceAnswer]] = defaultdict(list)
+    for entry in sorted(evidence.acks, key=lambda entry: (entry.at, entry.coordinates)):
+        acks[entry.correlation_id].append(entry)
     deadlines = {key: at + timeout for key, at in evidence.commands}
     wrong = []
     for reply in evidence.received:
-        wanted = expected(labels, said[reply.correlation_id], deadlines.get(reply.correlation_id, 0))
+        wanted = expected(labels, acks[reply.correlation_id], deadlines.get(reply.correlation_id, 0))
         if wanted != (reply.status, reply.completed_by, dict(reply.statuses)):
             wrong.append(reply.correlation_id)
-    return [f"another answer than the acknowledgements say: {_examples(wrong)}"] if wrong else []
+    return [f"reply does not match the acknowledgements: {_examples(wrong)}"] if wrong else []
 
 
-def expected(labels: Sequence[str], said: Iterable[DeviceAnswer], deadline: int) -> tuple[int, str, dict[str, int]]:
-    """Work out the answer to a command: its status, what completed it, the statuses by label.
+def expected(labels: Sequence[str], acks: Iterable[DeviceAnswer], deadline: int) -> tuple[int, str, dict[str, int]]:
+    """Compute the expected reply to a command: status, ``completed-by``, and statuses by label.
 
-    :param said: what its device said, in order of time
+    :param acks: acknowledgements of its device, in time order
     :param deadline: epoch milliseconds
     """
     statuses: dict[str, int] = {}
-    for entry in said:
+    for entry in acks:
         if entry.at > deadline:
             break
         if entry.label is None:
@@ -171,8 +171,8 @@ def expected(labels: Sequence[str], said: Iterable[DeviceAnswer], deadline: int)
     return combined_status(list(entries.values())), "acknowledgements" if complete else "timeout", entries
 
 
-def _named(place: tuple[str, int, int]) -> str:
-    return "-".join(map(str, place))
+def _named(coordinates: tuple[str, int, int]) -> str:
+    return "-".join(map(str, coordinates))
 
 
 def _examples(entries: Any) -> str:

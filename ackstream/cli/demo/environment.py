@@ -1,4 +1,4 @@
-"""Where the demo runs: a Kafka, a lake and checkpoints of its own, fresh each time; nobody else's data is touched."""
+"""The environment of the demo: its own Kafka, lake and checkpoints, fresh on each run; other data stays untouched."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ackstream.gateway.service import Server, connected
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics
+from ackstream.kafka.clients import connect_admin
 from ackstream.local import process
 from ackstream.local.broker import Broker
 from ackstream.settings import Clock, Gateway, Kafka, Lake
@@ -38,7 +39,7 @@ TOPICS = tuple(dict.fromkeys((*correlate.TOPICS, *twin.TOPICS, *gateway.TOPICS))
 
 @dataclass(frozen=True)
 class Environment:
-    """The settings of the demo, and whether its Kafka was running before."""
+    """The settings of the demo, and whether it uses a Kafka that was already running."""
 
     settings: Settings
     borrowed: bool
@@ -46,12 +47,12 @@ class Environment:
 
 @contextmanager
 def environment(settings: Settings, console: Console) -> Iterator[Environment]:
-    """Provide Kafka and empty directories for the time of the block.
+    """Provide Kafka and empty directories for the duration of the block.
 
-    A Kafka that ``ackstream up`` started is used, with topics of the demo's own that are deleted afterwards; otherwise
-    one is started, and stopped afterwards. The lake stays.
+    A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards; otherwise one is
+    started and stopped again. The lake is kept.
 
-    :raises LocalError: no Java, no jars, a port in use, another demo; with the remedy
+    :raises LocalError: no Java, no jars, a port in use, or another demo is running; names the remedy
     """
     home = settings.local.data / "demo"
     with ExitStack() as stack:
@@ -59,7 +60,7 @@ def environment(settings: Settings, console: Console) -> Iterator[Environment]:
         borrowed = Broker(settings).status().answers
         own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
         broker = Broker(own)
-        # of a demo that was killed
+        # left over from a killed demo
         broker.stop()
         for path in (home / "kafka" / "data", Path(own.lake.path), Path(own.lake.checkpoints)):
             shutil.rmtree(path, ignore_errors=True)
@@ -73,7 +74,7 @@ def environment(settings: Settings, console: Console) -> Iterator[Environment]:
 
 
 def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings:
-    """Return the settings with everything of one's own below ``home``, and this machine's Kafka."""
+    """Return settings that keep all data below ``home`` and use the local Kafka."""
     kafka = Kafka(
         bootstrap=f"localhost:{settings.local.port}", topic_prefix=topic_prefix, partitions=settings.kafka.partitions
     )
@@ -83,7 +84,7 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
             "local": settings.local.model_copy(update={"data": home}),
             "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
             "clock": Clock(),
-            # each round of the archive keeps a core busy for seconds, and here it shares two with correlate
+            # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
             "archive": settings.archive.model_copy(update={"trigger": "10 seconds"}),
         }
     )
@@ -96,39 +97,38 @@ def _alone(home: Path) -> Iterator[None]:
         file = (home / "lock").open("w")
     except OSError as error:
         raise LocalError(
-            f"The directory {home} cannot be written ({error.strerror}): set local.data (ACKSTREAM_LOCAL_DATA) to one "
-            f"that can."
+            f"The directory {home} is not writable ({error.strerror}): set local.data (ACKSTREAM_LOCAL_DATA) to one "
+            f"that is."
         ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LocalError(
-                f"A demo is running already in {home}: wait for it, or set local.data (ACKSTREAM_LOCAL_DATA) and "
-                f"local.port (ACKSTREAM_LOCAL_PORT) to others."
+                f"Another demo is running in {home}: wait for it to end, or set local.data (ACKSTREAM_LOCAL_DATA) and "
+                f"local.port (ACKSTREAM_LOCAL_PORT) to other values."
             ) from None
         yield
 
 
 def _delete_topics(settings: Settings) -> None:
     try:
-        with topics.admin(settings) as client:
+        with connect_admin(settings.kafka) as client:
             client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
-    except (KafkaError, LocalError):
-        # it went away: then its owner has other things to do
+    except (KafkaError, UnreachableError):
+        # the broker is gone, and the topics with it
         return
-
-
-# -- The gateway beside the demo: a thread with its event loop, and a line to try it with.
 
 
 @contextmanager
 def serve_gateway(settings: Settings) -> Iterator[str]:
-    """Serve for the time of the block; the value is the address. A taken port is replaced by a free one.
+    """Serve the gateway for the duration of the block and yield its address.
 
-    :raises LocalError: it cannot listen
+    If the configured port is in use, a free one is taken.
+
+    :raises LocalError: no port can be bound
     """
-    # whoever runs a demo is not asked for a password: the address is this machine's alone
+    # no password: the gateway listens on the loopback address only
     port = settings.gateway.port
     own = settings.model_copy(update={"gateway": Gateway(port=port if process.is_free(port) else 0)})
     address: Future[str] = Future()
@@ -144,7 +144,7 @@ def serve_gateway(settings: Settings) -> Iterator[str]:
 
 
 def curl(address: str, thing_id: str, labels: tuple[str, ...]) -> str:
-    """Return a shell line that sends a command over HTTP and prints the aggregate."""
+    """Return a curl command that sends a command and prints the aggregated reply."""
     asked = ",".join(("twin-persisted", *labels))
     url = f"{address}/api/2/things/{thing_id}/attributes/speed?timeout=10s&requested-acks={asked}"
     return f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42"
@@ -154,5 +154,5 @@ def _serve(server: Server, address: Future[str]) -> None:
     try:
         asyncio.run(server.serve())
     except SystemExit:
-        # uvicorn ends a program that cannot listen
-        address.set_exception(LocalError("The gateway cannot listen at any port of this machine."))
+        # uvicorn exits when it cannot listen
+        address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))

@@ -1,4 +1,4 @@
-"""What the demo left behind, gathered for comparison: topics as they are on the broker, tables as Spark sees them."""
+"""Gather what the demo produced, for comparison: topics from the broker, tables through Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ackstream.cli.demo.check import Answered, DeviceAnswer, Evidence
 from ackstream.client.replies import Reply, read_reply
 from ackstream.errors import AckstreamError
 from ackstream.kafka import partitions
-from ackstream.kafka.clients import connect_consumer
+from ackstream.kafka.clients import connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader
-from ackstream.kafka.topics import admin
 from ackstream.lake import tables
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
@@ -36,14 +35,14 @@ POLL_SECONDS = 0.2
 def catch_up(
     settings: Settings, queries: Mapping[StreamingQuery, tuple[str, ...]], patience: float, healthy: Callable[[], None]
 ) -> bool:
-    """Wait until queries have read their topics to the end, one after the other: each writes what the next reads.
+    """Wait until each query has read its topics to the end, in order: each one writes what the next one reads.
 
-    :param queries: with the names of their topics, without the prefix
-    :param patience: seconds, for all together
-    :returns: whether they have
+    :param queries: each with its topics, without the prefix
+    :param patience: seconds for all of them together
+    :returns: whether all caught up
     """
     until = time.monotonic() + patience
-    with admin(settings) as client:
+    with connect_admin(settings.kafka) as client:
         for query, names in queries.items():
             wanted = partitions.ends(client, partitions.of_topics(client, map(settings.kafka.topic, names)))
             while not _has_read(query, wanted):
@@ -55,9 +54,9 @@ def catch_up(
 
 
 def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
-    """Read topics and tables; what others sent meanwhile, over HTTP perhaps, is left out.
+    """Read topics and tables, ignoring requests of others, such as those sent over HTTP meanwhile.
 
-    :raises AckstreamError: the broker does not answer
+    :raises AckstreamError: the broker does not respond
     """
     own = tally.sent
     topics = {
@@ -67,14 +66,14 @@ def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
 
     def rows(table: str, *columns: str) -> list[Any]:
         found = tables.read(spark, settings.lake, table).select("correlation_id", *columns).collect()
-        # what has no id may be ours
+        # a row without an id may be ours
         return [tuple(row) for row in found if row[0] is None or row[0] in own]
 
     return Evidence(
         sent=list(own),
         received=[_answered(reply) for reply in tally.replies.values()],
         commands=[(_key(record), record.timestamp) for record in topics["signals"]],
-        said=[_said(record) for record in topics["acks"]],
+        acks=[_acknowledgement(record) for record in topics["acks"]],
         replies=[_answered(reply) for record in topics["replies"] if (reply := _reply(record)) is not None],
         signal_rows=[key for (key,) in rows("signals")],
         outcome_rows=[
@@ -92,14 +91,14 @@ def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
 
 
 def read_topics(settings: Settings, names: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Return all records of topics, by the topics' names without the prefix.
+    """Return all records of the topics, keyed by topic name without the prefix.
 
-    :raises AckstreamError: the broker does not answer
+    :raises AckstreamError: the broker does not respond
     """
     kafka = settings.kafka
     real = {kafka.topic(name): name for name in names}
     found: dict[str, list[Any]] = {name: [] for name in names}
-    with admin(settings) as client, closing(connect_consumer(kafka, None)) as consumer:
+    with connect_admin(settings.kafka) as client, closing(connect_consumer(kafka, None)) as consumer:
         ends = partitions.ends(client, partitions.of_topics(client, real))
         consumer.assign(list(ends))
         consumer.seek_to_beginning()
@@ -107,7 +106,7 @@ def read_topics(settings: Settings, names: tuple[str, ...]) -> dict[str, list[An
         until = time.monotonic() + READ_SECONDS
         while any(consumer.position(place) < end for place, end in ends.items()):
             if time.monotonic() > until:
-                raise AckstreamError(f"Kafka at {kafka.bootstrap} does not give its records within {READ_SECONDS:g} s.")
+                raise AckstreamError(f"Kafka at {kafka.bootstrap} timed out: no records within {READ_SECONDS:g} s.")
             for record in reader.read():
                 found[real[record.topic]].append(record)
     return found
@@ -131,9 +130,9 @@ def _answered(reply: Reply) -> Answered:
     return Answered(reply.correlation_id, reply.reply_id, reply.status, reply.completed_by, statuses, reply.data)
 
 
-def _said(record: Any) -> DeviceAnswer:
+def _acknowledgement(record: Any) -> DeviceAnswer:
     envelope = decode(record.value)
-    place = record.topic, record.partition, record.offset
-    # the twin answers too; nobody asked for that here, and it counts for nothing
+    coordinates = record.topic, record.partition, record.offset
+    # the twin acknowledges as well; no command of the demo requests that, so it does not count
     label = TWIN_PERSISTED if envelope.topic.criterion == "commands" else envelope.topic.subject
-    return DeviceAnswer(_key(record), label, envelope.status or 0, record.timestamp, place)
+    return DeviceAnswer(_key(record), label, envelope.status or 0, record.timestamp, coordinates)

@@ -1,4 +1,4 @@
-"""Simulated devices: most are prompt, some are slow or silent, one says no, one is gone."""
+"""Simulated devices: most are prompt, some slow or silent, one refuses, one is gone."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 RECEIVED, DONE = LABELS = ("fleet:received", "fleet:done")
 TIMEOUT_SECONDS = 5.0
-"""How long a command waits for its device."""
+"""The timeout of each command."""
 
 FULL = 507
 
 Habit = Literal["prompt", "slow", "late", "forgetful", "silent", "stuttering", "refusing", "gone"]
 HABITS: dict[Habit, str] = {
-    "prompt": "says received at once and done soon after",
-    "slow": "needs some seconds for done",
-    "late": "says done when the deadline has passed",
-    "forgetful": "never says done",
-    "silent": "says nothing at all",
-    "stuttering": "says done twice",
-    "refusing": f"answers done with the status {FULL}",
-    "gone": "is answered for by its gateway, with an error",
+    "prompt": "acknowledges received at once and done soon after",
+    "slow": "takes seconds to acknowledge done",
+    "late": "acknowledges done after the deadline",
+    "forgetful": "never acknowledges done",
+    "silent": "never acknowledges anything",
+    "stuttering": "acknowledges done twice",
+    "refusing": f"acknowledges done with status {FULL}",
+    "gone": "its gateway responds with an error",
 }
 _UNUSUAL: tuple[tuple[Habit, int], ...] = (
     ("slow", 4), ("late", 2), ("forgetful", 2), ("silent", 1), ("stuttering", 1), ("refusing", 1), ("gone", 1)
@@ -36,41 +36,44 @@ _UNUSUAL: tuple[tuple[Habit, int], ...] = (
 
 @dataclass(frozen=True)
 class Device:
-    """A thing's id and how it behaves."""
+    """A thing id and how the device behaves."""
 
     thing_id: str
     habit: Habit
 
 
 def fleet(size: int) -> list[Device]:
-    """Return devices with all habits among them, for any size from 12 on."""
+    """Create devices that cover all habits.
+
+    :param size: at least 12
+    """
     unusual = [habit for habit, number in _UNUSUAL for _ in range(number)]
     habits: list[Habit] = [*unusual, *["prompt"] * (size - len(unusual))]  # type: ignore[list-item]
     return [Device(f"org.acme.fleet:truck-{number:02d}", habit) for number, habit in enumerate(habits, start=1)]
 
 
 class Fleet:
-    """The handler of a responder that stands for all devices."""
+    """The responder's handler, acting for all devices."""
 
     def __init__(self, devices: list[Device]) -> None:
-        """Answer for these."""
+        """Act for the given devices."""
         self._habits = {device.thing_id: device.habit for device in devices}
 
     def __call__(self, signal: Signal) -> Answer:
-        """Answer a command as its device would."""
+        """Acknowledge a command as its device would."""
         habit = self._habits.get(signal.thing_id)
         if habit is None:
             return None
         return answer(habit, signal.thing_id, signal.value, random.Random(signal.correlation_id))  # noqa: S311 - chance
 
 
-def answer(  # noqa: PLR0911 - one for each habit
+def answer(  # noqa: PLR0911 - one per habit
     habit: Habit, thing_id: str, value: object, chance: random.Random
 ) -> Answer:
-    """Return what a device answers to a command.
+    """Return how a device with the habit answers a command.
 
-    :param value: what the command sets; the device repeats it
-    :param chance: decides how long things take, the same for the same seed
+    :param value: the value of the command, repeated in the acknowledgement
+    :param chance: decides the delays, reproducibly for a given seed
     """
     received = Ack(label=RECEIVED)
     done = Ack(200, {"applied": value}, DONE)

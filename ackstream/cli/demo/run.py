@@ -1,4 +1,4 @@
-"""The demo from its start to its summary."""
+"""Run the demo from start to summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEVICES = 50
 START_SECONDS = 60.0
 CATCH_UP_SECONDS = 60.0
 GRACE_SECONDS = 60.0
-"""On a busy machine Spark may be so far behind; the answers stay the same, as the broker's time counts."""
+"""How far Spark may lag on a busy machine; replies do not change, since the broker's clock decides."""
 
 POLL_SECONDS = 0.2
 
@@ -46,11 +46,11 @@ POLL_SECONDS = 0.2
 def demo(settings: Settings, console: Console, number: int, rate: float) -> bool:
     """Run the demo.
 
-    :param number: of commands
-    :param rate: commands a second
-    :returns: whether everything added up
-    :raises AckstreamError: something is not as needed; with the remedy
-    :raises KeyboardInterrupt: it was interrupted; nothing is left running
+    :param number: how many commands
+    :param rate: commands per second
+    :returns: whether all counts add up
+    :raises AckstreamError: a prerequisite is missing; the sentence names the remedy
+    :raises KeyboardInterrupt: interrupted; nothing is left running
     """
     with Interrupts() as interrupts:
         try:
@@ -59,15 +59,15 @@ def demo(settings: Settings, console: Console, number: int, rate: float) -> bool
                     return _demo(settings, console, number, rate, interrupts, stack)
                 finally:
                     interrupts.ignore()
-        except Exception as error:  # noqa: BLE001 - raised again
-            # what fails while everything is taken down says nothing
+        except Exception as error:  # noqa: BLE001 - re-raised
+            # errors during an interrupted shutdown carry no information
             if interrupts.seen:
                 raise KeyboardInterrupt from None
             raise _reason(error) from None
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Return the sentence that began it all, where there is one among the errors that followed each other."""
+    """Return the first product error in the chain of causes, else the error itself."""
     found, step = error, error.__context__
     while step is not None:
         found = step if isinstance(step, AckstreamError) else found
@@ -85,7 +85,7 @@ def _demo(
     origin = "which was running" if place.borrowed else "started for the demo"
     console.print(f"Kafka at {own.kafka.bootstrap}, {origin}", _watch_hint(own), sep="\n", highlight=False)
     spark = stack.enter_context(quiet_session(own, "demo"))
-    # PySpark has its own ideas about Ctrl-C
+    # PySpark installs its own Ctrl-C handler
     interrupts.listen()
     with console.status("Starting the jobs"):
         archiving = job.start(spark, own)
@@ -94,7 +94,7 @@ def _demo(
         topics = [own.kafka.topic(name) for name in TOPICS]
         correlating = stack.enter_context(running(spark, own, topics))
         keeping, indexing = stack.enter_context(twin.running(spark, own))
-        # asked politely, a query ends after its batch; after an error nobody waits for that
+        # stop() waits for the running batch; after an error there is no point in that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         queries = [correlating, archiving, keeping, indexing]
         healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
@@ -106,12 +106,12 @@ def _demo(
     console.print(
         "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
         "and twin (commands → things, events)",
-        f"The gateway is at {address}: the live page at /, the API at /doc. To try it while commands are sent:",
+        f"The gateway is at {address}: the live page at /, the API at /doc. Try it while commands are being sent:",
         demo_environment.curl(address, devices[-1].thing_id, LABELS),
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
-    console.print(f"{len(devices)} devices wait for commands: {number:,} of them, {rate:g} a second", highlight=False)
+    console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
     console.print()
     tally = send_all(requester, devices, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
@@ -130,7 +130,7 @@ def _demo(
 
 
 def _create(requester: Requester, devices: Sequence[Device], healthy: Callable[[], None]) -> None:
-    """Create a thing for each device, and wait until the twin has them."""
+    """Create a thing per device and wait until the twin has persisted them."""
     futures = [
         requester.send(Command.create_thing(device.thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
         for device in devices
@@ -148,13 +148,13 @@ def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) ->
         for query in queries:
             if not query.isActive:
                 why = str(query.exception() or "without an error").strip().partition("\n")[0]
-                raise AckstreamError(f"The job {query.name} has ended, which it should not: {why} (see {log}).")
+                raise AckstreamError(f"The job {query.name} has stopped unexpectedly: {why} (see {log}).")
 
     return healthy
 
 
 def _await_first_batch(query: StreamingQuery, healthy: Callable[[], None]) -> None:
-    """Wait until a clock tick has gone all the way: the first batch of a query is slow."""
+    """Wait for the first batch of a query, which is slow."""
     until = time.monotonic() + START_SECONDS
     while query.lastProgress is None and time.monotonic() < until:
         healthy()
@@ -162,7 +162,7 @@ def _await_first_batch(query: StreamingQuery, healthy: Callable[[], None]) -> No
 
 
 def _await_devices(responder: Responder, healthy: Callable[[], None]) -> None:
-    """Wait until the late devices have said what they have to say."""
+    """Wait until delayed acknowledgements have been sent."""
     while responder.statistics.delayed or responder.statistics.sending:
         healthy()
         time.sleep(POLL_SECONDS)
@@ -171,11 +171,11 @@ def _await_devices(responder: Responder, healthy: Callable[[], None]) -> None:
 def _watch_hint(own: Settings) -> str:
     prefix = own.kafka.topic_prefix
     variable = f"ACKSTREAM_KAFKA_TOPIC_PREFIX={prefix} " if prefix else ""
-    return f"To look on from another terminal: {variable}ackstream watch"
+    return f"To watch from another terminal: {variable}ackstream watch"
 
 
 def _log_to(path: Path) -> None:
-    """Keep what libraries log off the terminal."""
+    """Redirect library logs to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=path, filemode="w", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.captureWarnings(capture=True)

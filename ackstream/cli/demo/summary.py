@@ -1,4 +1,4 @@
-"""What the demo tells at its end: how the commands ended, three of their replies, and the tables."""
+"""The summary of the demo: how the commands ended, three sample replies, the tables, and how to query them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TABLES = {**TABLES, **TWIN_TABLES}
 
 
 def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    """Return the number of rows of each table."""
+    """Count the rows of each table."""
     return {name: tables.read(spark, settings.lake, name).count() for name in _TABLES}
 
 
@@ -68,10 +68,10 @@ def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> N
 
 
 def show_findings(console: Console, findings: Iterable[Finding], *, caught_up: bool) -> None:
-    """Print what was checked, and what differs."""
+    """Print each check and its differences."""
     _title(console, "Does it add up?")
     if not caught_up:
-        console.print(Text("The jobs did not catch up in time; what they have not done yet is missing below.", "red"))
+        console.print(Text("The jobs did not catch up in time; their remaining work is missing below.", "red"))
     for finding in findings:
         good = not finding.differences
         console.print(Text.assemble(("yes  " if good else "NO   ", "green" if good else "bold red"), finding.text))
@@ -81,7 +81,7 @@ def show_findings(console: Console, findings: Iterable[Finding], *, caught_up: b
 
 
 def samples(replies: Iterable[Reply]) -> list[tuple[str, Reply]]:
-    """Return one complete reply, one with a 408 entry, and one that is an error, where there are such."""
+    """Return a complete reply, one with a 408 entry, and an error, as far as they occurred."""
     found: dict[str, Reply] = {}
     for reply in replies:
         if reply.completed_by == "error":
@@ -116,7 +116,7 @@ def _habits(tally: Tally, devices: Sequence[Device]) -> Table:
     for reply in tally.replies.values():
         how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
         answers[habits[reply.envelope.topic.thing_id]][how] += 1
-    table = Table("devices", "", "their way", "answers", box=None, pad_edge=False)
+    table = Table("devices", "", "behaviour", "answers", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for habit, about in HABITS.items():
         number = sum(found == habit for found in habits.values())
@@ -129,11 +129,8 @@ def _title(console: Console, text: str) -> None:
     console.rule(Text(text, style="bold"), align="left", style="dim")
 
 
-# -- How to look into the tables after the demo: lines for a shell that work from the working directory as it is.
-
-
-def ways_in(settings: Settings) -> list[tuple[str, str]]:
-    """Return a name and a shell line for each way."""
+def shell_queries(settings: Settings) -> list[tuple[str, str]]:
+    """Return named shell commands that query the tables, runnable from the current directory."""
     python, lake = _short(Path(sys.executable)), settings.lake.path
     outcomes = settings.lake.table("outcomes")
     delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
@@ -141,13 +138,13 @@ def ways_in(settings: Settings) -> list[tuple[str, str]]:
     question = "FROM outcomes SELECT thing_id, status, count(*) AS n WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
     duckdb = f"import duckdb; {delta}.to_pyarrow_dataset(); print(duckdb.sql('{question}'))"
     spark = (
-        #       "from ackstream.local import jars; from ackstream.spark.session import session; from ackstream.settings import
-        # load; "
+        "from ackstream.local import jars; from ackstream.settings import load; "
+        "from ackstream.spark.session import session; "
         f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
         "outcomes.groupBy('completed_by', 'status').count().show()"
     )
     return [
-        ("ready-made questions", f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()} outcomes slowest-labels"),
+        ("predefined questions", f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()} outcomes slowest-labels"),
         ("pandas", f'{python} -c "{pandas}"'),
         ("DuckDB", f'{python} -c "{duckdb}"'),
         ("Spark", f'{python} -c "{spark}"'),
@@ -155,18 +152,18 @@ def ways_in(settings: Settings) -> list[tuple[str, str]]:
 
 
 def show_queries(console: Console, settings: Settings) -> None:
-    """Print the lines, unwrapped, so that they can be copied."""
-    console.rule(Text("How to open them", style="bold"), align="left", style="dim")
+    """Print the commands unwrapped, so that they can be copied."""
+    _title(console, "How to query them")
     if find_spec("deltalake") is None or find_spec("duckdb") is None:
         console.print("pandas and DuckDB need: pip install deltalake duckdb", highlight=False)
-    for name, line in ways_in(settings):
+    for name, line in shell_queries(settings):
         console.print(Text(f"# {name}", style="dim"))
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print()
 
 
 def _program() -> str:
-    """Return how this command can be called again."""
+    """Return how to invoke this program again."""
     beside = Path(sys.executable).with_name("ackstream")
     found = shutil.which("ackstream")
     if found is not None and Path(found).absolute() == beside.absolute():
@@ -177,7 +174,7 @@ def _program() -> str:
 
 
 def _short(path: Path) -> str:
-    """Return a path as it is best written here: relative to the working directory where it is below it."""
+    """Quote a path for the shell, relative to the working directory if it is below it."""
     path = path.absolute()
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,4 +1,4 @@
-"""The commands of the demo: sent at a steady rate, with live progress, until the last one is answered."""
+"""Send the commands of the demo at a steady rate, with live progress, until the last reply."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ REFRESH_SECONDS = 0.25
 
 
 class Tally:
-    """What has been sent and answered, and how fast; safe to use from the requester's thread and from ours."""
+    """Counts commands, replies and latencies; thread-safe, as the requester calls it from its own thread."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with zero counts."""
         self.sent: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
         self.failures: list[RequestError] = []
@@ -44,13 +44,13 @@ class Tally:
         self._lock = threading.Lock()
 
     def opened(self, correlation_id: str) -> None:
-        """Note that a command is about to be sent."""
+        """Count a command that is about to be sent."""
         with self._lock:
             self.sent[correlation_id] = time.monotonic()
             self._meter.opened(correlation_id, _now())
 
     def ended(self, correlation_id: str, future: Future[Reply]) -> None:
-        """Note how a command ended; its latency is from sending it to having its answer."""
+        """Count how a command ended; its latency runs from sending to receiving the reply."""
         error = future.exception()
         with self._lock:
             if isinstance(error, RequestError):
@@ -64,7 +64,7 @@ class Tally:
             self._meter.decided(correlation_id, _now(), how, latency)
 
     def snapshot(self) -> Snapshot:
-        """Return the present counts."""
+        """Return the current counts."""
         with self._lock:
             return self._meter.snapshot(_now())
 
@@ -77,10 +77,10 @@ def send_all(
     console: Console,
     healthy: Callable[[], None],
 ) -> Tally:
-    """Send commands to the devices in turn and wait for all answers.
+    """Send commands to the devices in turn and wait for all replies.
 
-    :param rate: commands a second
-    :param healthy: called again and again meanwhile; raises where waiting on is in vain
+    :param rate: commands per second
+    :param healthy: polled meanwhile; raises once waiting is pointless
     """
     tally = Tally()
     futures: list[Future[Reply]] = []
@@ -99,10 +99,10 @@ def send_all(
             progress.advance(task)
             if count % rate < 1:
                 healthy()
-        progress.update(task, description="Waiting for answers")
+        progress.update(task, description="Waiting for replies")
         while wait(futures, timeout=REFRESH_SECONDS).not_done:
             healthy()
-        progress.update(task, description="All answered")
+        progress.update(task, description="All replies received")
         live.refresh()
     console.print()
     return tally

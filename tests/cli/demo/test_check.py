@@ -30,7 +30,7 @@ def whole() -> Evidence:
         sent=keys,
         received=[answered(key) for key in keys],
         commands=[(key, START) for key in keys],
-        said=words,
+        acks=words,
         replies=[answered(key, content=b"{}") for key in keys],
         signal_rows=keys,
         outcome_rows=[answered(key) for key in keys],

@@ -9,8 +9,8 @@ import pytest
 
 from ackstream.cli.demo.fleet import DONE, FULL, HABITS, LABELS, RECEIVED, TIMEOUT_SECONDS, Fleet, answer, fleet
 from ackstream.client import Ack, After
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from ackstream.cli.demo.fleet import Habit
