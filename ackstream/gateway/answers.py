@@ -1,4 +1,4 @@
-"""From a reply or an outcome to an HTTP response.
+"""Turn replies, outcomes and errors into HTTP responses.
 
 Source of the rules: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``,
 ``UriForLocationHeaderSupplier``.
@@ -20,9 +20,10 @@ from ackstream.gateway.errors import internal_error, method_not_allowed, not_fou
 from ackstream.gateway.translation import is_json, media_type
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
-from ackstream.protocol.ditto.errors import DittoError, command_timeout
+from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ _SINGLE = {TWIN_PERSISTED, LIVE_RESPONSE}
 
 
 class HttpAnswer(msgspec.Struct):
-    """An HTTP response: status, headers without the content type, that one, and the body."""
+    """An HTTP response before it is sent; ``headers`` excludes the content type."""
 
     status: int
     headers: dict[str, str]
@@ -57,7 +58,7 @@ class HttpAnswer(msgspec.Struct):
 
 
 def of_error(error: DittoError, correlation_id: str | None = None) -> HttpAnswer:
-    """Return the answer that tells an error."""
+    """Convert an error."""
     headers = dict(getattr(error, "headers", ()))
     if correlation_id is not None:
         headers[CORRELATION_ID] = correlation_id
@@ -65,11 +66,11 @@ def of_error(error: DittoError, correlation_id: str | None = None) -> HttpAnswer
 
 
 def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> HttpAnswer:
-    """Return the answer that a reply is.
+    """Convert a reply.
 
     :param command: the request
-    :param correlation_id: the client's; on the wire it may have a suffix
-    :param url: what a ``location`` begins with: that of the API, without a slash at the end
+    :param correlation_id: of the client; on the wire it may have a suffix
+    :param url: the URL of the API without a trailing slash, the base of ``location``
     """
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
@@ -79,7 +80,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
     status = envelope.status or reply.status
     message = envelope.topic.criterion == "messages"
     if message and status == BAD_GATEWAY:
-        # which would say that this gateway failed
+        # a 502 would blame this gateway
         status = OK
     if status == CREATED and not message:
         headers[_LOCATION] = location
@@ -88,7 +89,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
 
 
 def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> HttpAnswer:
-    """Return the answer to a request that requires no response: 202, or what went wrong."""
+    """Convert the outcome of a request that requires no response: 202, or the error."""
     headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
     if is_success(outcome.status):
         return accepted(correlation_id)
@@ -97,13 +98,13 @@ def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) ->
     labels = {entry.label for entry in outcome.entries}
     if outcome.completed_by == "timeout" and len(labels) == 1 and labels <= _SINGLE:
         return of_error(command_timeout(timeout_ms), correlation_id)
-    # no more than the statuses: the client wanted no response
+    # statuses only, since the client requested no response
     status, body = http_body(outcome.entries)
     return _answer(status, headers, body, JSON_CONTENT_TYPE)
 
 
 def accepted(correlation_id: str) -> HttpAnswer:
-    """Return the answer to a request that succeeded, or may have, and whose client wants no response."""
+    """Return 202 for a request without response that succeeded or is still open."""
     return HttpAnswer(ACCEPTED, {CORRELATION_ID: correlation_id})
 
 
@@ -153,17 +154,14 @@ def _header(item: tuple[str, Any]) -> tuple[str, str]:
 
 
 def _sendable(text: str) -> bool:
-    """Tell whether a text from outside can stand in an HTTP header."""
+    """Return whether text from outside is allowed in an HTTP header."""
     return text.isascii() and text.isprintable()
 
 
 def _path(command: Envelope) -> str:
-    """Return a thing's resource, percent-encoded."""
+    """Return the percent-encoded path of the resource."""
     path = "" if command.path == "/" else command.path
     return quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
-
-
-# -- Answers as Starlette sends them, errors of the framework included.
 
 
 log = logging.getLogger(__name__)
@@ -172,25 +170,25 @@ METHOD_NOT_ALLOWED = 405
 
 
 def response(answer: HttpAnswer) -> Response:
-    """Return an answer as a response."""
+    """Convert an answer to a Starlette response."""
     return Response(answer.body, answer.status, answer.headers, answer.content_type)
 
 
 async def on_ditto_error(_request: Request, error: Exception) -> Response:
-    """Answer with an error of ours that a route raised."""
-    assert isinstance(error, DittoError)  # noqa: S101 - registered for it
+    """Respond with a product error raised by a route."""
+    assert isinstance(error, DittoError)  # noqa: S101 - registered for this type
     return response(of_error(error))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer with an error of the framework in our form."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    """Respond with a framework error in Ditto's format."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
     if error.status_code == METHOD_NOT_ALLOWED:
         return response(of_error(method_not_allowed(request.method, ["GET"])))
     return response(of_error(not_found(request.url.path)))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """Answer a request in which the gateway failed."""
+    """Log an unexpected error and respond with 500."""
     log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
     return response(of_error(internal_error()))

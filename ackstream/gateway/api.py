@@ -1,4 +1,4 @@
-"""The HTTP API: reads a request, asks, and answers."""
+"""The HTTP API: read a request, send the command, return the response."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from ackstream.gateway import answers
 from ackstream.gateway.answers import response
 from ackstream.gateway.errors import body_too_large, no_answer
-from ackstream.gateway.exchange import CorrelationIds
 from ackstream.gateway.operations import PREFIX, Match, find
 from ackstream.gateway.permissions import restrict, visible_part
 from ackstream.gateway.translation import QueryParameters, command, read_request_headers
-from ackstream.protocol.ditto.errors import DittoError, unknown_topic_path
+from ackstream.protocol.correlation_ids import UniqueIds
+from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
@@ -25,6 +25,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -37,22 +38,22 @@ if TYPE_CHECKING:
 
 ORIGINATOR = "ditto-originator"
 GRACE_SECONDS = 10.0
-"""So much later than its deadline an outcome may come."""
+"""How long after its deadline an outcome may arrive."""
 
 
 class Api:
     """The ASGI application below :data:`PREFIX`."""
 
     def __init__(self, dependencies: Dependencies) -> None:
-        """Answer with these parts."""
+        """Use the parts of one gateway."""
         self._dependencies = dependencies
         settings = dependencies.settings
         self._settings = settings.gateway
         remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
-        self._ids = CorrelationIds(remembered / 1000 + GRACE_SECONDS)
+        self._ids = UniqueIds(remembered / 1000 + GRACE_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         request = Request(scope, receive)
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
@@ -71,7 +72,7 @@ class Api:
         query = QueryParameters(tuple(request.query_params.multi_items()))
         given = read_request_headers(headers, query)
         client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
-        given[CORRELATION_ID] = self._ids.free(client_id, time.monotonic())
+        given[CORRELATION_ID] = self._ids.issue(client_id, time.monotonic())
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         if match.operation.kind == "create" and query.last("namespace") is None:
@@ -93,7 +94,7 @@ class Api:
         return answers.of_reply(reply, asked, client_id, url)
 
     async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> HttpAnswer:
-        """Send what requires no response: wait for its acknowledgements, else a moment for an error."""
+        """Send a command without response: wait for its acknowledgements, or briefly for an error."""
         exchange = self._dependencies.exchange
         if not expectation.acks:
             wait = self._settings.fire_and_forget_wait / 1000
@@ -118,15 +119,11 @@ class Api:
         return bytes(found)
 
 
-# -- What an HTTP request is to wait for, by the rules of the three headers.
-# Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; the table is in ``ditto.md`` 1.8.
-
-
 CLAIM = "claim"
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What is awaited: a response, else acknowledgements, else nothing; for how long, in milliseconds."""
+    """What an HTTP request waits for: a response, acknowledgements only, or nothing; and for how long."""
 
     response: bool
     acks: bool
@@ -134,11 +131,12 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expect(command: Envelope, settings: Gateway) -> Expectation:
-    """Return what a command has its client wait for, and write the timeout that holds into its headers.
+    """Derive what a command waits for from its three headers, and set its effective timeout header.
 
-    The headers keep what the client wrote otherwise: the service applies the same defaults to them.
+    Other headers stay as the client sent them, since correlate applies the same defaults.
+    Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
 
-    :raises DittoError: 400; the headers contradict each other, or the timeout is above its bound
+    :raises DittoError: 400; the headers contradict each other, or the timeout exceeds its maximum
     """
     topic = command.topic
     kind = signal_kind(topic, command.headers)
@@ -151,7 +149,7 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     bound = settings.max_claim_timeout if claims else most
     waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
     if kind == "message":
-        # a claim may name more than it is waited for; Ditto writes whole seconds without a unit
+        # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
         waited = min(waited, most)
         command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
     else:

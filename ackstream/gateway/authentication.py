@@ -1,4 +1,7 @@
-"""Who a client is: Basic with password hashes, Bearer with JSON Web Tokens, or nobody asks on loopback."""
+"""Authenticate clients: Basic with password hashes, Bearer with JSON Web Tokens, or none on the loopback address.
+
+Password hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +33,23 @@ log = logging.getLogger(__name__)
 
 ANONYMOUS = ("anonymous",)
 REMEMBERED = 1_024
-"""So many good passwords are known again by a keyed hash; checking one anew takes 50 ms."""
+"""Number of verified credentials remembered by a keyed hash, since hashing a password takes 50 ms."""
 
 
 class Authenticator:
-    """Tells the subjects of a connection: ``user:NAME`` or ``jwt:SUB``; without authentication ``anonymous``."""
+    """Maps a connection to its subjects: ``user:NAME``, ``jwt:SUB``, or ``anonymous`` without authentication."""
 
     def __init__(self, settings: Gateway) -> None:
         """Read the keys.
 
-        :raises SettingsError: a key or a hash is none, or authentication is off on an address others can reach
+        :raises SettingsError: a key or hash is invalid, or authentication is off on an address other hosts can reach
         """
         self._users = dict(settings.users)
         self._tokens = _Tokens(settings) if settings.jwt_key_file or settings.jwt_jwks_file else None
         self.required = bool(self._users) or self._tokens is not None
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._pepper = os.urandom(32)
-        # what a name nobody has is checked against, so that it takes as long
+        # unknown names are checked against this hash, so that they take as long as known ones
         self._nobody = hash_password("", b"nobody")
         for name, hashed in self._users.items():
             _check_hash(name, hashed)
@@ -65,7 +68,7 @@ class Authenticator:
             return (f"user:{await self._user(credentials.strip())}",)
         if scheme.lower() == "bearer" and self._tokens is not None:
             return (f"jwt:{self._tokens.subject(credentials.strip())}",)
-        raise authentication_failed("The request has no credentials of a kind that is accepted here.", self.schemes)
+        raise authentication_failed("The request has no credentials of an accepted scheme.", self.schemes)
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class _Tokens:
         self._set: jwt.PyJWKSet | None = None
         if not self._algorithms or not {*self._algorithms} <= _ALGORITHMS:
             raise SettingsError(
-                f"The setting gateway.jwt_algorithms is {self._algorithms!r}: name algorithms such as RS256 or HS256."
+                f"The setting gateway.jwt_algorithms is {self._algorithms!r}: use algorithms such as RS256 or HS256."
             )
         if settings.jwt_key_file:
             self._key = _read_key("jwt_key_file", settings.jwt_key_file).strip()
@@ -116,8 +119,8 @@ class _Tokens:
                 self._set = jwt.PyJWKSet.from_dict(json.loads(text))
             except (ValueError, KeyError, AttributeError, jwt.PyJWTError) as error:
                 raise SettingsError(
-                    f"The setting gateway.jwt_jwks_file is {settings.jwt_jwks_file!r}, which holds no JSON Web Key Set "
-                    f"({error}): write the issuer's into it."
+                    f"The setting gateway.jwt_jwks_file is {settings.jwt_jwks_file!r}, which is not a JSON Web Key Set "
+                    f"({error}): store the key set of the issuer in it."
                 ) from None
 
     def subject(self, token: str) -> str:
@@ -145,19 +148,19 @@ class _Tokens:
         for key in keys.keys:
             if key.key_id == wanted:
                 return key
-        raise jwt.InvalidTokenError("it names no key of the key set")
+        raise jwt.InvalidTokenError("its key id is not in the key set")
 
 
 def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
-    """Return the access rules; where nobody is asked who they are, everything is open.
+    """Return the access rules; without authentication everything is open.
 
-    :raises SettingsError: authentication is on and no rule grants anything
+    :raises SettingsError: authentication is on, but there are no rules
     """
     if not authenticator.required:
         return OPEN
     if not settings.access:
         raise SettingsError(
-            "The setting gateway.access is empty, so that nobody who signs in may do anything: grant something with "
+            "The setting gateway.access is empty, so no authenticated user may do anything: grant access with "
             "[[gateway.access]] (subjects, things, path, grant)."
         )
     return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in settings.access)
@@ -170,10 +173,10 @@ def _check_loopback(host: str) -> None:
         loopback = False
     if not loopback:
         raise SettingsError(
-            f"The setting gateway.host is {host!r}, which others can reach, and authentication is off: give "
-            f"gateway.users or gateway.jwt_key_file, or listen at 127.0.0.1."
+            f"The setting gateway.host is {host!r}, which other hosts can reach, while authentication is off: "
+            f"set gateway.users or gateway.jwt_key_file, or listen on 127.0.0.1."
         )
-    log.warning("Authentication is off: everybody on this machine may read and write every thing.")
+    log.warning("Authentication is off: every user of this machine may read and write all things.")
 
 
 def _check_hash(name: str, hashed: str) -> None:
@@ -181,11 +184,11 @@ def _check_hash(name: str, hashed: str) -> None:
         matches("", hashed)
     except ValueError as error:
         raise SettingsError(
-            f"The setting gateway.users has {hashed!r} for {name!r}, which is no password hash ({error}): put there "
-            f"what `ackstream password` prints."
+            f"The setting gateway.users has {hashed!r} for {name!r}, which is not a password hash ({error}): use the "
+            f"output of `ackstream password`."
         ) from None
     if ":" in name:
-        raise SettingsError(f"The setting gateway.users has the name {name!r}: a user name has no colon.")
+        raise SettingsError(f"The setting gateway.users has the name {name!r}: a user name must not contain a colon.")
 
 
 def _read_key(key: str, name: str) -> str:
@@ -195,11 +198,8 @@ def _read_key(key: str, name: str) -> str:
         raise SettingsError(f"The setting gateway.{key} is {name!r}, which cannot be read ({error}).") from None
 
 
-# -- Password hashes, as the settings hold them: ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
-
-
 N, R, P = 2**14, 8, 1
-"""The cost: some 50 ms and 16 MB a password."""
+"""scrypt cost parameters: about 50 ms and 16 MB per password."""
 
 LENGTH = 32
 _MEMORY = 64 * 1024 * 1024
@@ -207,19 +207,19 @@ _FIELDS = 6
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """Return what the settings hold for a password; a new salt where none is given."""
+    """Hash a password for the settings, with a random salt unless one is given."""
     salt = os.urandom(16) if salt is None else salt
     return f"scrypt${N}${R}${P}${b64encode(salt).decode()}${b64encode(_hash(password, salt, N, R, P)).decode()}"
 
 
 def matches(password: str, hashed: str) -> bool:
-    """Tell whether a password is the one that was hashed.
+    """Return whether the password matches the hash.
 
-    :raises ValueError: ``hashed`` is not such a hash
+    :raises ValueError: ``hashed`` is not a password hash
     """
     kind, *numbers, salt, expected = hashed.split("$")
     if kind != "scrypt" or len(numbers) + 3 != _FIELDS:
-        raise ValueError("it is not of the form scrypt$N$R$P$SALT$HASH")
+        raise ValueError("expected scrypt$N$R$P$SALT$HASH")
     n, r, p = map(int, numbers)
     return hmac.compare_digest(_hash(password, b64decode(salt, validate=True), n, r, p), b64decode(expected))
 

@@ -1,4 +1,4 @@
-"""Errors of the HTTP API, with Ditto's codes and texts where it has them.
+"""Errors of the HTTP API, with the codes and texts of Ditto where it has them.
 
 Source: the exception classes of Eclipse Ditto's gateway (``GatewayDuplicateHeaderException``,
 ``GatewayMethodNotAllowedException``, ``UnsupportedMediaTypeException`` …).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.ditto.errors import DittoError, shown
+from ackstream.protocol.errors import DittoError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,48 +17,48 @@ RETRY_AFTER_SECONDS = 1
 
 
 class GatewayError(DittoError):
-    """An error with HTTP headers of its own."""
+    """An error with additional HTTP headers."""
 
     headers: tuple[tuple[str, str], ...] = ()
 
 
 def authentication_failed(message: str, schemes: Iterable[str]) -> DittoError:
-    """Refuse a request whose sender is not known; ``schemes`` are the challenges of ``WWW-Authenticate``."""
+    """Reject an unauthenticated request; ``schemes`` are the challenges of ``WWW-Authenticate``."""
     error = GatewayError(401, "gateway:authentication.failed", message, "Check if your credentials were correct.")
     error.headers = tuple(("www-authenticate", scheme) for scheme in schemes)
     return error
 
 
 def unavailable(message: str, description: str) -> DittoError:
-    """Say that the request cannot be answered now and may be sent again in a moment."""
+    """Report that the request cannot be served now and may be retried."""
     error = GatewayError(503, "gateway:service.unavailable", message, description)
     error.headers = (("retry-after", str(RETRY_AFTER_SECONDS)),)
     return error
 
 
 def shutting_down() -> DittoError:
-    """Tell a client that waits that the gateway stops."""
+    """Report to a waiting client that the gateway is shutting down."""
     return unavailable(
         "The gateway is shutting down while the request is open.",
-        "The request itself goes on, and its outcome is recorded under its correlation-id. Ask again in a moment.",
+        "The request itself continues; its outcome is recorded under its correlation-id. Try again in a moment.",
     )
 
 
 def no_answer() -> DittoError:
-    """Tell a client that nobody decided its request in time."""
+    """Report that no outcome of the request arrived in time."""
     return unavailable(
-        "Nobody answered the request, not even that its deadline passed.",
-        "The operator should check that the correlate job runs. The outcome is recorded under the correlation-id.",
+        "The request was not decided, not even as timed out.",
+        "Check that the correlate job is running. The outcome is recorded under the correlation-id.",
     )
 
 
 def duplicate_header(name: str) -> DittoError:
-    """Refuse a header that comes twice."""
+    """Reject a repeated header."""
     return _duplicate(f"The message contains headers which include a duplicate header field: '{shown(name)}'")
 
 
 def divergent_header(name: str) -> DittoError:
-    """Refuse a header that a query parameter contradicts."""
+    """Reject a header that contradicts a query parameter."""
     return _duplicate(f"<{name}> was provided as header as well as query parameter with divergent values!")
 
 
@@ -74,7 +74,7 @@ def _duplicate(message: str) -> DittoError:
 
 
 def not_found(path: str) -> DittoError:
-    """Say that there is no such resource in the API."""
+    """Report that the API has no such resource."""
     return DittoError(
         404,
         "gateway:resource.notfound",
@@ -84,7 +84,7 @@ def not_found(path: str) -> DittoError:
 
 
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
-    """Refuse a method that the resource does not have."""
+    """Reject a method that the resource does not support."""
     error = GatewayError(
         405,
         "gateway:method.notallowed",
@@ -96,7 +96,7 @@ def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
 
 
 def media_type_unsupported(found: str, allowed: Iterable[str]) -> DittoError:
-    """Refuse a body of a type the resource does not take."""
+    """Reject a body of an unsupported media type."""
     return DittoError(
         415,
         "mediatype.unsupported",
@@ -106,22 +106,22 @@ def media_type_unsupported(found: str, allowed: Iterable[str]) -> DittoError:
 
 
 def body_too_large(maximum: int) -> DittoError:
-    """Refuse a body that is longer than the settings allow."""
+    """Reject a body above the size limit of the settings."""
     return DittoError(
         413,
         "gateway:payload.toolarge",
         f"The body of the request exceeds the maximum of '{maximum}' bytes.",
-        "Send less at once.",
+        "Send a smaller body.",
     )
 
 
 def parameter_invalid(name: str, problem: str) -> DittoError:
-    """Refuse a query parameter."""
+    """Reject a query parameter."""
     return DittoError(400, "gateway:parameter.invalid", f"The query parameter '{name}' {problem}.")
 
 
 def correlation_id_in_use(correlation_id: str) -> DittoError:
-    """Refuse a request whose correlation-id another open request has."""
+    """Reject a request whose correlation-id belongs to another open request."""
     return DittoError(
         409,
         "acknowledgement:request.duplicate.correlation-id",
@@ -131,7 +131,7 @@ def correlation_id_in_use(correlation_id: str) -> DittoError:
 
 
 def thing_id_generated() -> DittoError:
-    """Refuse a thing id in the body of a POST."""
+    """Reject a thing id in the body of a POST."""
     return DittoError(
         400,
         "things:id.notsettable",
@@ -142,7 +142,7 @@ def thing_id_generated() -> DittoError:
 
 
 def live_creation() -> DittoError:
-    """Refuse to create a thing on the live channel by POST: no device could answer for an id it cannot know."""
+    """Reject a POST on the live channel: no device can respond for an id that is yet to be generated."""
     return DittoError(
         405,
         "things:thing.notcreatable",
@@ -153,7 +153,7 @@ def live_creation() -> DittoError:
 
 
 def thing_id_differs() -> DittoError:
-    """Refuse a thing id in the body that is not the one of the path."""
+    """Reject a thing id in the body that differs from the path."""
     return DittoError(
         400,
         "things:id.notsettable",
@@ -163,7 +163,7 @@ def thing_id_differs() -> DittoError:
 
 
 def thing_not_modifiable(thing_id: str) -> DittoError:
-    """Refuse a change by somebody who may only read."""
+    """Reject a change by a subject with read access only."""
     return DittoError(
         403,
         "things:thing.notmodifiable",
@@ -174,5 +174,5 @@ def thing_not_modifiable(thing_id: str) -> DittoError:
 
 
 def internal_error() -> DittoError:
-    """Say that the gateway failed; its log has the reason."""
+    """Report an internal error; the log has the reason."""
     return DittoError(500, "internalerror", "There was an error processing your request.", "Sorry for that.")

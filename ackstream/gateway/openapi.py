@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the table of operations, and a page that shows it without further resources."""
+"""The OpenAPI document, generated from the table of operations, and a self-contained HTML page of it."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from ackstream.gateway.operations import OPERATIONS, PREFIX, Body, Operation
 from ackstream.gateway.translation import HEADER_PARAMETERS, MERGE_PATCH
 
 _HEADERS = {
-    "requested-acks": "Labels of the acknowledgements to wait for: a JSON array, or with commas between.",
-    "response-required": "`true` or `false`; without it true unless the timeout is zero.",
-    "timeout": "How long to wait at most, such as `10s`, `500ms` or `1m`.",
-    "channel": "`twin`, or `live` for the thing itself.",
-    "correlation-id": "Names the request; its outcome is recorded under it.",
-    "condition": "An RQL filter that the thing has to fit.",
+    "requested-acks": "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
+    "response-required": "`true` or `false`; the default is true unless the timeout is zero.",
+    "timeout": "The maximum wait, such as `10s`, `500ms` or `1m`.",
+    "channel": "`twin`, or `live` for the device itself.",
+    "correlation-id": "Identifies the request; its outcome is recorded under this id.",
+    "condition": "An RQL filter that the thing must match.",
 }
 _PARAMETERS = {
     "fields": "Which fields to return, such as `thingId,attributes(location)`.",
-    "ids": "Ids of things, with commas between.",
+    "ids": "Comma-separated thing ids.",
     "namespace": "The namespace of the new thing.",
-    "namespaces": "Only things of these namespaces, with commas between.",
+    "namespaces": "Only things of these namespaces, comma-separated.",
     "filter": "An RQL filter, such as `and(eq(attributes/floor,3),exists(features/lamp))`.",
-    "option": "`size(25)`, `sort(+thingId)`, `cursor(…)`, with commas between.",
+    "option": "`size(25)`, `sort(+thingId)`, `cursor(…)`, comma-separated.",
 }
 _NAMES = {
     "thingId": "The id of the thing, `namespace:name`.",
     "featureId": "The id of the feature.",
-    "attributePath": "The JSON pointer of the attribute; may have slashes.",
-    "propertyPath": "The JSON pointer of the property; may have slashes.",
-    "subject": "The subject of the message; may have slashes.",
+    "attributePath": "The JSON pointer of the attribute; may contain slashes.",
+    "propertyPath": "The JSON pointer of the property; may contain slashes.",
+    "subject": "The subject of the message; may contain slashes.",
 }
 _BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*"}
 _TAGS = {"many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages"}
 _ERRORS = {
     "400": "The request is not valid.",
-    "401": "The sender is not known.",
-    "403": "The sender may not do this.",
-    "404": "There is no such thing or part, or the sender may not know of it.",
-    "408": "The answer did not come in time.",
-    "409": "The correlation-id is in use, or the thing exists already.",
+    "401": "The sender is not authenticated.",
+    "403": "The sender lacks permission.",
+    "404": "The thing or part does not exist, or the sender may not see it.",
+    "408": "The response did not arrive in time.",
+    "409": "The correlation-id is in use, or the thing already exists.",
     "412": "A precondition or the condition does not hold.",
     "413": "The body is too large.",
-    "415": "The body is of another type.",
-    "424": "Some of the acknowledgements failed or did not come in time; the body has an entry for each.",
-    "503": "Kafka or the service is away, or the gateway stops: send it again after Retry-After seconds.",
+    "415": "The media type of the body is not supported.",
+    "424": "Some acknowledgements failed or did not arrive in time; the body has an entry for each.",
+    "503": "Kafka or the service is unavailable, or the gateway is stopping: retry after Retry-After seconds.",
 }
 _OWN_ERRORS = {"409": ("create",), "413": ("json", "merge-patch", "any"), "415": ("json", "merge-patch")}
 
@@ -72,7 +72,9 @@ def document() -> dict[str, Any]:
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
             },
-            "parameters": {name: _parameter(name, _HEADERS.get(name, "As the header.")) for name in HEADER_PARAMETERS},
+            "parameters": {
+                name: _parameter(name, _HEADERS.get(name, "Same as the header.")) for name in HEADER_PARAMETERS
+            },
             "schemas": {
                 "error": {
                     "type": "object",
@@ -116,13 +118,13 @@ def _parameter(name: str, description: str) -> dict[str, Any]:
 
 def _responses(operation: Operation) -> dict[str, Any]:
     query = operation.kind in ("retrieve", "many", "search", "count")
-    done = {"200": "What was asked for."} if query else {"200": "The answer, or an entry for each acknowledgement."}
+    done = {"200": "The result."} if query else {"200": "The response, or an entry for each acknowledgement."}
     if operation.kind in ("create", "modify", "merge"):
-        done["201"] = "Created; `location` says where."
+        done["201"] = "Created; `location` has the URL."
     if not query:
-        done |= {"202": "Accepted: no response was wanted.", "204": "Done."}
+        done |= {"202": "Accepted; no response was requested.", "204": "Done."}
     elif operation.kind == "retrieve":
-        done["304"] = "It is as `if-none-match` says."
+        done["304"] = "Not modified since `if-none-match`."
     errors = {
         status: text
         for status, text in _ERRORS.items()
@@ -138,7 +140,7 @@ def page() -> str:
     """Return the document as one HTML page."""
     found = document()
     parts = [f"<p>{escape(found['info']['description'])} <a href='/doc/openapi.json'>OpenAPI document</a></p>"]
-    parts.append("<h2>Headers</h2><p>Each may be given as a header or as a query parameter.</p><dl>")
+    parts.append("<h2>Headers</h2><p>Each can be sent as a header or as a query parameter.</p><dl>")
     for name, parameter in found["components"]["parameters"].items():
         parts.append(f"<dt><code>{escape(name)}</code></dt><dd>{_text(parameter['description'])}</dd>")
     parts.append("</dl><h2>Operations</h2>")
@@ -160,13 +162,13 @@ def page() -> str:
             parts.append(
                 f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
                 f"<span>{escape(operation['summary'])}</span></summary>"
-                f"<dl>{lines}</dl><h3>Answers</h3><dl>{answers}</dl></details>"
+                f"<dl>{lines}</dl><h3>Responses</h3><dl>{answers}</dl></details>"
             )
     return _PAGE.format(title="ackstream API", style=_STYLE, body="".join(parts))
 
 
 def _text(text: str) -> str:
-    """Return a description with what stands between backquotes as code."""
+    """Render text between backquotes as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 

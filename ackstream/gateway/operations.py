@@ -1,7 +1,7 @@
-"""The operations of the HTTP API: the one table that routing, the OpenAPI document and the tests go by.
+"""The operations of the HTTP API: the table behind routing, the OpenAPI document and the tests.
 
-A template's ``{name}`` stands for one segment of the path, a last ``{name+}`` for all that follow. Source: Eclipse
-Ditto's HTTP API 2.
+In a template, ``{name}`` matches one path segment and a trailing ``{name+}`` all remaining ones. Source: Eclipse
+Ditto, HTTP API 2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Body = Literal["json", "merge-patch", "any"]
 class Operation:
     """One method of one resource.
 
-    ``pointer`` is what follows the thing in the template: the JSON pointer of what is addressed. ``parameters`` are the
-    query parameters besides those that stand for headers.
+    ``pointer`` is the part of the template after the thing, a JSON pointer. ``parameters`` lists the query parameters
+    other than those that stand for headers.
     """
 
     method: str
@@ -73,7 +73,11 @@ def _operations() -> Iterator[Operation]:
         "GET", "/search/things", "search", "Search for things with an RQL filter", parameters=SEARCH_PARAMETERS
     )
     yield Operation(
-        "GET", "/search/things/count", "count", "Count the things an RQL filter finds", parameters=SEARCH_PARAMETERS[:2]
+        "GET",
+        "/search/things/count",
+        "count",
+        "Count the things that match an RQL filter",
+        parameters=SEARCH_PARAMETERS[:2],
     )
     yield Operation("POST", f"{THING}/inbox/claim", "message", "Send a claim message", "/inbox/messages/claim", "any")
     for of, whose in (("", "a thing"), ("/features/{featureId}", "a feature")):
@@ -87,19 +91,19 @@ OPERATIONS = tuple(_operations())
 
 @dataclass(frozen=True)
 class Match:
-    """An operation, and the values of its template's names, decoded."""
+    """An operation and the decoded values of its template variables."""
 
     operation: Operation
     values: dict[str, str]
 
     @property
     def path(self) -> str:
-        """The JSON pointer of what is addressed; ``/`` for a whole thing."""
+        """The JSON pointer of the addressed value; ``/`` for a whole thing."""
         return fill(self.operation.pointer, self.values) or "/"
 
 
 def fill(template: str, values: dict[str, str]) -> str:
-    """Return a template with its values, as a JSON pointer: a slash within one segment is written ``~1``."""
+    """Fill a template as a JSON pointer, writing a slash within a segment as ``~1``."""
     parts = []
     for part in template.split("/"):
         name = part.strip("{+}")
@@ -109,10 +113,10 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def find(method: str, raw_path: str) -> Match:
-    """Return what a request is for.
+    """Find the operation of a request.
 
-    :param raw_path: below :data:`PREFIX`, with its percent-encoding; a slash at the end is ignored
-    :raises DittoError: 404 for a path that is not in the table, 405 for a method the resource does not have
+    :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
+    :raises DittoError: 404 for an unknown path, 405 for an unsupported method
     """
     segments = raw_path.split("/")[1:]
     if len(segments) > 1 and not segments[-1]:
@@ -148,5 +152,5 @@ def _match(template: list[str], segments: list[str]) -> dict[str, str] | None:
 
 
 def _decoded(segment: str) -> str:
-    """Decode a segment of a JSON pointer; an encoded slash belongs to the name, as ``~1`` does."""
+    """Decode a path segment; an encoded slash is part of the name and becomes ``~1``."""
     return unquote(segment).replace("/", "~1")

@@ -1,4 +1,4 @@
-"""The live page, what it asks for, and the API's documentation: all from here, nothing from elsewhere."""
+"""The live page with its data, and the API documentation; nothing is loaded from other hosts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ HEADERS = {
 
 
 class Pages:
-    """The routes outside of the API; all of them ask who is there."""
+    """The routes outside the API; all require authentication."""
 
     def __init__(self, dependencies: Dependencies, live: Live | None) -> None:
-        """Serve these; without ``live`` the documentation alone."""
+        """Serve the page and the documentation; without ``live``, only the documentation."""
         self._dependencies = dependencies
         self._live = live
         directory = Path(__file__).parent / "page"
@@ -56,7 +56,7 @@ class Pages:
         return _response(self._files["index.html"], FILES["index.html"])
 
     async def file(self, request: Request) -> Response:
-        """Return what the page consists of."""
+        """Return a file of the page."""
         await self._subjects(request)
         name = request.path_params["name"]
         if name not in self._files:
@@ -64,20 +64,20 @@ class Pages:
         return _response(self._files[name], FILES[name])
 
     async def live(self, request: Request) -> Response:
-        """Return the counts, and the failures of things that the subjects may read."""
+        """Return the counts and the failures of things that the subjects may read."""
         subjects = await self._subjects(request)
-        assert self._live is not None  # noqa: S101 - there is no route without it
+        assert self._live is not None  # noqa: S101 - the route exists only with it
         view = self._live.view()
         failures = [failure for failure in view.failures if self._may_see(subjects, failure.thing_id)]
         return _json(msgspec.structs.replace(view, failures=failures))
 
     async def story(self, request: Request) -> Response:
-        """Return the story of a request to a thing that the subjects may read."""
+        """Return the history of a request, if the subjects may read its thing."""
         subjects = await self._subjects(request)
         wanted = request.query_params.get("correlation-id")
         if not wanted:
             raise parameter_invalid("correlation-id", "is missing")
-        assert self._live is not None  # noqa: S101 - there is no route without it
+        assert self._live is not None  # noqa: S101 - the route exists only with it
         story = await asyncio.to_thread(self._live.story, wanted)
         things = {happening.thing_id for happening in story.happenings if happening.thing_id is not None}
         if not all(self._may_see(subjects, thing_id) for thing_id in things or (None,)):
@@ -85,7 +85,7 @@ class Pages:
         return _json(story)
 
     async def documentation(self, request: Request) -> Response:
-        """Return the API's documentation for people."""
+        """Return the API documentation as HTML."""
         await self._subjects(request)
         return _response(openapi.page().encode(), "text/html")
 
@@ -98,7 +98,7 @@ class Pages:
         return await self._dependencies.authenticator.identify(request)
 
     def _may_see(self, subjects: tuple[str, ...], thing_id: str | None) -> bool:
-        """Tell whether somebody sees requests to a thing; those to no thing only who may read all."""
+        """Return whether the subjects may see requests to a thing; without a thing, full read access is required."""
         access = self._dependencies.access
         if thing_id is None:
             return "*" in access.whole_things(subjects)

@@ -1,4 +1,4 @@
-"""The gateway as a service: its Kafka clients, and the server that ends its clients' waits before it stops."""
+"""The gateway as a service: its parts, its ASGI application and its server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Pages
 from ackstream.gateway.streaming import Streaming
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +41,10 @@ _BACKLOG = 2_048
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Dependencies]:
-    """Connect for the time of the block.
+    """Connect to Kafka for the duration of the block.
 
-    :raises SettingsError: authentication is not as it must be
-    :raises LocalError: no broker, or it does not create the topics that are missing
+    :raises SettingsError: the authentication settings are invalid
+    :raises LocalError: the broker is unavailable or cannot create missing topics
     """
     gateway = settings.gateway
     authenticator = Authenticator(gateway)
@@ -66,12 +66,12 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
 
 
 class Server(uvicorn.Server):
-    """Ends the waits of all clients with 503 as soon as it is told to stop; their requests go on in Kafka."""
+    """Serves the application; on shutdown it ends all waits with 503 while the requests continue in Kafka."""
 
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
         """Serve at the address of the settings.
 
-        :param started: is told the URL as soon as it answers
+        :param started: called with the URL once the server listens
         """
         gateway = dependencies.settings.gateway
         super().__init__(
@@ -89,26 +89,23 @@ class Server(uvicorn.Server):
             )
         )
         self._exchange = dependencies.exchange
-        self._tell = started
+        self._started = started
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen and report the URL."""
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._tell(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        """Stop: no new connections, an answer for everybody who waits."""
+        """Accept no new connections and respond to all waiting clients."""
         self._exchange.interrupt()
         await super().shutdown(sockets)
 
 
-# -- The ASGI application: all routes of the gateway.
-
-
 def application(dependencies: Dependencies) -> Starlette:
-    """Return the application."""
+    """Build the ASGI application with all routes."""
     return Starlette(
         routes=[
             *websocket.routes(dependencies),
@@ -119,16 +116,12 @@ def application(dependencies: Dependencies) -> Starlette:
     )
 
 
-# -- What every route is given.
-
-
 @dataclass(frozen=True)
 class Dependencies:
-    """The parts of one gateway.
+    """The parts of one gateway, given to every route.
 
-    A route asks ``authenticator.identify(connection)`` for the subjects (of an HTTP request or a WebSocket), ``access``
-    whether they may do it, and ``exchange`` for the answer. ``live`` is what the page shows, ``streaming`` what
-    WebSockets hear; ``None``: there is none.
+    ``authenticator`` identifies the subjects of an HTTP request or WebSocket, ``access`` decides what they may do,
+    ``exchange`` sends requests and awaits replies, ``live`` feeds the page, and ``streaming`` feeds WebSockets.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""From an HTTP request to a protocol message.
+"""Translate HTTP requests into protocol messages.
 
 Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRoute``, ``MessagesRoute``,
 ``ThingSearchRoute``, ``ContentTypeValidationDirective``.
@@ -48,14 +48,14 @@ HEADER_PARAMETERS = (
     "live-channel-timeout-strategy", "allow-policy-lockout", "condition", "live-channel-condition",
     "at-historical-revision", "at-historical-timestamp", "dry-run",
 )  # fmt: skip
-"""Query parameters that are taken as headers."""
+"""Query parameters that stand for headers."""
 
 MERGE_PATCH = "application/merge-patch+json"
 _JSON_TYPES = (JSON_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
-"""What Ditto takes for JSON where a client names no type of its own."""
+"""Media types that Ditto treats as JSON, because clients send them by default."""
 
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
-"""Known headers that mean something else in HTTP, or that only the gateway sets."""
+"""Protocol headers that mean something else in HTTP, or that only the gateway sets."""
 
 _PROXIES = ("x-forwarded-", "x-real-ip")
 _SCHEMA_VERSION = 2
@@ -63,12 +63,12 @@ _SCHEMA_VERSION = 2
 
 @dataclass(frozen=True)
 class QueryParameters:
-    """Query parameters; of one that comes several times all values count where it is a list, else the last."""
+    """Query parameters; of a repeated one, a list takes all values, anything else the last."""
 
     values: tuple[tuple[str, str], ...]
 
     def last(self, name: str) -> str | None:
-        """Return a parameter's value."""
+        """Return the last value of a parameter."""
         found = self.all(name)
         return found[-1] if found else None
 
@@ -77,15 +77,15 @@ class QueryParameters:
         return [value for key, value in self.values if key == name]
 
     def pieces(self, name: str) -> list[str]:
-        """Return the pieces between commas of all values."""
+        """Return the comma-separated items of all values."""
         return [piece for value in self.all(name) for piece in value.split(",") if piece]
 
 
 def read_request_headers(headers: Iterable[tuple[str, str]], query: QueryParameters) -> dict[str, Any]:
-    """Return a request's headers for the protocol: known ones and those that begin with ``x-``, with the parameters.
+    """Return the protocol headers of a request: known ones, those starting with ``x-``, and header parameters.
 
     :param headers: names in lower case
-    :raises DittoError: 400; a header comes twice, a parameter contradicts one, a value is not of its type
+    :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
     """
     given: dict[str, str] = {}
     for name, value in headers:
@@ -102,11 +102,11 @@ def read_request_headers(headers: Iterable[tuple[str, str]], query: QueryParamet
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParameters, content_type: str, body: bytes) -> Envelope:
-    """Return the command or message that a request is.
+    """Convert a request to a command or message.
 
     :param headers: as :func:`read_request_headers` returns them, with the correlation-id
-    :param content_type: as the client wrote it, empty where it did not
-    :raises DittoError: 400 for what cannot be one, 415 for a body of another type
+    :param content_type: as sent by the client, or empty
+    :raises DittoError: 400 for an invalid request, 415 for an unsupported media type
     """
     kind = match.operation.kind
     given = {**headers, "version": _SCHEMA_VERSION}
@@ -132,7 +132,7 @@ def command(match: Match, headers: dict[str, Any], query: QueryParameters, conte
 
 
 def generated_id(namespace: str, correlation_id: str) -> str:
-    """Return the id of a thing that POST creates; the same for the same correlation-id, so that a retry is one."""
+    """Derive the id of a thing created by POST from the correlation-id, so that a retry creates no second thing."""
     return f"{namespace}:{blake2b(correlation_id.encode(), digest_size=16).hexdigest()}"
 
 
@@ -147,12 +147,12 @@ def _topic(
 def _query(match: Match, headers: dict[str, Any], query: QueryParameters) -> Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
-    # nothing but the twin knows several things
+    # only the twin can answer for several things
     headers.pop(CHANNEL, None)
     if kind == "many":
         ids = query.pieces("ids")
         if not ids:
-            raise parameter_invalid("ids", "is missing: name the things, with commas between")
+            raise parameter_invalid("ids", "is missing: list thing ids, separated by commas")
         for thing_id in ids:
             check_id(thing_id)
         return Envelope(topic, headers, "/", raw({"thingIds": list(dict.fromkeys(ids))}), fields=_fields(query))
@@ -190,7 +190,7 @@ def _message(match: Match, headers: dict[str, Any], content_type: str, body: byt
 
 
 def payload(kind: str, content_type: str, body: bytes) -> Raw:
-    """Return a message's payload as JSON: JSON itself, a text as a string, anything else in base64.
+    """Convert a message payload to JSON: JSON as is, text as a string, anything else in base64.
 
     :raises DittoError: 400 ``json.invalid``
     """
@@ -207,12 +207,12 @@ def payload(kind: str, content_type: str, body: bytes) -> Raw:
 
 
 def media_type(content_type: str) -> str:
-    """Return a content type without its parameters, in lower case."""
+    """Return a content type without parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def is_json(kind: str) -> bool:
-    """Tell whether a media type is JSON."""
+    """Return whether a media type is JSON."""
     return kind == JSON_CONTENT_TYPE or kind.endswith("+json")
 
 
@@ -232,11 +232,11 @@ def _parse(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except UNREADABLE as error:
-        raise json_invalid(f"Failed to parse JSON string: {str(error) or 'it is nested too deeply'}!") from error
+        raise json_invalid(f"Failed to parse JSON string: {str(error) or 'nested too deeply'}!") from error
 
 
 def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
-    """Return a thing's JSON with its id."""
+    """Return the JSON of a thing with its id."""
     thing = msgspec.json.decode(value)  # type: ignore[arg-type]  # these operations have a body
     if not isinstance(thing, dict):
         raise json_format_invalid("A thing is a JSON object.")
