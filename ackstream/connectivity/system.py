@@ -16,9 +16,10 @@ from ackstream.client.replies import Outcomes
 from ackstream.connectivity.intake import SourceFailure, verdict
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.correlation_ids import suffixed
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.settlement import SettlementAnswer
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Identities:
         :param redelivered: the message may have come before, to another process perhaps
         """
         fresh = correlation_id not in self._used and not redelivered
-        identity = correlation_id if fresh else f"{correlation_id}#{self._token()}"
+        identity = correlation_id if fresh else suffixed(correlation_id, self._token())
         self._used[identity] = None
         if len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]

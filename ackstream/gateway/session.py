@@ -18,13 +18,14 @@ from starlette.websockets import WebSocketDisconnect
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
 from ackstream.gateway.permissions import restrict, seen_by, visible_part
-from ackstream.gateway.streaming import Forwarding, RecentIds
+from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
-from ackstream.protocol.ditto.errors import DittoError, label_not_unique, thing_not_found
+from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ class SocketSession:
         if dependencies.authenticator.required:
             self._given[ORIGINATOR] = subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
-        self._forwarding = Forwarding()
+        self._forwarding = UniqueIds(STREAM_TIMEOUT_MS / 1000)
         self._issued = RecentIds(_LIFETIME_SECONDS)
         self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
         self._room = asyncio.Semaphore(MAX_OPEN)
@@ -163,7 +164,7 @@ class SocketSession:
         command = incoming.envelope
         client_id = str(command.headers[CORRELATION_ID])
         now = time.monotonic()
-        command.headers[CORRELATION_ID] = self._streaming.correlation_ids.free(client_id, now)
+        command.headers[CORRELATION_ID] = self._streaming.correlation_ids.issue(client_id, now)
         self._issued.add(command.headers[CORRELATION_ID], now)
         access, exchange = self._dependencies.access, self._dependencies.exchange
         try:
@@ -243,8 +244,8 @@ class SocketSession:
         if not (decision.labels or signal.response_required):
             return self._streaming.text(envelope)
         now = time.monotonic()
-        until = now + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-        published = self._forwarding.publish(signal.correlation_id, until, now)
+        seconds = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
+        published = self._forwarding.issue(signal.correlation_id, now, seconds)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
     def _tell(self, error: DittoError, about: Envelope | None) -> None:

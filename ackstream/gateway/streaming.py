@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ackstream.client.commands import fields_in, retrieval
+from ackstream.client.group import Work
 from ackstream.client.labels import Declarer
-from ackstream.client.outbox import Work
 from ackstream.client.worker import Worker
-from ackstream.gateway.exchange import CorrelationIds
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.correlation_ids import UniqueIds, correlation_id
 from ackstream.protocol.ditto.envelopes import decode, encode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.subscriptions import publication
-from ackstream.protocol.record_headers import correlation_id
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,7 +61,7 @@ class Streaming(Closing):
         self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
         remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
-        self.correlation_ids = CorrelationIds(remembered / 1000 + GRACE_SECONDS)
+        self.correlation_ids = UniqueIds(remembered / 1000 + GRACE_SECONDS)
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
             self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))
@@ -157,58 +155,3 @@ class Streaming(Closing):
             except Exception:
                 # whatever one of them makes of it, the others get it
                 log.exception("A session failed at the signal %s.", signal.correlation_id)
-
-
-# -- Correlation-ids on the way to one subscriber and back: two signals that are open there never have the same one.
-
-
-class Forwarding:
-    """Remembers under which correlation-id each signal went out; times are seconds of a clock that only goes forward.
-
-    Source of the rule: Eclipse Ditto, ``AcknowledgementForwarderActorStarter#startConflictFree``.
-    """
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[str, tuple[str, float]] = OrderedDict()
-
-    def publish(self, correlation_id: str, until: float, now: float) -> str:
-        """Return the correlation-id to publish a signal with: one that is open gets ``#0``, ``#1`` …, ``#n`` counts up.
-
-        :param until: how long its acknowledgements count
-        """
-        while self._open and next(iter(self._open.values()))[1] <= now:
-            self._open.popitem(last=False)
-        published = correlation_id
-        while published in self._open:
-            published = _next(published)
-        self._open[published] = (correlation_id, until)
-        return published
-
-    def original(self, published: str) -> str:
-        """Return the correlation-id of the signal that an acknowledgement is for."""
-        return self._open.get(published, (published, 0.0))[0]
-
-
-class RecentIds:
-    """Ids that were used in the last so many seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        """Remember each id so long."""
-        self._seconds = seconds
-        self._until: OrderedDict[str, float] = OrderedDict()
-
-    def add(self, identity: str, now: float) -> None:
-        """Remember an id."""
-        while self._until and next(iter(self._until.values())) <= now:
-            self._until.popitem(last=False)
-        self._until[identity] = now + self._seconds
-
-    def __contains__(self, identity: str) -> bool:
-        return identity in self._until
-
-
-def _next(correlation_id: str) -> str:
-    head, mark, number = correlation_id.rpartition("#")
-    if mark and number.isascii() and number.isdigit():
-        return f"{head}#{int(number) + 1}"
-    return f"{correlation_id}#0"

@@ -1,52 +1,46 @@
-"""The record headers of requests, acknowledgements and replies."""
+"""Names of Kafka record headers; each is compared exactly."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+# requests, acknowledgements and replies
+CORRELATION_ID: Final = "correlation-id"
+REPLY_ID: Final = "reply-id"
+REPLY_TO: Final = "reply-to"
+STATUS: Final = "status"
+COMPLETED_BY: Final = "completed-by"
+CONTENT_TYPE: Final = "content-type"
+SPRING_CORRELATION_ID: Final = "kafka_correlationId"
+SPRING_REPLY_TOPIC: Final = "kafka_replyTopic"
 
-CORRELATION_ID = "correlation-id"
-REPLY_ID = "reply-id"
-REPLY_TO = "reply-to"
-STATUS = "status"
-COMPLETED_BY = "completed-by"
-SPRING_CORRELATION_ID = "kafka_correlationid"
-SPRING_REPLY_TOPIC = "kafka_replytopic"
+# dead letters
+REASON: Final = "reason"
 
+# publishers' messages and commands, queries and their results
+CLIENT: Final = "client"
+SEQ: Final = "seq"
+COMMAND: Final = "command"
+CID: Final = "cid"
+ACK: Final = "ack"
+TOPIC: Final = "topic"
+TTL: Final = "ttl"
+FIRST: Final = "first"
+ACK_CONFLATION: Final = "ack-conflation"
+KEY: Final = "key"
 
-def correlation_id(
-    record_headers: Iterable[tuple[str, bytes | None]], headers: dict[str, Any], coordinates: tuple[str, int, int]
-) -> str:
-    """Return the correlation-id of a request: of the record, else of its JSON, else of Spring, else its coordinates.
+# queries and their results alone
+ID: Final = "id"
+SUB_ID: Final = "sub_id"
+BOOKMARK: Final = "bookmark"
+TIMESTAMP: Final = "timestamp"
+FILTER: Final = "filter"
+OPTIONS: Final = "options"
+ORDER_BY: Final = "order_by"
+SOW_KEYS: Final = "sow_keys"
+TOP_N: Final = "top_n"
+APPLICATION: Final = "header-"
+"""Before the names of the application's own headers in a query's results."""
 
-    :param headers: those in the JSON
-    :param coordinates: topic, partition, offset
-    """
-    named = {name.lower(): value for name, value in record_headers if value}
-    found = named.get(CORRELATION_ID)
-    if found is not None:
-        return found.decode("utf-8", "replace")
-    in_json = header(headers, CORRELATION_ID)
-    if in_json not in (None, ""):
-        return str(in_json)
-    spring = named.get(SPRING_CORRELATION_ID)
-    if spring is not None:
-        return _text_or_hexadecimal(spring)
-    return "-".join(map(str, coordinates))
-
-
-def header(headers: dict[str, Any], name: str) -> Any:
-    """Return a JSON header by its name in lower case, whatever case it is written in; ``None`` where there is none."""
-    if name in headers:
-        return headers[name]
-    return next((value for key, value in headers.items() if key.lower() == name), None)
-
-
-def _text_or_hexadecimal(value: bytes) -> str:
-    """Read Spring's header as text where it is text; its default is the 16 bytes of a UUID."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex().upper()
+PUBLISHER: Final = frozenset({CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, KEY})
+"""Headers of the topic ``messages`` that are the service's; all others are the application's own."""

@@ -17,13 +17,14 @@ from starlette.applications import Starlette
 from ackstream.client.labels import Declaration
 from ackstream.gateway import session
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
-from ackstream.gateway.exchange import CorrelationIds
 from ackstream.gateway.service import Dependencies
 from ackstream.gateway.websocket import routes
+from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
-from ackstream.protocol.ditto.errors import DittoError, label_not_unique, thing_not_found
+from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
 from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Settings
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected
@@ -64,7 +65,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.declarer = Declarer()
-        self.correlation_ids = CorrelationIds(65.0)
+        self.correlation_ids = UniqueIds(65.0)
         self.answers: list[tuple[str, Envelope]] = []
         self.extra: Any = {}
         self._came = threading.Condition()

@@ -19,6 +19,7 @@ from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import apply, tag_of
 from ackstream.jobs.twin.commands import read_command
 from ackstream.jobs.twin.things import Thing, instant
+from ackstream.protocol.correlation_ids import of_json
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
@@ -244,12 +245,8 @@ def read(record: SignalRecord, limits: Limits) -> tuple[Envelope, Request] | Non
 
 
 def _correlation_id(record: SignalRecord, command: Envelope, limits: Limits) -> str:
-    if record.correlation_id is not None:
-        return record.correlation_id
-    for name in (CORRELATION_ID, "Correlation-Id"):
-        if command.headers.get(name):
-            return str(command.headers[name])
-    return f"{limits.signals}-{record.partition}-{record.offset}"
+    found = of_json(command.headers) if record.correlation_id is None else record.correlation_id
+    return f"{limits.signals}-{record.partition}-{record.offset}" if found is None else found
 
 
 # -- What the twin says: responses, errors, events, and the acknowledgement of the search index.

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from ackstream.jobs.correlate.reading import CorrelateTopics
+from ackstream.settings import Settings
 from tests.jobs.correlate.shards import THING, Log, Run
 
 LIVE = "things/live/commands/modify"
@@ -99,12 +101,66 @@ def test_a_request_after_the_hold_of_an_ack_does_not_get_it(run: Run, log: Log) 
     assert run.replies() == []
 
 
+@pytest.mark.parametrize("answer_first", [False, True], ids=["request-first", "ack-first"])
+def test_a_request_at_the_very_end_of_the_hold_gets_the_ack(run: Run, log: Log, *, answer_first: bool) -> None:
+    ack, request = log.ack(1000, "a-ack"), log.command(11_000, requested_acks=["a-ack"])
+    for record in [ack, request] if answer_first else [request, ack]:
+        run.feed(record, watermark=11_000)
+    assert run.acks() == [("a-ack", "accepted")]
+
+
+def test_a_held_ack_that_lowered_limits_make_unreadable_becomes_a_dead_letter(run: Run, log: Log) -> None:
+    run.feed(log.ack(1000, "a-ack"))
+    restarted = Run(max_value_bytes=10)
+    restarted.state = run.state
+    restarted.feed(watermark=11_001)
+    assert "things:thing.toolarge" in restarted.reasons()[0]
+
+
+def test_the_hold_and_the_memory_have_settings_of_their_own(log: Log) -> None:
+    run = Run(orphan_hold="2s", recent_memory="16s")
+    run.feed(log.ack(1000, "a-ack", correlation_id="early"), watermark=3001)
+    assert run.acks() == [("a-ack", "orphan")]
+    run.feed(log.command(4000, requested_acks=["a-ack"], timeout="1s"), log.ack(4000, "a-ack"))
+    # deadline plus memory, rounded up to the next two seconds
+    run.feed(log.command(22_000, requested_acks=["a-ack"]), log.command(22_001, requested_acks=["a-ack"]))
+    assert (len(run.reasons()), len(run.ledger()) - len(run.reasons())) == (1, 3)
+
+
+def test_a_request_for_more_labels_than_the_settings_allow_is_rejected(log: Log) -> None:
+    run = Run(max_labels=2)
+    run.feed(log.command(1, "two", requested_acks=["a-ack", "b-ack"]))
+    run.feed(log.command(1, "three", requested_acks=["a-ack", "b-ack", "c-ack"]))
+    (reply,) = run.replies()
+    assert (reply["status"], reply["headers"]["correlation-id"]) == (400, "three")
+
+
+def test_topics_have_the_prefix_and_only_existing_ones_can_be_chosen_for_replies() -> None:
+    settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": ["mine-.*"]}})
+    topics = CorrelateTopics.of(settings, ["mine-1", "not-mine-1", "x-signals"])
+    assert topics == CorrelateTopics(
+        "x-signals", "x-acks", "x-replies", "x-ledger", "x-dead-letters", frozenset({"mine-1"})
+    )
+
+
 def test_a_producers_retry_does_not_start_a_second_request(run: Run, log: Log) -> None:
     run.feed(log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.command(1001, requested_acks=["a-ack"]))
     run.feed(log.ack(1100, "a-ack"))
     run.feed(log.command(1200, requested_acks=["a-ack"]), log.command(66_000, requested_acks=["a-ack"]))
     assert len(run.replies()) == len(run.outcomes()) == 1
     assert len(run.reasons()) == 3
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_correlation_id_is_claimed_up_to_the_very_end_of_its_memory(run: Run, log: Log, *, decided: bool) -> None:
+    run.feed(log.command(1000, requested_acks=["a-ack"], timeout="5s"), *[log.ack(1100, "a-ack")] * decided)
+    # the deadline plus 60 s, rounded up to the next 7.5 s
+    run.feed(log.command(67_500, requested_acks=["a-ack"]))
+    assert len(run.reasons()) == 1
+    run.feed(log.command(67_501, requested_acks=["a-ack"]), log.ack(67_600, "a-ack"))
+    run.feed(watermark=67_500)
+    assert len(run.reasons()) == 1
+    assert [outcome["started_at"] for outcome in run.outcomes()] == [1000, 67_501]
 
 
 def test_a_correlation_id_can_be_used_again_after_its_memory(run: Run, log: Log) -> None:
@@ -155,12 +211,12 @@ def test_an_open_request_is_recorded_before_it_is_decided(run: Run, log: Log) ->
 def test_the_channels_header_and_reply_to_choose_the_topic_of_the_reply(log: Log) -> None:
     run = Run(reply_topics=frozenset({"mine"}))
     command = log.command(1, requested_acks=["a-ack"])
-    run.feed(_with(command, reply_to="mine", kafka_correlationid="\x01\x02"), log.ack(2, "a-ack"))
+    run.feed(_with(command, reply_to="mine", kafka_correlationId="\x01\x02"), log.ack(2, "a-ack"))
     (emission,) = (e for e in run.emissions if e.reply_id)
     assert (emission.topic, emission.spring_correlation) == ("mine", b"\x01\x02")
 
 
-@pytest.mark.parametrize("name", ["reply-to", "kafka_replytopic"])
+@pytest.mark.parametrize("name", ["reply-to", "kafka_replyTopic"])
 def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: Run, log: Log, name: str) -> None:
     run.feed(_with(log.command(1, requested_acks=["a-ack"]), **{name: "secret"}))
     (reply,) = run.replies()
@@ -168,7 +224,7 @@ def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: 
     assert reply["value"]["invalidHeaderKey"] == name
 
 
-@pytest.mark.parametrize("name", ["reply-to", "kafka_replytopic"])
+@pytest.mark.parametrize("name", ["reply-to", "kafka_replyTopic"])
 def test_what_is_wrong_with_a_request_is_said_where_its_sender_listens(log: Log, name: str) -> None:
     run = Run(reply_topics=frozenset({"mine"}))
     run.feed(_with(log.command(1, requested_acks=["a-ack"], timeout="0"), **{name: "mine"}))

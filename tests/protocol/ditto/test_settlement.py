@@ -10,35 +10,6 @@ from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.settlement import SettlementAnswer, settle
 
-VECTORS = Path(__file__).parents[2] / "vectors"
-
-
-def cases() -> list[Any]:
-    lines = (VECTORS / "cases" / "settlement.jsonl").read_text(encoding="utf-8").splitlines()
-    return [pytest.param(case["given"], case["expect"], id=case["id"]) for case in map(json.loads, lines)]
-
-
-def prose() -> dict[str, Any]:
-    text = (VECTORS / "prose" / "settlement.json").read_text(encoding="utf-8")
-    return {case["id"]: case["expect"] for case in json.loads(text)}
-
-
-def answer(response: dict[str, Any]) -> SettlementAnswer:
-    statuses = response["acks"] if "acks" in response else [response["status"]]
-    return SettlementAnswer(tuple(statuses), live=response.get("live", False))
-
-
-@pytest.mark.parametrize(("given_", "expect"), cases())
-def test_settlement_case(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    settlement = settle(
-        given_["expected"],
-        [answer(response) for response in given_.get("responses", [])],
-        complete=given_.get("complete", True),
-        error_status=given_.get("error"),
-    )
-    assert settlement == expect["settlement"]
-
-
 SETTLED = SettlementAnswer((204,))
 
 
@@ -66,7 +37,7 @@ SETTLED = SettlementAnswer((204,))
 )
 def test_prose_case(id_: str, settlement: str) -> None:
     # one case adds when it happens: "… after the collector lifetime"
-    assert prose()[id_]["settlement"].split(maxsplit=1)[0] == settlement
+    assert prose("settlement")[id_]["expect"]["settlement"].split(maxsplit=1)[0] == settlement
 
 
 @pytest.mark.parametrize(

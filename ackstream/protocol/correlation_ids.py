@@ -1,0 +1,120 @@
+"""Correlation-ids: where a record carries its own, and how a repeated one is made unique.
+
+An id that is in use gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``, ditto.md
+2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+JSON_SPELLINGS = (CORRELATION_ID, "Correlation-Id")
+"""Spellings of the JSON header that are recognized, the first one preferred; correlate looks for these in Spark."""
+
+_NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
+
+
+def correlation_id(
+    record_headers: Iterable[tuple[str, bytes | None]], headers: Mapping[str, Any], coordinates: tuple[str, int, int]
+) -> str:
+    """Return the correlation-id of a request, from the same sources and in the same order as correlate.
+
+    The sources are the record header, the JSON header, Spring's record header, and the coordinates. Names of record
+    headers are compared exactly; of a repeated one the last counts.
+
+    :param headers: the headers in the JSON
+    :param coordinates: topic, partition, offset
+    """
+    named = {name: value for name, value in record_headers if value}
+    own = named.get(CORRELATION_ID)
+    if own is not None:
+        return own.decode("utf-8", "replace")
+    in_json = of_json(headers)
+    if in_json is not None:
+        return in_json
+    spring = named.get(SPRING_CORRELATION_ID)
+    return "-".join(map(str, coordinates)) if spring is None else _text_or_hexadecimal(spring)
+
+
+def of_json(headers: Mapping[str, Any]) -> str | None:
+    """Return the correlation-id in the headers of a message, ``None`` if it is absent or empty."""
+    found = next((headers[name] for name in JSON_SPELLINGS if headers.get(name) not in (None, "")), None)
+    return None if found is None else str(found)
+
+
+def _text_or_hexadecimal(value: bytes) -> str:
+    """Read Spring's header as text if it is UTF-8; Spring's default is the 16 bytes of a UUID."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex().upper()
+
+
+def suffixed(identity: str, suffix: object) -> str:
+    """Return a correlation-id with a suffix."""
+    return f"{identity}#{suffix}"
+
+
+class RecentIds:
+    """A set whose members expire; times are seconds of any clock that never goes back."""
+
+    def __init__(self, seconds: float) -> None:
+        """Remember each id for ``seconds``, unless :meth:`add` says otherwise."""
+        self._seconds = seconds
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, identity: str, now: float, seconds: float | None = None) -> None:
+        """Remember an id."""
+        self._expire(now)
+        self._until[identity] = now + (self._seconds if seconds is None else seconds)
+
+    def __contains__(self, identity: str) -> bool:
+        return identity in self._until
+
+    def _expire(self, now: float) -> None:
+        while self._until and next(iter(self._until.values())) <= now:
+            self._forget(self._until.popitem(last=False)[0])
+
+    def _forget(self, identity: str) -> None:
+        """Drop what else is known of an id."""
+
+
+class UniqueIds(RecentIds):
+    """Issues correlation-ids of which no two that are remembered are equal."""
+
+    def __init__(self, seconds: float) -> None:
+        """Remember each id for ``seconds``, unless :meth:`issue` says otherwise."""
+        super().__init__(seconds)
+        self._originals: dict[str, str] = {}
+        # the number that the next repetition of an id tries: a thousand repetitions are not a million look-ups
+        self._numbers: dict[str, int] = {}
+
+    def issue(self, wanted: str, now: float, seconds: float | None = None) -> str:
+        """Return the id itself if it is not in use, else the id with a suffix, and remember it."""
+        self._expire(now)
+        issued = wanted
+        if wanted in self:
+            numbered = _NUMBERED.fullmatch(wanted)
+            head, first = (wanted, 0) if numbered is None else (numbered[1], int(numbered[2]) + 1)
+            number = self._numbers.get(wanted, first)
+            while (issued := suffixed(head, number)) in self:
+                number += 1
+            self._numbers[wanted] = number + 1
+            self._originals[issued] = wanted
+        self.add(issued, now, seconds)
+        return issued
+
+    def original(self, issued: str) -> str:
+        """Return the id that was wanted when ``issued`` was issued; an unknown id is its own original."""
+        return self._originals.get(issued, issued)
+
+    def _forget(self, identity: str) -> None:
+        self._originals.pop(identity, None)
+        self._numbers.pop(identity, None)

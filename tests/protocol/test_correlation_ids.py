@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackstream.protocol.correlation_ids import RecentIds, UniqueIds, correlation_id
+from tests.prose import each
+
+
+@pytest.mark.parametrize(
+    ("record_headers", "headers", "identity"),
+    [
+        ([("correlation-id", b"of-record")], {"correlation-id": "of-json"}, "of-record"),
+        ([("correlation-id", b"first"), ("correlation-id", b"last")], {}, "last"),
+        ([("correlation-id", b"")], {"correlation-id": "of-json"}, "of-json"),
+        ([("Correlation-Id", b"of-record")], {}, "signals-2-40"),
+        ([("kafka_correlationId", b"of-spring")], {"Correlation-Id": "of-json"}, "of-json"),
+        ([], {"correlation-id": "", "Correlation-Id": 17}, "17"),
+        ([], {"CORRELATION-ID": "of-json"}, "signals-2-40"),
+        ([("kafka_correlationId", b"of-spring")], {}, "of-spring"),
+        ([("kafka_correlationId", b"\xff\x01")], {}, "FF01"),
+        ([("kafka_correlationId", None)], {}, "signals-2-40"),
+        ([], {}, "signals-2-40"),
+    ],
+)
+def test_a_correlation_id_is_taken_from_where_correlate_takes_it(
+    record_headers: list[tuple[str, bytes | None]], headers: dict[str, Any], identity: str
+) -> None:
+    assert correlation_id(record_headers, headers, ("signals", 2, 40)) == identity
+
+
+def test_an_id_that_is_free_stays_as_it_is() -> None:
+    ids = UniqueIds(10)
+    assert [ids.issue("a", 0), ids.issue("b", 0)] == ["a", "b"]
+
+
+def test_an_id_in_use_gets_a_suffix() -> None:
+    ids = UniqueIds(10)
+    assert [ids.issue("a", 0) for _ in range(3)] == ["a", "a#0", "a#1"]
+
+
+def test_a_suffix_that_is_there_already_counts_up() -> None:
+    ids = UniqueIds(10)
+    assert [ids.issue("a#7", 0) for _ in range(3)] == ["a#7", "a#8", "a#9"]
+
+
+def test_a_suffix_that_a_client_chose_itself_is_skipped() -> None:
+    ids = UniqueIds(10)
+    assert [ids.issue("a#0", 0), ids.issue("a", 0), ids.issue("a", 0)] == ["a#0", "a", "a#1"]
+
+
+def test_an_id_is_free_again_after_its_time() -> None:
+    ids = UniqueIds(10)
+    assert [ids.issue("a", 0), ids.issue("a", 9.9), ids.issue("a", 10)] == ["a", "a#0", "a"]
+    assert ids.original("a#0") == "a"
+    assert [ids.issue("a", 20), ids.original("a#0")] == ["a", "a#0"]
+
+
+def test_the_time_of_an_id_can_differ_from_the_usual_one() -> None:
+    ids = UniqueIds(65)
+    ids.issue("c", 0, 5)
+    assert [ids.issue("c", 4.9, 5.1), ids.issue("c", 5, 15)] == ["c#0", "c"]
+
+
+@each("aggregation", "forwarder-conflict-free")
+def test_signals_that_are_open_at_once_have_different_correlation_ids(given_: dict[str, Any], expect: dict[str, Any]):
+    ids = UniqueIds(65)
+    identity = given_["correlation-id"]
+    published = [ids.issue(identity, 0) for _ in range(given_["signals with that id"])]
+    assert published == expect["published correlation-ids"]
+    assert [ids.original(each_) for each_ in published] == [identity] * len(published)
+
+
+@each("aggregation", "forwarder-through")
+def test_an_acknowledgement_finds_the_signal_it_is_for(given_: dict[str, Any], expect: dict[str, Any]):
+    assert given_["requested"] == [given_["ack"]["label"]]
+    ids = UniqueIds(65)
+    assert (ids.original(ids.issue("c", 0)) == "c") is expect["delivered to requester"]
+    assert ids.original("someone else's") == "someone else's"
+
+
+def test_ids_are_recent_for_a_while() -> None:
+    recent = RecentIds(10)
+    recent.add("a", 0)
+    recent.add("b", 5)
+    assert "a" in recent
+    recent.add("c", 10)
+    assert ["a" in recent, "b" in recent, "c" in recent] == [False, True, True]
