@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},
     "settings": WIRE,
-    "local": BASE,
+    "local": BASE | {"kafka"},
     "kafka": BASE,
     "spark": BASE | {"kafka", "local"},
     "lake": BASE,

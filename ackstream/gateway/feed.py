@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import RetriableError
 
 from ackstream.kafka import partitions
-from ackstream.kafka.clients import check_topics, connect_consumer
+from ackstream.kafka.clients import check_topics, connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader
-from ackstream.kafka.topics import admin
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,7 +47,7 @@ class LedgerFeed:
         self._settings = settings
         kafka = settings.kafka
         with ExitStack() as stack:
-            self._admin = stack.enter_context(admin(settings))
+            self._admin = stack.enter_context(connect_admin(kafka))
             self._consumer = connect_consumer(kafka, None)
             stack.callback(self._consumer.close)
             check_topics(self._consumer, kafka, *map(kafka.topic, ("signals", "acks", "ledger")))

@@ -1,4 +1,8 @@
-"""``kafka.options`` of the settings for the clients of kafka-python; Spark takes them as they are."""
+"""The one factory of Kafka clients, and of the Kafka options of Spark's sources and sinks.
+
+Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
+tuned for short latency: nothing waits for a batch to fill. ``kafka.options`` of the settings apply to all of them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,7 @@ from kafka.errors import (
 )
 from kafka.partitioner import DefaultPartitioner, murmur2
 
-from ackstream.client.errors import UnreachableError
-from ackstream.errors import SettingsError
+from ackstream.errors import SettingsError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,20 +30,129 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
+BOOTSTRAP_MS = 10_000
+RECONNECT_MS = 1_000
+"""A broker that restarts is back within seconds; the library's 30 s would outlast many a deadline."""
 
-def options(kafka: Kafka, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``kafka.options`` as kafka-python wants them, of those names in ``known`` (a client's default values).
+METADATA_MS = 30_000
+"""The time within which partitions added to a topic are discovered."""
+
+MAX_RECORD_BYTES = 10 * 1024 * 1024
+"""The limit of the topics, too: a record of several MB must arrive, since the service refuses it with a reason."""
+
+SEND_AGAIN = (
+    RetriableError,
+    # after a restart the library may give up a batch whose sequence it cannot continue
+    OutOfOrderSequenceNumberError,
+    UnknownProducerIdError,
+    InvalidProducerEpochError,
+    # the partitions of the topic are unknown for a moment
+    ValueError,
+)
+"""Errors after which a record may be sent again: should the first one have been stored after all, the correlation-id
+identifies the second as its duplicate."""
+
+_COMMON = {
+    "bootstrap_timeout_ms": BOOTSTRAP_MS,
+    "reconnect_backoff_max_ms": RECONNECT_MS,
+    "metadata_max_age_ms": METADATA_MS,
+    "allow_auto_create_topics": False,
+    "metrics_enabled": False,
+}
+
+JVM_OPTIONS = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.")
+"""Options of the JVM's clients alone: Spark needs them; kafka-python has its own (``sasl.plain.username``,
+``ssl.cafile``), which the JVM ignores. So one map serves both."""
+
+
+def connect_producer(kafka: Kafka, topic: str | None, *, delivery_timeout: float, linger_ms: int = 0) -> Any:
+    """Return a producer that neither loses nor duplicates records while the broker is away for a while.
+
+    :param topic: its real name; it must exist. Its partitions are known afterwards, so that sending does not block.
+        ``None``: the topics are not known yet
+    :param delivery_timeout: seconds after which a record that the broker does not accept fails
+    :raises UnreachableError: no broker answers
+    """
+    milliseconds = round(delivery_timeout * 1000)
+    config = {
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": linger_ms,
+        "delivery_timeout_ms": milliseconds,
+        "request_timeout_ms": min(30_000, max(1_000, milliseconds - linger_ms)),
+        # partitions are known from the start; send() blocks only if a broker forgets them for a moment
+        "max_block_ms": RECONNECT_MS,
+        "max_request_size": MAX_RECORD_BYTES,
+        "partitioner": KeyPartitioner(),
+    }
+    producer = _connect(KafkaProducer, kafka, config)
+    try:
+        if topic is not None:
+            producer.partitions_for(topic)
+    except KafkaError as error:
+        close_producer(producer, 0)
+        raise unreachable(kafka) from error
+    return producer
+
+
+def close_producer(producer: Any, timeout: float) -> None:
+    """Send what is buffered for at most ``timeout`` seconds; what then remains fails."""
+    try:
+        producer.close(timeout=timeout)
+    except KafkaTimeoutError:
+        # close() gives up at its flush and leaves the thread running: end that first, then there is nothing to flush
+        producer._sender.force_close()  # noqa: SLF001 - there is no public way
+        producer._sender.join()  # noqa: SLF001
+        producer.close(timeout=1)
+
+
+def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
+    """Return a consumer that commits nothing by itself.
+
+    :param config: of kafka-python; ``kafka.options`` of the settings win over it
+    :raises UnreachableError: no broker answers
+    """
+    # with at least 1 byte the broker answers a waiting fetch as soon as there is a record
+    own = {"enable_auto_commit": False, "fetch_min_bytes": 1, "group_id": group}
+    return _connect(KafkaConsumer, kafka, own | config)
+
+
+def connect_admin(kafka: Kafka, **config: Any) -> Any:
+    """Return an admin client, which is a context manager.
+
+    :param config: of kafka-python
+    :raises UnreachableError: no broker answers
+    """
+    return _connect(KafkaAdminClient, kafka, config)
+
+
+def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
+    known = client.DEFAULT_CONFIG
+    common = {name: value for name, value in _COMMON.items() if name in known}
+    try:
+        return client(
+            bootstrap_servers=kafka.bootstrap.split(","), **{**common, **config, **python_options(kafka, known)}
+        )
+    except KafkaError as error:
+        raise unreachable(kafka) from error
+
+
+def python_options(kafka: Kafka, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``kafka.options`` in kafka-python's spelling and types, those that a client knows.
 
     ``security.protocol`` is ``security_protocol`` there; numbers and booleans are read from their texts.
 
-    :raises SettingsError: no client of kafka-python knows the option, or its value is not of its type
+    :param known: the client's default values
+    :raises SettingsError: no client knows the option, or its value has the wrong type
     """
     result = {}
     for key, text in kafka.options.items():
         name = key.replace(".", "_")
         if name in known:
             result[name] = _typed(key, text, known[name])
-        elif not any(name in client.DEFAULT_CONFIG for client in (KafkaConsumer, KafkaProducer, KafkaAdminClient)):
+        elif not key.startswith(JVM_OPTIONS) and not any(
+            name in client.DEFAULT_CONFIG for client in (KafkaConsumer, KafkaProducer, KafkaAdminClient)
+        ):
             raise SettingsError(f"kafka.options has {key}, which the Kafka client does not know: remove it.")
     return result
 
@@ -57,42 +169,60 @@ def _typed(key: str, text: str, default: object) -> object:
     return text
 
 
-# -- Kafka clients for a broker as the settings name it, tuned for short ways: nothing waits for a batch to fill.
+def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options with which Spark connects a source or sink to the broker.
+
+    :param own: options of the JVM's Kafka client; they win over ``kafka.options`` of the settings
+    """
+    config = {**kafka.options, **(own or {}), "bootstrap.servers": kafka.bootstrap}
+    return {f"kafka.{key}": value for key, value in config.items()}
 
 
-BOOTSTRAP_MS = 10_000
-RECONNECT_MS = 1_000
-"""A broker that restarts is back within seconds; the library's 30 s would outlast many a deadline."""
+def check_topics(consumer: Any, kafka: Kafka, *topics: str) -> None:
+    """Make sure that topics (real names) exist before anything waits for them.
 
-METADATA_MS = 30_000
-"""How long it takes at most until partitions that were added to a topic are read, too."""
+    :raises UnreachableError: one does not, or the broker went away
+    """
+    try:
+        known = consumer.topics()
+    except KafkaError as error:
+        raise unreachable(kafka) from error
+    for topic in topics:
+        if topic not in known:
+            raise UnreachableError(
+                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
+                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
+            )
 
-MAX_RECORD_BYTES = 10 * 1024 * 1024
-"""What the topics take; whether a value is too large is for the service to say, with a reason."""
 
-SEND_AGAIN = (
-    RetriableError,
-    # after a restart the library may give up a batch whose sequence it cannot continue
-    OutOfOrderSequenceNumberError,
-    UnknownProducerIdError,
-    InvalidProducerEpochError,
-    # the partitions of the topic are not known for a moment
-    ValueError,
-)
-"""Errors after which a record may be sent anew: should it be there already, its correlation-id tells that it is the
-same request or acknowledgement, and the first one counts."""
+def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
+    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
 
-_COMMON = {
-    "bootstrap_timeout_ms": BOOTSTRAP_MS,
-    "reconnect_backoff_max_ms": RECONNECT_MS,
-    "metadata_max_age_ms": METADATA_MS,
-    "allow_auto_create_topics": False,
-    "metrics_enabled": False,
-}
+    When this returns, every record written from now on will be read. The consumer needs ``auto_offset_reset``
+    ``earliest``: a partition that is new has been empty.
+
+    :raises UnreachableError: the broker went away
+    """
+    consumer.subscribe(list(topics))
+    try:
+        # fetches metadata, which assign the partitions
+        consumer.topics()
+        for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
+            consumer.seek(partition, offset)
+    except KafkaError as error:
+        raise unreachable(kafka) from error
+
+
+def unreachable(kafka: Kafka) -> UnreachableError:
+    """Return the error for a broker that does not answer, with the remedy."""
+    return UnreachableError(
+        f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct "
+        f"kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."
+    )
 
 
 class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
-    """Puts a key on the partition every Kafka client puts it on; remembers the hashes of keys that come again."""
+    """Puts a key on the partition that every Kafka client puts it on; caches the hashes of keys."""
 
     def __init__(self) -> None:
         self._hashes: dict[bytes, int] = {}
@@ -118,119 +248,8 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 _HASHES = 65_536
 
 
-def connect_producer(kafka: Kafka, topic: str | None, *, delivery_timeout: float, linger_ms: int = 0) -> Any:
-    """Return a producer that loses nothing and doubles nothing while the broker is away for a while.
-
-    :param topic: its real name, an existing one; its partitions are known afterwards, so that sending does not block.
-        ``None``: the topics are not known yet
-    :param delivery_timeout: seconds after which a record that the broker does not take fails
-    :raises UnreachableError: no broker
-    """
-    milliseconds = round(delivery_timeout * 1000)
-    config = {
-        **_COMMON,
-        "acks": "all",
-        "enable_idempotence": True,
-        "linger_ms": linger_ms,
-        "delivery_timeout_ms": milliseconds,
-        "request_timeout_ms": min(30_000, max(1_000, milliseconds - linger_ms)),
-        # partitions are known from the start; only a broker that forgets them for a moment makes send() wait
-        "max_block_ms": RECONNECT_MS,
-        "max_request_size": MAX_RECORD_BYTES,
-        "partitioner": KeyPartitioner(),
-        **options(kafka, KafkaProducer.DEFAULT_CONFIG),
-    }
-    try:
-        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap.split(","), **config)
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-    try:
-        if topic is not None:
-            producer.partitions_for(topic)
-    except KafkaError as error:
-        close_producer(producer, 0)
-        raise unreachable(kafka) from error
-    return producer
-
-
-def close_producer(producer: Any, timeout: float) -> None:
-    """Send what is buffered for at most ``timeout`` seconds; what then remains fails."""
-    try:
-        producer.close(timeout=timeout)
-    except KafkaTimeoutError:
-        # close() gives up at its flush and leaves the thread running: end that first, then there is nothing to flush
-        producer._sender.force_close()  # noqa: SLF001 - there is no public way
-        producer._sender.join()  # noqa: SLF001
-        producer.close(timeout=1)
-
-
-def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself.
-
-    :raises UnreachableError: no broker
-    """
-    merged = {
-        **_COMMON,
-        "enable_auto_commit": False,
-        # an answer to an empty fetch is sent as soon as there is a record
-        "fetch_min_bytes": 1,
-        **config,
-        **options(kafka, KafkaConsumer.DEFAULT_CONFIG),
-    }
-    try:
-        return KafkaConsumer(bootstrap_servers=kafka.bootstrap.split(","), group_id=group, **merged)
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-
-
-def check_topics(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Make sure that topics (real names) exist before anything waits for them.
-
-    :raises UnreachableError: one does not, or the broker went away
-    """
-    try:
-        known = consumer.topics()
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-    for topic in topics:
-        if topic not in known:
-            raise UnreachableError(
-                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
-                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
-            )
-
-
-def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
-
-    When this returns, every record written from now on will be read. The consumer is to have ``auto_offset_reset``
-    ``earliest``: a partition that is new has been empty.
-
-    :raises UnreachableError: the broker went away
-    """
-    consumer.subscribe(list(topics))
-    try:
-        # asks for metadata, which assign the partitions
-        consumer.topics()
-        for place, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
-            consumer.seek(place, offset)
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-
-
-def unreachable(kafka: Kafka) -> UnreachableError:
-    """Say that no broker answers, and what to do."""
-    return UnreachableError(
-        f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct "
-        f"kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."
-    )
-
-
-# -- What is closed at the end of its ``with`` block.
-
-
 class Closing(AbstractContextManager):  # type: ignore[type-arg]  # __enter__ returns the object itself
-    """Base of the clients: ``with Requester(…) as requester`` closes it."""
+    """Base of what is closed at the end of its ``with`` block: ``with Requester(…) as requester``."""
 
     @abstractmethod
     def close(self) -> None:

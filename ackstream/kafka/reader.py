@@ -1,24 +1,34 @@
-"""Reading a topic for as long as a client lives, whatever the broker does and whatever stands in the topic."""
+"""Reading topics for as long as a client lives, whatever the broker does and whatever the records contain."""
 
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
+from ackstream.kafka import clients
+from ackstream.kafka.partitions import PartitionAssignment
+
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable, Iterable
+
+    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
+DELIVERY_SECONDS = 120.0
+CLOSE_SECONDS = 5.0
 
 
 class TopicReader:
-    """Polls a consumer. An error of the broker is waited out; a record that cannot be unpacked is stepped over.
+    """Polls a consumer; retries after errors of the broker, and skips records that cannot be unpacked.
 
     Such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks) makes the
     library raise once, and the next poll would then never return.
@@ -32,55 +42,162 @@ class TopicReader:
         self._last_skipped: tuple[Any, int] | None = None
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
-        """Return the records that came within the time, none after an error; never raises for what Kafka does."""
-        self._go_on_joining()
-        self._go_on_after_pause()
+        """Return the records that arrived within the time, none after an error; never raises for what Kafka does."""
+        self._resume_rebalance()
+        self._resume_paused()
         try:
             batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
-            if not self._step_over(error):
-                log.warning("Reading from Kafka failed and is tried again: %s", error)
+            if not self._skip_record(error):
+                log.warning("Reading from Kafka failed and will be retried: %s", error)
                 self._stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
 
-    def _go_on_joining(self) -> None:
-        """Have a rebalance that is not finished looked after by the next poll.
+    def _resume_rebalance(self) -> None:
+        """Make the next poll finish a rebalance that is in progress.
 
-        The library forgets one that the leader of a group began because the partitions had changed, where a poll ends
-        between the assignment and its confirmation: the member then has no heartbeat and commits nothing any more. A
+        If a poll ends between the assignment and its confirmation, the library forgets a rebalance that the leader of a
+        group began because the partitions had changed: the member then has no heartbeat and commits nothing any more. A
         poll without a timeout would never see the confirmation.
         """
         coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
         if coordinator.rebalance_in_progress():
             coordinator.request_rejoin()
 
-    def _go_on_after_pause(self) -> None:
-        """Have what was fetched of a partition before it was paused be read once it is resumed.
+    def _resume_paused(self) -> None:
+        """Make records readable that were fetched before their partition was paused, once it is resumed.
 
-        The library puts it into the place of the records at hand, but takes that for occupied as long as records stand
-        there that are all read: with several partitions a resumed one might then never be read again.
+        The library makes them the current records, but does not replace current records that are all read: with several
+        partitions, a resumed one might then never be read again.
         """
         fetcher = self.consumer._fetcher  # noqa: SLF001 - there is no public way
         if not fetcher._next_partition_records:  # noqa: SLF001
             fetcher._next_partition_records = None  # noqa: SLF001
 
-    def _step_over(self, error: Exception) -> bool:
-        """Go to the next offset where it was a record that failed."""
-        # the library does not tell which record it was, and a failed partition stays in line
+    def _skip_record(self, error: Exception) -> bool:
+        """Seek past the record that could not be unpacked; return ``False`` if the error was another one."""
+        # the library does not report which record it was, and keeps a failed partition in its queue
         part = self.consumer._fetcher._next_partition_records  # noqa: SLF001 - there is no public way
         if not part:
             return False
-        # unpacking begins with the batch, which may begin before the offset that was asked for
-        place, offset = part.topic_partition, max(part.fetch_offset, part.next_fetch_offset)
+        # unpacking begins with the batch, which may begin before the requested offset
+        partition, offset = part.topic_partition, max(part.fetch_offset, part.next_fetch_offset)
         try:
-            self.consumer.seek(place, offset + 1)
+            self.consumer.seek(partition, offset + 1)
         except (KafkaError, AssertionError):
             # no longer assigned; the library drops its records itself
             return False
-        # the rest of the same batch fails likewise, which need not be said again
-        if self._last_skipped != (place, offset - 1):
-            log.error("A record that cannot be read is left out (%s, offset %s): %s", place, offset, error)
-        self._last_skipped = (place, offset)
+        # the rest of the same batch fails likewise: log it once
+        if self._last_skipped != (partition, offset - 1):
+            log.error("Skipped an unreadable record (%s, offset %s): %s", partition, offset, error)
+        self._last_skipped = (partition, offset)
         self.unreadable += 1
         return True
+
+
+class ClientConnection:
+    """The consumer and the producer of a client whose name is the key of the records from it and for it.
+
+    Everything but ``send`` and ``producer`` is for one thread.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        name: str,
+        stop: threading.Event,
+        *,
+        sends: str,
+        addressed: str,
+        whole: Iterable[str] = (),
+        checked: Iterable[str] = (),
+        group: str | None = None,
+        linger_ms: int = 2,
+    ) -> None:
+        """Connect; every record written after this returns will be read. Topics are named without the prefix.
+
+        :param stop: ends ``follow``, and a wait for the broker
+        :param sends: the topic that ``send`` writes to
+        :param addressed: the topic with the records for this client; others in its partition are ignored
+        :param whole: topics of which all partitions are read
+        :param checked: further topics that must exist
+        :param group: the consumer group under which offsets are committed; the client does not join it
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self.name = name.encode()
+        self._stop = stop
+        self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
+        topics = [kafka.topic(topic) for topic in whole]
+        with ExitStack() as stack:
+            self.consumer = clients.connect_consumer(kafka, group, auto_offset_reset="earliest")
+            stack.callback(self.consumer.close, autocommit=False, timeout_ms=1_000)
+            required = (self._topic, self._addressed, *topics, *map(kafka.topic, checked))
+            clients.check_topics(self.consumer, kafka, *required)
+            try:
+                self.assignment = PartitionAssignment(
+                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
+                )
+            except KafkaError as error:
+                raise clients.unreachable(kafka) from error
+            self.producer = clients.connect_producer(
+                kafka, self._topic, delivery_timeout=DELIVERY_SECONDS, linger_ms=linger_ms
+            )
+            self._connections = stack.pop_all()
+        self._reader = TopicReader(self.consumer, stop)
+
+    @property
+    def unreadable(self) -> int:
+        """The number of records that could not be unpacked."""
+        return self._reader.unreadable
+
+    def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> None:
+        """Send a record; safe to call from any thread.
+
+        :raises KafkaError: Kafka rejected it at once
+        :raises ValueError: the partitions of the topic are unknown for a moment
+        """
+        self.producer.send(self._topic, value, self.name, headers)
+
+    def poll(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
+        """Return the records for this client that arrived within the time; never raises for what Kafka does."""
+        try:
+            self.assignment.update()
+        except KafkaError as error:
+            log.warning("Looking up new partitions failed and will be retried: %s", error)
+        records = self._reader.read(timeout_ms, max_records)
+        return [record for record in records if record.topic != self._addressed or record.key == self.name]
+
+    def follow(
+        self,
+        handle: Callable[[Any], None],
+        after_poll: Callable[[float], None],
+        *,
+        poll_ms: int = POLL_MS,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        """Handle each record until the client stops; log exceptions and carry on.
+
+        :param after_poll: called after the records of each poll with the monotonic time in seconds
+        """
+        while not self._stop.is_set():
+            for record in self.poll(poll_ms, max_records):
+                try:
+                    handle(record)
+                except Exception:
+                    # an unusable record or a failing callback must not stop the client
+                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
+            try:
+                after_poll(time.monotonic())
+            except Exception:
+                log.exception("A step of client %s failed and will be retried.", self.name.decode())
+                self._stop.wait(BACKOFF_SECONDS)
+
+    def flush(self) -> None:
+        """Send what is buffered (for at most 5 s) and close the producer."""
+        clients.close_producer(self.producer, CLOSE_SECONDS)
+
+    def close(self) -> None:
+        """Flush and disconnect."""
+        self.flush()
+        self._connections.close()

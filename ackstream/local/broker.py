@@ -13,13 +13,14 @@ import uuid
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from ackstream.errors import LocalError
+from ackstream.errors import LocalError, UnreachableError
+from ackstream.kafka.clients import connect_admin
 from ackstream.local import jars, java, submit
 from ackstream.local import process as local_process
 from ackstream.local.process import PidFile, detach
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,9 +190,9 @@ class Broker:
             time.sleep(_POLL_SECONDS)
         remaining = max(1000, int((deadline - time.monotonic()) * 1000))
         try:
-            with KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=remaining) as admin:
+            with connect_admin(Kafka(bootstrap=self.bootstrap), bootstrap_timeout_ms=remaining) as admin:
                 admin.describe_cluster()
-        except KafkaError as error:
+        except (KafkaError, UnreachableError) as error:
             raise self._died(f"started but does not answer ({error})") from None
 
     def _died(self, how: str) -> LocalError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.kafka.topics import admin
+from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free
 from ackstream.settings import Kafka, Local, Settings
@@ -175,7 +175,7 @@ def test_ctrl_c_while_commands_are_sent_leaves_a_kafka_that_ran_before_as_it_was
     assert f"Kafka at localhost:{place.port}, which was running" in told
     assert within(10, lambda: set(place.processes()) == others), (told, place.processes())
     assert Broker(running).status().pid == before
-    with admin(running) as client:
+    with connect_admin(running.kafka) as client:
         assert within(10, lambda: not [name for name in client.list_topics() if name.startswith("demo-")]), told
 
 

@@ -23,7 +23,8 @@ from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import TOPICS, running
 from ackstream.kafka import clients
-from ackstream.kafka.topics import admin, ensure_topics
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
@@ -367,12 +368,11 @@ def amps_31_a_lease_ends_though_the_consumer_lives(system: System) -> None:
 
 
 @story
-def amps_32_a_backlog_is_granted_up_to_the_limit_and_the_next_message_waits(system: System) -> None:
+def amps_32_sol_28_a_backlog_is_granted_up_to_the_limit_and_the_next_message_waits(system: System) -> None:
     with system.consumer("wide", backlog=10) as consumer:
         assert consumer.backlog == 3
         first, *_ = _take(consumer, 3)
         assert consumer.receive(1.0) is None
-        # SOL-28
         first.settle()
         assert _values(_take(consumer, 1)) == ["4"]
     with system.consumer("wide", "B", backlog=2) as modest:
@@ -501,7 +501,7 @@ def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> Non
     with system.consumer("moved") as consumer:
         old, new = _take(consumer, 2)
         place = TopicPartition(old.delivery.topic, old.delivery.partition)
-        with admin(system.settings) as client:
+        with connect_admin(system.settings.kafka) as client:
             client.delete_records({place: new.delivery.offset})
         both = [old.delivery, new.delivery]
         fetcher = Fetcher(system.kafka, system.settings.lake)

@@ -6,7 +6,8 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from ackstream.errors import LocalError, StartError
-from ackstream.kafka.topics import TOPICS, admin, check_timestamp_type, ensure_topics
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import TOPICS, check_timestamp_type, ensure_topics
 from ackstream.settings import Kafka, Settings
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ def test_topics_are_created_once_as_the_settings_want_them(settings: Settings):
     assert sorted(ensure_topics(settings)) == sorted(prefix + name for name in TOPICS)
     assert ensure_topics(settings) == []
     check_timestamp_type(settings)
-    with admin(settings) as client:
+    with connect_admin(settings.kafka) as client:
         described = client.describe_topics([prefix + "clock", prefix + "acks"])
         resource = ConfigResource(ConfigResourceType.TOPIC, prefix + "declarations")
         config = client.describe_configs([resource])["topic"][prefix + "declarations"]
@@ -43,7 +44,7 @@ def test_some_topics_can_be_asked_for_alone(settings: Settings):
 
 def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corrects_it(settings: Settings):
     name = settings.kafka.topic("acks")
-    with admin(settings) as client:
+    with connect_admin(settings.kafka) as client:
         config = {"message.timestamp.type": "CreateTime"}
         client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
     ensure_topics(settings, ["signals"])

@@ -12,7 +12,7 @@ NAME = b"r1"
 
 
 class Consumer:
-    """A consumer of topics with so many partitions, each with 10 records; the times of records are their offsets."""
+    """A consumer of topics with 10 records per partition; the times of records are their offsets."""
 
     def __init__(self, **partitions: int) -> None:
         self.partitions = partitions
@@ -23,77 +23,77 @@ class Consumer:
     def partitions_for_topic(self, topic: str) -> set[int]:
         return set(range(self.partitions[topic]))
 
-    def assign(self, places: list[Any]) -> None:
-        self.assigned = places
+    def assign(self, assigned: list[Any]) -> None:
+        self.assigned = assigned
 
-    def end_offsets(self, places: list[Any]) -> dict[Any, int]:
+    def end_offsets(self, assigned: list[Any]) -> dict[Any, int]:
         if self.failing:
             raise KafkaError("away")
-        return dict.fromkeys(places, 10)
+        return dict.fromkeys(assigned, 10)
 
     def offsets_for_times(self, times: dict[Any, int]) -> dict[Any, Any]:
-        return {place: SimpleNamespace(offset=max(0, time)) if time < 10 else None for place, time in times.items()}
+        return {found: SimpleNamespace(offset=max(0, time)) if time < 10 else None for found, time in times.items()}
 
-    def seek(self, place: Any, offset: int) -> None:
-        self.positions[place] = offset
+    def seek(self, partition: Any, offset: int) -> None:
+        self.positions[partition] = offset
 
 
-def _places(consumer: Consumer) -> PartitionAssignment:
+def _assignment(consumer: Consumer) -> PartitionAssignment:
     return PartitionAssignment(consumer, NAME, whole=("all",), addressed=("mine",))
 
 
 def test_it_begins_at_the_ends_and_reads_only_its_own_partition_where_that_is_enough() -> None:
     consumer = Consumer(all=2, mine=5)
-    places = _places(consumer)
+    assigned = _assignment(consumer)
     own = TopicPartition("mine", partition_of(NAME, 5))
     assert set(consumer.assigned) == {TopicPartition("all", 0), TopicPartition("all", 1), own}
     assert set(consumer.positions.values()) == {10}
-    assert places.of("mine") == [own]
+    assert assigned.of("mine") == [own]
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
     consumer = Consumer(all=1, mine=1)
-    places = _places(consumer)
+    assigned = _assignment(consumer)
     consumer.partitions["all"] = 2
-    places.update()
-    assert places.of("all") == [TopicPartition("all", 0), TopicPartition("all", 1)]
+    assigned.update()
+    assert assigned.of("all") == [TopicPartition("all", 0), TopicPartition("all", 1)]
     assert consumer.positions[TopicPartition("all", 1)] == 0
     assert consumer.positions[TopicPartition("all", 0)] == 10
 
 
 def test_records_for_the_name_are_followed_to_another_partition_and_the_old_one_is_kept() -> None:
     consumer = Consumer(all=1, mine=1)
-    places = _places(consumer)
+    assigned = _assignment(consumer)
     grown = next(count for count in range(2, 9) if partition_of(NAME, count) != 0)
     consumer.partitions["mine"] = grown
-    places.update()
-    assert places.of("mine") == [TopicPartition("mine", 0), TopicPartition("mine", partition_of(NAME, grown))]
+    assigned.update()
+    assert assigned.of("mine") == [TopicPartition("mine", 0), TopicPartition("mine", partition_of(NAME, grown))]
     # nothing came there since this client began
-    assert consumer.positions[places.of("mine")[1]] == 10
+    assert consumer.positions[assigned.of("mine")[1]] == 10
 
 
 def test_a_broker_that_does_not_answer_is_asked_again() -> None:
     consumer = Consumer(all=1, mine=1)
-    places = _places(consumer)
+    assigned = _assignment(consumer)
     consumer.partitions["mine"] = next(count for count in range(2, 9) if partition_of(NAME, count) != 0)
     consumer.failing = True
-    places.update()
-    assert len(places.of("mine")) == 1
+    assigned.update()
+    assert len(assigned.of("mine")) == 1
     consumer.failing = False
-    places.update()
-    assert len(places.of("mine")) == 2
+    assigned.update()
+    assert len(assigned.of("mine")) == 2
 
 
 def test_partitions_that_are_not_known_for_a_moment_change_nothing() -> None:
     consumer = Consumer(all=2, mine=1)
-    places = _places(consumer)
+    assigned = _assignment(consumer)
     consumer.partitions["all"] = 0
-    places.update()
-    assert len(places.of("all")) == 2
+    assigned.update()
+    assert len(assigned.of("all")) == 2
 
 
 def test_a_time_is_the_first_record_since_or_the_end() -> None:
-    place = TopicPartition("all", 0)
-    assert offsets_since(Consumer(all=1), [place], 4) == {place: 4}
-    assert offsets_since(Consumer(all=1), [place], 99) == {place: 10}
+    partition = TopicPartition("all", 0)
+    assert offsets_since(Consumer(all=1), [partition], 4) == {partition: 4}
+    assert offsets_since(Consumer(all=1), [partition], 99) == {partition: 10}
     assert offsets_since(Consumer(all=1), [], 4) == {}
