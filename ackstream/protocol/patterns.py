@@ -1,7 +1,8 @@
-"""Patterns of names, in which ``*`` stands for any run of characters and everything else for itself."""
+"""Patterns of names in the settings: ``*`` stands for any run of characters, everything else for itself."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern fits the whole name; in a time that grows with both, whatever the pattern is."""
+    """Tell whether a pattern matches the whole name, in a time that is proportional to both at worst."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -26,5 +27,15 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matches_any(patterns: Iterable[str], name: str) -> bool:
-    """Tell whether one of several patterns fits."""
+    """Tell whether at least one pattern matches."""
     return any(matches(pattern, name) for pattern in patterns)
+
+
+def expression(patterns: Iterable[str]) -> str:
+    """Return a regular expression that finds a match exactly in the names that :func:`matches_any` accepts.
+
+    It means the same in Python and in Java, so that Spark's ``rlike`` can evaluate it.
+    """
+    alternatives = [".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns]
+    # (?!) matches nothing; (?!.) is the very end, where $ would allow a line break
+    return f"(?s)^(?:{'|'.join(alternatives)})(?!.)" if alternatives else "(?!)"

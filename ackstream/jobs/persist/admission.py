@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from ackstream.protocol.messages import NOT_ENTITLED
+from ackstream.protocol.patterns import matches_any
 
 INVALID_TOPIC = "invalid topic"
 TOO_LARGE = "message too large"
@@ -75,16 +75,12 @@ def judge(rules: Rules, client: str, topic: str, size: int, *, expired: bool, st
 
 @lru_cache(maxsize=65_536)
 def _by_names(rules: Rules, client: str, topic: str) -> Verdict:
-    if rules.topics and not _any(topic, rules.topics):
+    if rules.topics and not matches_any(rules.topics, topic):
         return Verdict(INVALID_TOPIC)
     if rules.entitlements and not any(
-        _any(client, rule.clients) and _any(topic, rule.topics) for rule in rules.entitlements
+        matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in rules.entitlements
     ):
         return Verdict(NOT_ENTITLED)
-    if rules.subscriptions is not None and not _any(topic, rules.subscriptions):
+    if rules.subscriptions is not None and not matches_any(rules.subscriptions, topic):
         return Verdict(NO_SUBSCRIPTION_MATCH) if rules.reject_no_match else _GONE
     return _TAKEN
-
-
-def _any(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -19,7 +19,7 @@ from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.lake import tables
 from ackstream.lake.schemas import QUEUE_EVENTS, QUEUE_TABLES
-from ackstream.protocol import queues
+from ackstream.protocol import patterns, queues
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import checkpoint
 from ackstream.spark import kafka as spark_kafka
@@ -155,13 +155,8 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def takes(queue: QueueSettings) -> Column:
-    """Return whether a queue takes a message, by its ``subject``; one without is as an empty one."""
-    subject = F.coalesce("subject", F.lit(""))
-    found = F.lit(False)  # noqa: FBT003 - a literal
-    for pattern in queue.topics:
-        escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        found = found | subject.like(escaped.replace("*", "%"))
-    return found
+    """Tell whether a queue takes a message, by its ``subject``; without one the subject is empty."""
+    return F.coalesce("subject", F.lit("")).rlike(patterns.expression(queue.topics))
 
 
 def _says(name: str, value: str) -> Column:

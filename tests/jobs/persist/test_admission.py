@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.persist import account
 from ackstream.jobs.persist.account import Fold, Ledger, RefusedRun, fold, waits
-from ackstream.jobs.persist.admission import Entitlement, Rules
+from ackstream.jobs.persist.admission import Entitlement, Rules, judge
 from ackstream.jobs.persist.columns import Fact, MessageRun
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import StoredRange
@@ -306,3 +306,13 @@ def _relied_on(*folds: Fold) -> tuple[list[int], list[tuple[int, int]]]:
     records = [record for result in folds for record in result.stored]
     numbers = [seq for record in records for seq in range(record.first, record.last + 1)]
     return numbers, list(Intervals(run for record in records for run in record.refused))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "allowed"),
+    [("a[bc]", "ab", False), ("a[bc]", "a[bc]", True), ("orders?", "ordersX", False), ("orders*", "ordersX", True)],
+)
+def test_a_star_is_the_only_special_character_of_a_pattern(pattern: str, topic: str, *, allowed: bool) -> None:
+    for rules in (Rules(topics=(pattern,)), Rules(entitlements=(Entitlement(("*",), (pattern,)),))):
+        verdict = judge(rules, "p1", topic, 1, expired=False, stored_today=0)
+        assert (verdict.reason is None) is allowed
