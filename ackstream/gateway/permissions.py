@@ -14,6 +14,7 @@ from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.pointers import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,7 @@ def _touched(path: str, patch: Raw | UnsetType) -> Iterator[str]:
 def _leaves(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from _leaves(f"{path}/{key.replace('~', '~0').replace('/', '~1')}", inner)
+            yield from _leaves(f"{path}/{escape(key)}", inner)
     else:
         yield path or "/"
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
+from ackstream.protocol.pointers import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,11 +108,11 @@ _encode = msgspec.json.Encoder().encode
 
 def flatten(thing: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Give each value of a thing with its path; an empty object or array is a value."""
-    rest: list[tuple[str, Any]] = [(_escaped(name), value) for name, value in reversed(thing.items())]
+    rest: list[tuple[str, Any]] = [(escape(name), value) for name, value in reversed(thing.items())]
     while rest:
         path, value = rest.pop()
         if isinstance(value, dict) and value:
-            rest.extend((f"{path}/{_escaped(name)}", entry) for name, entry in reversed(value.items()))
+            rest.extend((f"{path}/{escape(name)}", entry) for name, entry in reversed(value.items()))
         elif isinstance(value, list) and value:
             rest.extend((path, entry) for entry in reversed(value))
         else:
@@ -163,7 +164,3 @@ def _index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
         )
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")

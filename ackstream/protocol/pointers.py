@@ -1,6 +1,6 @@
-"""JSON pointers (RFC 6901, as Ditto uses them): looking into a JSON value, and making changed copies of it.
+"""JSON pointers (RFC 6901, as Ditto uses them): finding a part of a JSON value, and making changed copies of it.
 
-Arrays are values: a pointer does not go into them. Source of the rules: Eclipse Ditto, ``ImmutableJsonPointer``,
+Arrays are values: a pointer does not lead into them. Source of the rules: Eclipse Ditto, ``ImmutableJsonPointer``,
 ``ImmutableJsonObject``.
 """
 
@@ -22,9 +22,9 @@ Keys = tuple[str, ...]
 
 @lru_cache(maxsize=4096)
 def parse(pointer: str) -> Keys:
-    """Return the keys of a pointer; ``/`` and the empty text have none. The first slash may be left out.
+    """Return the keys of a pointer; ``/`` and the empty text have none. The first slash may be omitted.
 
-    :raises DittoError: 400 ``json.pointer.invalid`` for an empty key, or more keys than levels a thing may have
+    :raises DittoError: 400 ``json.pointer.invalid`` for an empty key, or more keys than levels allowed
     """
     text = pointer.removeprefix("/").removesuffix("/")
     if not text:
@@ -33,17 +33,31 @@ def parse(pointer: str) -> Keys:
     if "" in keys:
         raise json_pointer_invalid(pointer)
     if len(keys) > MAX_DEPTH:
-        raise pointer_too_deep(MAX_DEPTH)
-    return tuple([key.replace("~1", "/").replace("~0", "~") for key in keys])
+        raise _too_deep()
+    return tuple([_unescape(key) for key in keys])
+
+
+def keys_of(path: str) -> Keys:
+    """Return the keys of a path that someone else has checked; empty ones are ignored."""
+    return tuple([_unescape(key) for key in path.split("/") if key])
 
 
 def write(keys: Sequence[str]) -> str:
-    """Return the pointer that has these keys; it starts with a slash."""
-    return "/" + "/".join([key.replace("~", "~0").replace("/", "~1") for key in keys])
+    """Return the pointer with these keys; it starts with a slash."""
+    return "/" + "/".join(map(escape, keys))
+
+
+def escape(key: str) -> str:
+    """Return a key as it is written in a pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescape(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~")
 
 
 def find(value: Any, keys: Sequence[str]) -> Any:
-    """Return the value at the keys; ``UNSET`` where nothing is."""
+    """Return the value at the keys, ``UNSET`` if it is absent."""
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             return UNSET
@@ -52,16 +66,16 @@ def find(value: Any, keys: Sequence[str]) -> Any:
 
 
 def put(value: Any, keys: Sequence[str], new: Any) -> Any:
-    """Return a copy with ``new`` at the keys; what is on the way and no object becomes one."""
+    """Return a copy with ``new`` at the keys; anything on the way that is not an object becomes one."""
     if not keys:
         return new
     key, *rest = keys
-    place = value if isinstance(value, dict) else {}
-    return {**place, key: put(place.get(key), rest, new)}
+    parent = value if isinstance(value, dict) else {}
+    return {**parent, key: put(parent.get(key), rest, new)}
 
 
 def remove(value: Any, keys: Sequence[str]) -> Any:
-    """Return a copy without what is at the keys; nothing there changes nothing."""
+    """Return a copy without the value at the keys; if it is absent, nothing changes."""
     key, *rest = keys
     if not isinstance(value, dict) or key not in value:
         return value
@@ -71,7 +85,7 @@ def remove(value: Any, keys: Sequence[str]) -> Any:
 
 
 def json_pointer_invalid(pointer: str) -> DittoError:
-    """Refuse a path with an empty segment in it."""
+    """Refuse a pointer with an empty key."""
     return DittoError(
         BAD_REQUEST,
         "json.pointer.invalid",
@@ -80,11 +94,6 @@ def json_pointer_invalid(pointer: str) -> DittoError:
     )
 
 
-def pointer_too_deep(levels: int) -> DittoError:
-    """Refuse a pointer with more levels than a thing may have."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.pointer.invalid",
-        f"The JSON pointer has more than {levels} levels!",
-        "Check if the path is correct.",
-    )
+def _too_deep() -> DittoError:
+    message = f"The JSON pointer has more than {MAX_DEPTH} levels!"
+    return DittoError(BAD_REQUEST, "json.pointer.invalid", message, "Check if the path is correct.")

@@ -52,3 +52,8 @@ def test_removing_nothing_changes_nothing() -> None:
 
 def test_what_is_no_object_becomes_one_on_the_way() -> None:
     assert pointers.put({"a": [1]}, ("a", "b"), 2) == {"a": {"b": 2}}
+
+
+def test_the_keys_of_a_path_are_read_without_complaint() -> None:
+    assert pointers.keys_of("/") == pointers.keys_of("") == ()
+    assert pointers.keys_of("a//b~1c/~01/") == ("a", "b/c", "~1")

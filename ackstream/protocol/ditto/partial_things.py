@@ -1,4 +1,4 @@
-"""What a signal tells of its thing, and of itself: the facts that filters are evaluated on.
+"""The partial thing that an event reports, and the placeholders of a signal: the facts that filters are evaluated on.
 
 Source of the rules: Eclipse Ditto, ``ThingEventToThingConverter``, ``TopicPathPlaceholder``, ``ResourcePlaceholder``,
 ``FeaturePlaceholder``.
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.pointers import Keys, keys_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def partial_thing(event: Envelope) -> dict[str, Any]:
-    """Return the part of the thing that an event tells: id, revision, timestamp and what has changed, at its place.
+    """Return the part of the thing that an event reports: id, revision, timestamp and the change in its place.
 
-    What was deleted is not there, nor is what a merge patch takes away. Signals that are no events tell nothing.
+    Deleted parts are absent, as are those that a merge patch removes. Other signals report nothing.
     """
     topic = event.topic
     if topic.criterion != "events":
@@ -27,7 +29,7 @@ def partial_thing(event: Envelope) -> dict[str, Any]:
     thing: dict[str, Any] = {}
     if event.value is not msgspec.UNSET and topic.action != "deleted":
         value = msgspec.json.decode(event.value)
-        thing = _placed(keys(event.path), without_nulls(value) if topic.action == "merged" else value)
+        thing = _nested(keys_of(event.path), without_nulls(value) if topic.action == "merged" else value)
     thing["thingId"] = topic.thing_id
     if event.revision is not None:
         thing["_revision"] = event.revision
@@ -36,26 +38,21 @@ def partial_thing(event: Envelope) -> dict[str, Any]:
     return thing
 
 
-def keys(pointer: str) -> list[str]:
-    """Return the keys of a JSON pointer; none for the whole."""
-    return [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/") if key]
-
-
-def _placed(path: list[str], value: Any) -> dict[str, Any]:
+def _nested(path: Keys, value: Any) -> dict[str, Any]:
     for key in reversed(path):
         value = {key: value}
     return value if isinstance(value, dict) else {}
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a merge patch without what it deletes."""
+    """Return a merge patch without the parts it deletes."""
     if isinstance(value, dict):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     return {} if value is None else value
 
 
 def merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two JSON objects as one, object by object; elsewhere ``over`` wins."""
+    """Return two JSON objects merged recursively; where both have a value, ``over`` wins."""
     result = dict(base)
     for key, value in over.items():
         found = result.get(key)
@@ -64,9 +61,9 @@ def merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placeholders(signal: Envelope, thing: Mapping[str, Any]) -> dict[str, Mapping[str, str | list[str]]]:
-    """Return what filters may ask about a signal, by prefix (``topic``, ``resource``, ``entity`` …).
+    """Return the placeholders of a signal for filters, by prefix (``topic``, ``resource``, ``entity`` …).
 
-    :param thing: what the signal tells of the thing
+    :param thing: the partial thing that the signal reports
     """
     topic = signal.topic
     named = {
@@ -92,9 +89,9 @@ def placeholders(signal: Envelope, thing: Mapping[str, Any]) -> dict[str, Mappin
 
 
 def _features(path: str, thing: Mapping[str, Any]) -> list[str]:
-    """Return the features a signal is about: the one of its path, else those whose change it tells."""
-    match keys(path):
-        case ["features", feature, *_]:
+    """Return the features that a signal concerns: the one in its path, else those whose change it reports."""
+    match keys_of(path):
+        case ("features", feature, *_):
             return [feature]
     features = thing.get("features")
     return list(features) if isinstance(features, dict) else []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from ackstream.protocol.ditto.access import OPEN, Access, Rule, segments
+from ackstream.protocol.ditto.access import OPEN, Access, Rule
 
 LAMP = "org.acme:lamp"
 ACCESS = Access(
@@ -105,8 +105,3 @@ def test_what_may_be_read_is_visible_whole(paths: list[str], place: str) -> None
 
 def test_without_authentication_everything_is_open() -> None:
     assert OPEN.may("WRITE", ["anonymous"], "any:thing", "/x")
-
-
-def test_the_root_has_no_segments() -> None:
-    assert segments("/") == segments("") == ()
-    assert segments("/a/b") == ("a", "b")
