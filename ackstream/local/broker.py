@@ -1,4 +1,4 @@
-"""The one-node Kafka of a laptop: formatted, started, awaited, stopped by pid; no Docker."""
+"""The one-node Kafka of a laptop: formatted, started, awaited, and stopped by pid, without Docker."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from kafka.errors import KafkaError
 
 from ackstream.errors import LocalError, UnreachableError
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import jars, java, submit
-from ackstream.local import process as local_process
-from ackstream.local.process import PidFile, detach
+from ackstream.local import installation, jars, java
+from ackstream.local.process import PidFile, answers, detach, is_free, owner
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -40,10 +39,10 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of the broker.
+    """The broker's state.
 
-    :param pid: ``None`` when it does not run
-    :param answers: whether clients get in
+    :param pid: ``None`` if it is not running
+    :param answers: whether it accepts connections
     """
 
     pid: int | None
@@ -54,9 +53,9 @@ class Status:
 
 
 class Broker:
-    """One Kafka node in a process of its own, which outlives this one.
+    """One Kafka node in its own process, which outlives this one.
 
-    The ``local`` part of the settings is used. Data are in ``DATA/kafka``, the logs of this run and of the one before
+    It uses the ``local`` part of the settings. Data are in ``DATA/kafka``, the logs of this run and of the previous one
     are ``DATA/logs/kafka.log`` and ``kafka.log.1``.
     """
 
@@ -73,9 +72,9 @@ class Broker:
     def start(self, console: Console | None = None) -> bool:
         """Start the broker and wait until it answers.
 
-        :param console: where progress is shown; ``None`` for nowhere
-        :returns: ``False`` when it ran already
-        :raises LocalError: no Java, no jars, a port in use, foreign data, a start that failed; with the remedy
+        :param console: shows the progress; ``None`` for no display
+        :returns: ``False`` if it was running already
+        :raises LocalError: no Java, no jars, a port in use, foreign data, a failed start; with the remedy
         """
         program = java.find().program
         class_path = jars.resolve("broker", console)
@@ -104,21 +103,20 @@ class Broker:
         return True
 
     def stop(self) -> bool:
-        """Stop the broker; its data stay.
+        """Stop the broker; keep its data.
 
-        :returns: ``False`` when it did not run
+        :returns: ``False`` if it was not running
         """
         return self._pid_file.stop()
 
     def status(self) -> Status:
-        """Look at the broker without changing anything (a stale pid file apart, which is removed)."""
+        """Return the broker's state; remove a stale pid file."""
         pid = self._pid_file.read()
-        answers = pid is not None and local_process.answers(self._local.port)
-        return Status(pid, answers, self.bootstrap, self.data, self.log)
+        return Status(pid, pid is not None and answers(self._local.port), self.bootstrap, self.data, self.log)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process start the broker at a time."""
+        """Make sure that one process at a time starts the broker."""
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             file = (self._home / "lock").open("w")
@@ -132,19 +130,19 @@ class Broker:
             yield
 
     def _check_port(self, key: str, port: int) -> None:
-        if local_process.is_free(port):
+        if is_free(port):
             return
         also = " and kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)" if key == "port" else ""
         raise LocalError(
-            f"Port {port} is in use by {local_process.owner(port) or 'another program'}: stop that, or set local.{key} "
+            f"Port {port} is in use by {owner(port) or 'another program'}: stop that, or set local.{key} "
             f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
         )
 
     def _write_properties(self) -> str:
         client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"
         return (
-            f"{submit.conf('broker.properties').read_text('utf-8')}\n"
-            "# Written at every start; changes here are lost\n"
+            f"{installation.conf('broker.properties').read_text('utf-8')}\n"
+            "# Written at every start: changes are lost\n"
             f"listeners=PLAINTEXT://{client},CONTROLLER://{controller}\n"
             f"advertised.listeners=PLAINTEXT://{client}\n"
             f"controller.quorum.voters=1@{controller}\n"
@@ -152,7 +150,7 @@ class Broker:
         )
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
-        """Give an empty data directory its cluster id; refuse one that is not this product's or a newer Kafka's."""
+        """Give an empty data directory its cluster id; refuse data of another cluster or a newer Kafka."""
         version = _kafka_version(class_path)
         formatted = self.data / "meta.properties"
         if formatted.exists():
@@ -197,26 +195,28 @@ class Broker:
 
     def _died(self, how: str) -> LocalError:
         lines = [line for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        # the first error tells the cause, what follows are its consequences
+        # the first error is the cause, what follows are its consequences
         causes = [line for line in lines if re.search(r" ERROR |^Error|Exception:", line)]
         shown = dict.fromkeys([*causes[:1], *lines[-_LAST_LINES:]])
-        told = "".join(f"\n  {line}" for line in shown) or " nothing"
-        return LocalError(f"Kafka {how}: correct what its log {self.log} tells and start it again. The log says:{told}")
+        excerpt = "".join(f"\n  {line}" for line in shown) or " nothing"
+        return LocalError(
+            f"Kafka {how}: fix what its log {self.log} reports and start it again. The log says:{excerpt}"
+        )
 
 
 def _run(
     program: Path, heap: str, class_path: list[Path], arguments: list[str], log: IO[str]
 ) -> subprocess.Popen[bytes]:
-    """Start Java in a session of its own, so that Ctrl-C in the terminal does not reach it."""
-    # C1 alone starts faster and takes less memory; a laptop's broker is never busy enough to miss C2
+    """Start Java in its own session, so that Ctrl-C in the terminal does not reach it."""
+    # C1 alone starts faster and needs less memory; a laptop's broker is never busy enough to miss C2
     options = [
         f"-Xmx{heap}",
         "-XX:TieredStopAtLevel=1",
-        f"-Dlog4j2.configurationFile={submit.conf('log4j2.properties')}",
+        f"-Dlog4j2.configurationFile={installation.conf('log4j2.properties')}",
     ]
     return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
         [program, *options, *arguments],
-        # by environment: the command line stays readable in ps
+        # in the environment, so that the command line stays readable in ps
         env={**os.environ, "CLASSPATH": ":".join(map(str, class_path))},
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -228,7 +228,9 @@ def _run(
 def _kafka_version(class_path: list[Path]) -> str:
     versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
     if not versions:
-        raise LocalError(f"There is no Kafka among the broker jars of {submit.conf('ivy.xml')}: restore the file.")
+        raise LocalError(
+            f"There is no Kafka among the broker jars of {installation.conf('ivy.xml')}: restore the file."
+        )
     return versions[0]
 
 

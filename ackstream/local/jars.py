@@ -10,7 +10,6 @@ import subprocess
 import zipfile
 from collections import deque
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -20,39 +19,38 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ackstream.errors import LocalError
-from ackstream.local import java, submit
+from ackstream.local import installation, java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-
 Configuration = Literal["spark", "broker"]
-"""``spark``: what a Spark job needs beside Spark. ``broker``: the one-node Kafka."""
+"""``spark``: what a Spark job needs besides Spark itself. ``broker``: the one-node Kafka."""
 
 ATTEMPTS = 3
 _FOUND = re.compile(r"^\tfound (\S+) in ")
 _FETCHED = re.compile(r"^\t\[SUCCESSFUL \] (\S+)!")
-# Ivy's summary of what failed: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and what it says about why
+# Ivy's summary of what failed: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and its reasons
 _FAILED = re.compile(r"^\s+:: ([^\s:]+#[^\s:]+)", re.MULTILINE)
 _REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access error at url \S+ \((.+)\))$", re.MULTILINE)
 
 
 class _Jar(msgspec.Struct, frozen=True):
-    """One line of the listing that makes the second call instant: path within the cache, size in bytes."""
+    """One entry of the listing: the path within the cache, and the size in bytes."""
 
     path: str
     size: int
 
 
 def resolve(configuration: Configuration, console: Console | None = None) -> list[Path]:
-    """Return the jars of a configuration, and fetch what the user's cache lacks.
+    """Return the jars of a configuration; fetch those that the user's cache lacks.
 
-    The second call reads a listing and compares sizes; no JVM is started. Processes take turns by a file lock. A jar
-    that is not whole (a download cut off, a full disk) is removed and fetched again.
+    Later calls only read a listing and compare sizes, without a JVM. A file lock makes processes take turns. A
+    truncated jar (an interrupted download, a full disk) is removed and fetched again.
 
-    :param console: where a progress display goes; ``None`` for none
+    :param console: shows the progress; ``None`` for no display
     :returns: absolute paths, in the order of ``ivy.xml``
     :raises LocalError: no Java, or a jar cannot be fetched; with the remedy
     """
@@ -62,7 +60,7 @@ def resolve(configuration: Configuration, console: Console | None = None) -> lis
     listing = _listing(configuration)
     cache = listing.parent
     with _locked(cache / "lock", console):
-        # another process may have done it while this one waited
+        # another process may have fetched them while this one waited
         jars = present(configuration) or _fetch(program, cache, configuration, console)
         entries = [_Jar(str(jar.relative_to(cache)), jar.stat().st_size) for jar in jars]
         _write(listing, msgspec.json.encode(entries))
@@ -70,44 +68,34 @@ def resolve(configuration: Configuration, console: Console | None = None) -> lis
 
 
 def present(configuration: Configuration) -> list[Path]:
-    """Return the jars of a configuration without fetching: nothing when one is absent or not of its size."""
+    """Return the jars of a configuration without fetching; an empty list if one is missing or has another size."""
     listing = _listing(configuration)
     try:
         entries = msgspec.json.decode(listing.read_bytes(), type=list[_Jar])
         jars = [(listing.parent / entry.path, entry.size) for entry in entries]
-        whole = all(jar.stat().st_size == size for jar, size in jars)
+        complete = all(jar.stat().st_size == size for jar, size in jars)
     except (OSError, msgspec.DecodeError):
         return []
-    return [jar for jar, _ in jars] if whole else []
-
-
-def spark_home() -> Path:
-    """Return the directory of the installed PySpark, whatever ``SPARK_HOME`` says: versions must agree.
-
-    :raises LocalError: PySpark is not installed
-    """
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise LocalError("PySpark is not installed beside ackstream: run `pip install ackstream` again.")
-    return Path(spec.origin).resolve().parent
+    return [jar for jar, _ in jars] if complete else []
 
 
 def _listing(configuration: Configuration) -> Path:
-    """Name the listing of this very ``ivy.xml``: checkouts with other versions share the cache."""
-    digest = hashlib.sha256(submit.conf("ivy.xml").read_bytes()).hexdigest()[:16]
-    return submit.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
+    """Return the listing for the content of ``ivy.xml``: checkouts with other versions share the cache."""
+    digest = hashlib.sha256(installation.conf("ivy.xml").read_bytes()).hexdigest()[:16]
+    return installation.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
 def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console | None) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
+    conf = installation.conf
     command: list[str | Path] = [
         program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
-        "-settings", submit.conf("ivysettings.xml"), "-ivy", submit.conf("ivy.xml"), "-confs", configuration,
+        "-settings", conf("ivysettings.xml"), "-ivy", conf("ivy.xml"), "-confs", configuration,
         "-types", "jar", "bundle", "-cachepath", class_path,
     ]  # fmt: skip
     problem = ""
     for _ in range(ATTEMPTS):
-        # what has arrived stays in the cache: every attempt goes on where the last one ended
+        # downloaded jars stay in the cache: every attempt continues where the last one ended
         problem = _run_ivy(command, configuration, console)
         if problem:
             continue
@@ -117,16 +105,16 @@ def _fetch(program: Path, cache: Path, configuration: Configuration, console: Co
             return jars
         for jar in broken:
             jar.unlink(missing_ok=True)
-        problem = f"{broken[0].name} is only half there"
+        problem = f"{broken[0].name} is incomplete"
     raise LocalError(
         f"The {configuration} jars could not be fetched after {ATTEMPTS} attempts ({problem}): check the network, or "
-        f"name a mirror of Maven Central in ~/.m2/settings.xml, and run `ackstream jars` again, which goes on where "
-        f"it stopped; if that does not help, delete {cache}."
+        f"name a mirror of Maven Central in ~/.m2/settings.xml, and run `ackstream jars` again, which continues "
+        f"where it stopped; if that does not help, delete {cache}."
     )
 
 
 def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console | None) -> str:
-    """Run Ivy and show its progress; return what went wrong, or nothing."""
+    """Run Ivy and show its progress; return a description of its failure, or an empty text."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -157,16 +145,16 @@ def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console
 
 
 def _problem(text: str) -> str:
-    """Tell in a few words what Ivy tells in many lines."""
+    """Summarise Ivy's output in a few words."""
     failed, reason = _FAILED.search(text), _REASON.search(text)
     if not failed:
-        return f"Ivy says: {text.strip().rpartition(chr(10))[2] or 'nothing'}"
+        return f"Ivy printed: {text.strip().rpartition(chr(10))[2] or 'nothing'}"
     why = f": {reason[1] or reason[2]}" if reason else ""
-    return f"{failed[1]} did not arrive{why}"
+    return f"{failed[1]} could not be downloaded{why}"
 
 
 def _ivy_jar() -> Path:
-    home = spark_home()
+    home = installation.spark_home()
     found = sorted(home.glob("jars/ivy-*.jar"))
     if not found:
         raise LocalError(f"There is no Ivy jar in {home / 'jars'}: install PySpark again.")
@@ -192,17 +180,14 @@ def _locked(path: Path, console: Console | None) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write all or nothing."""
+    """Write a file atomically."""
     part = path.with_suffix(".part")
     part.write_bytes(content)
     part.replace(path)
 
 
-# -- How this machine reaches Maven Central: straight, through a mirror of ``~/.m2/settings.xml``, or through a proxy.
-
-
 def java_options(environment: Mapping[str, str] | None = None, maven_settings: Path | None = None) -> list[str]:
-    """Return the ``-D`` options that tell Java and ``conf/ivysettings.xml`` about the mirror and the proxy.
+    """Return the ``-D`` options for Java and ``conf/ivysettings.xml`` that name the Maven mirror and the proxy.
 
     :param environment: the environment variables; ``None`` takes the process's
     :param maven_settings: Maven's user settings; ``None`` takes ``~/.m2/settings.xml``
@@ -216,7 +201,7 @@ def java_options(environment: Mapping[str, str] | None = None, maven_settings: P
 
 
 def _proxy(environment: Mapping[str, str]) -> Iterator[str]:
-    """Java does not read the proxy variables that every other program reads."""
+    """Yield the proxy variables of the environment as Java options: Java does not read them itself."""
     for scheme in ("http", "https"):
         text = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
         if text:
@@ -244,7 +229,7 @@ def _mirror_of_central(path: Path) -> str | None:
 
 
 def _covers_central(mirror_of: str) -> bool:
-    """Maven's pattern list: names, ``*``, ``external:*``, and exclusions with ``!``."""
+    """Match Maven's pattern list: names, ``*``, ``external:*``, and exclusions with ``!``."""
     patterns = {pattern.strip() for pattern in mirror_of.split(",")}
     return "!central" not in patterns and bool(patterns & {"central", "*", "external:*"})
 

@@ -21,30 +21,30 @@ OLDEST, NEWEST = 17, 25
 
 _REMEDY = "install Java 17 or 21 (Debian and Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME to one"
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-_ANSWER_SECONDS = 30
+_TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that can be used: the program and its feature release, such as 17."""
+    """A suitable Java: the program and its feature release, such as 17."""
 
     program: Path
     release: int
 
 
 def find(environment: Mapping[str, str] | None = None) -> Java:
-    """Find Java where Spark looks for it: ``JAVA_HOME`` first, then the ``PATH``.
+    """Find Java where Spark looks for it: in ``JAVA_HOME``, then on the ``PATH``.
 
     :param environment: the environment variables; ``None`` takes the process's
-    :raises LocalError: there is none, it does not run, or its release is not one of 17 to 25; with the remedy
+    :raises LocalError: there is no Java, it does not run, or its release is not from 17 to 25; with the remedy
     """
     environment = os.environ if environment is None else environment
     program = _program(environment)
-    text = _ask(program)
+    text = _version_text(program)
     found = _VERSION.search(text)
     if not found:
-        raise LocalError(f"The Java at {program} does not tell its version ({_first_line(text)}): {_REMEDY}.")
-    # before Java 9 the release stood second: 1.8
+        raise LocalError(f"The Java at {program} does not report its version ({_first_line(text)}): {_REMEDY}.")
+    # before Java 9 the release was the second number: 1.8
     release = int(found[2]) if found[1] == "1" and found[2] else int(found[1])
     if not OLDEST <= release <= NEWEST:
         raise LocalError(
@@ -66,26 +66,26 @@ def _program(environment: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-def _ask(program: Path) -> str:
+def _version_text(program: Path) -> str:
     try:
-        answer = subprocess.run(  # noqa: S603 - the user's own Java, no shell
-            [program, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
+        finished = subprocess.run(  # noqa: S603 - the user's own Java, no shell
+            [program, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LocalError(f"The Java at {program} does not start ({error}): {_REMEDY}.") from None
-    text = answer.stderr + answer.stdout
-    if answer.returncode:
-        # macOS has a /usr/bin/java that only says that there is no Java
+    text = finished.stderr + finished.stdout
+    if finished.returncode:
+        # macOS has a /usr/bin/java that only prints that there is no Java
         raise LocalError(f"The Java at {program} does not start ({_first_line(text)}): {_REMEDY}.")
     return text
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].rstrip(".") or "it says nothing"
+    return text.strip().partition("\n")[0].rstrip(".") or "it prints nothing"
 
 
 if __name__ == "__main__":
-    # `make` asks before anything is installed: this module and what it imports need the standard library alone
+    # `make` runs this before anything is installed: this module and its imports need the standard library alone
     try:
         find()
     except LocalError as error:

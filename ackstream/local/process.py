@@ -1,4 +1,4 @@
-"""A background process known by its pid file; a pid that the system gave to another program is never touched."""
+"""Background processes known by their pid files, and TCP ports of this machine and the programs that listen at them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from pathlib import Path
 
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
-_ANSWER_SECONDS = 10
+_TIMEOUT_SECONDS = 10
+_LISTEN = "0A"
+"""The state of a listening socket in ``/proc/net/tcp``."""
 
 
 @dataclass(frozen=True)
 class PidFile:
-    """A pid file and the mark by which its process is told from others.
+    """A pid file, and the mark that identifies its process: a pid reused by another program is never touched.
 
     :param path: the file; it holds the pid in decimal
-    :param mark: a text that the process has in its command line and no other process has, such as the absolute path
-        of a file of its own
+    :param mark: a text that occurs in the command line of this process alone, such as the absolute path of its own file
     """
 
     path: Path
     mark: str
 
     def read(self) -> int | None:
-        """Return the pid of the living process; a stale file is removed."""
+        """Return the pid of the running process; remove a stale file."""
         try:
             pid = int(self.path.read_text("ascii"))
         except FileNotFoundError:
@@ -43,7 +44,7 @@ class PidFile:
         return None
 
     def write(self, pid: int) -> None:
-        """Remember a process, all or nothing."""
+        """Record a process, atomically."""
         part = self.path.with_suffix(".part")
         part.write_text(f"{pid}\n", "ascii")
         part.replace(self.path)
@@ -51,7 +52,7 @@ class PidFile:
     def stop(self, grace: float = GRACE_SECONDS) -> bool:
         """Stop the process: SIGTERM, then SIGKILL after ``grace`` seconds.
 
-        :returns: whether there was one to stop
+        :returns: whether a process was running
         """
         pid = self.read()
         if pid is None:
@@ -62,7 +63,7 @@ class PidFile:
             if self._gone(pid, seconds):
                 break
         with contextlib.suppress(ChildProcessError):
-            # where this process started it, nobody else clears the entry of the process table
+            # if this process started it, nothing else clears its entry in the process table
             os.waitpid(pid, os.WNOHANG)
         self.path.unlink(missing_ok=True)
         return True
@@ -82,7 +83,7 @@ def detach(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_line(pid: int) -> str:
-    """Return a process's command line, its parts separated by spaces; empty when it has ended (a zombie has ended)."""
+    """Return a process's command line, separated by spaces; empty if it has ended (a zombie has, too)."""
     proc = Path("/proc")
     if (proc / "self" / "cmdline").exists():
         try:
@@ -92,41 +93,35 @@ def command_line(pid: int) -> str:
     program = shutil.which("ps")
     if program is None:
         return ""
-    answer = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+    listed = subprocess.run(  # noqa: S603 - fixed arguments, no shell
         [program, "-ww", "-o", "args=", "-p", str(pid)],
-        capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False,
+        capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
     )  # fmt: skip
-    return answer.stdout.strip()
-
-
-# -- Whether a TCP port of this machine is free, and who has it if not.
-
-
-_LISTEN = "0A"
+    return listed.stdout.strip()
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a program could listen at ``localhost:port`` now."""
+    """Return whether a program could listen at ``localhost:port`` now."""
     with socket.socket() as probe:
-        # as Kafka does it: a port whose last connections are still fading is free
+        # as Kafka does: a port whose last connections are in TIME_WAIT is free
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
-    # some systems let a second program bind beside one that listens at all addresses
+    # some systems let a second program bind while another listens at all addresses
     return not answers(port)
 
 
 def answers(port: int) -> bool:
-    """Tell whether something accepts connections at ``localhost:port``."""
+    """Return whether a program accepts connections at ``localhost:port``."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def owner(port: int) -> str | None:
-    """Name the program that listens at a port, such as ``java (process 4711)``; ``None`` when it cannot be known."""
+    """Return the program that listens at a port, such as ``java (process 4711)``; ``None`` if it is unknown."""
     process = _owner_by_proc(port) if Path("/proc/net/tcp").exists() else _owner_by_lsof(port)
     if process is None:
         return None
@@ -140,7 +135,7 @@ def _owner_by_proc(port: int) -> int | None:
         try:
             target = str(link.readlink())
         except OSError:
-            # of another user, or gone meanwhile
+            # of another user, or ended meanwhile
             continue
         if target in inodes:
             return int(link.parts[2])
@@ -159,8 +154,8 @@ def _owner_by_lsof(port: int) -> int | None:
     program = shutil.which("lsof")
     if program is None:
         return None
-    answer = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+    listed = subprocess.run(  # noqa: S603 - fixed arguments, no shell
         [program, "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t"],
-        capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False,
+        capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
     )  # fmt: skip
-    return int(answer.stdout.split()[0]) if answer.stdout.strip() else None
+    return int(listed.stdout.split()[0]) if listed.stdout.strip() else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from ackstream.local import submit
+from ackstream.local import installation
 from ackstream.local.submit import LOOPBACK
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def session(
     # executors must run the interpreter that has the product installed
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # what the product wants logged; `ackstream submit` says the same to a JVM that is not ours to start
-    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", submit.conf("log4j2.properties").as_uri())
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
     if not _submitted():
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
@@ -54,7 +54,7 @@ def session(
 
 def defaults() -> dict[str, str]:
     """Read ``conf/spark-defaults.conf``."""
-    lines = submit.conf("spark-defaults.conf").read_text("utf-8").splitlines()
+    lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
 

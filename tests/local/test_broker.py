@@ -95,9 +95,7 @@ def test_a_broker_that_dies_is_told_with_its_first_error_and_its_last_lines(
     with pytest.raises(LocalError) as caught:
         broker.start()
     first, *shown = str(caught.value).splitlines()
-    assert first.startswith(
-        f"Kafka ended while it started: correct what its log {broker.log} tells and start it again."
-    )
+    assert first.startswith(f"Kafka ended while it started: fix what its log {broker.log} reports and start it again.")
     assert [line.strip() for line in shown] == [cause, *(line.strip() for line in trace[-5:])]
     assert broker.status().pid is None
 
@@ -161,7 +159,7 @@ def test_data_of_a_newer_kafka_are_refused(
 def test_broker_jars_without_kafka_are_told(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_kafka(tmp_path, monkeypatch)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
-    with pytest.raises(LocalError, match=r"^There is no Kafka among the broker jars"):
+    with pytest.raises(LocalError, match=r"^The broker jars of .*ivy.xml do not include Kafka"):
         Broker(Settings(local=local)).start()
 
 

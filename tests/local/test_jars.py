@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, submit
+from ackstream.local import installation, jars
 from tests.local.programs import java_home
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_other_versions_in_ivy_xml_are_another_listing(ivy: Ivy, tmp_path: Path,
     ivy.plan("whole", "whole")
     jars.resolve("spark")
     (tmp_path / "ivy.xml").write_text("<ivy-module/>")
-    monkeypatch.setattr(submit, "conf", lambda name: tmp_path / name)
+    monkeypatch.setattr(installation, "conf", lambda name: tmp_path / name)
     assert jars.present("spark") == []
     jars.resolve("spark")
     assert ivy.left == []
@@ -144,10 +144,10 @@ def test_a_download_that_fails_twice_is_tried_a_third_time(ivy: Ivy, mishap: str
 @pytest.mark.parametrize(
     ("mishap", "problem"),
     [
-        ("half", r"two-2\.jar is only half there"),
-        ("cut off", r"org#two;2!two\.jar did not arrive: Premature EOF"),
-        ("unreachable", r"org#two;2 did not arrive: java\.net\.ConnectException: Connection refused"),
-        ("broken settings", r"Ivy says: impossible to load the settings"),
+        ("half", r"two-2\.jar is incomplete"),
+        ("cut off", r"org#two;2!two\.jar could not be downloaded: Premature EOF"),
+        ("unreachable", r"org#two;2 could not be downloaded: java\.net\.ConnectException: Connection refused"),
+        ("broken settings", r"Ivy printed: impossible to load the settings"),
     ],
 )
 def test_a_download_that_never_succeeds_is_one_sentence(ivy: Ivy, cache: Path, mishap: str, problem: str):
@@ -199,14 +199,14 @@ def test_a_cache_that_cannot_be_written_is_told(ivy: Ivy, tmp_path: Path, monkey
 
 
 def test_an_installation_without_pyspark_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jars, "find_spec", lambda _: None)
+    monkeypatch.setattr(installation, "find_spec", lambda _: None)
     with pytest.raises(LocalError, match=r"^PySpark is not installed"):
-        jars.spark_home()
+        installation.spark_home()
 
 
 def test_a_pyspark_without_ivy_is_told(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ivy.plan("not needed")
-    monkeypatch.setattr(jars, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
     with pytest.raises(LocalError, match=r"^There is no Ivy jar in .*: install PySpark again\.$"):
         jars.resolve("spark")
 
@@ -234,8 +234,8 @@ def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "</mirrors></settings>"
     )
     (tmp_path / "ivy.xml").write_text(IVY_XML)
-    real = submit.conf
-    monkeypatch.setattr(submit, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
+    real = installation.conf
+    monkeypatch.setattr(installation, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
     assert not cache.exists()
     return directory
 
@@ -252,7 +252,9 @@ def test_the_real_ivy_fetches_from_a_mirror(repository: Path, cache: Path):
 @pytest.mark.integration
 def test_the_real_ivy_refuses_a_jar_that_is_not_what_its_checksum_says(repository: Path):
     (repository / "part-1.0.jar").write_bytes(b"half")
-    with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0!part\.jar did not arrive: invalid sha1: .*\)"):
+    with pytest.raises(
+        LocalError, match=r"\(org\.example#part;1\.0!part\.jar could not be downloaded: invalid sha1: .*\)"
+    ):
         jars.resolve("spark")
 
 
@@ -260,7 +262,7 @@ def test_the_real_ivy_refuses_a_jar_that_is_not_what_its_checksum_says(repositor
 def test_the_real_ivy_names_what_is_not_there(repository: Path):
     (repository / "part-1.0.pom").unlink()
     (repository / "part-1.0.jar").unlink()
-    with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0 did not arrive\)"):
+    with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0 could not be downloaded\)"):
         jars.resolve("spark")
 
 

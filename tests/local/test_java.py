@@ -73,7 +73,7 @@ def test_a_java_that_cannot_be_executed_is_named(tmp_path: Path):
 
 def test_a_java_without_a_version_is_named(tmp_path: Path):
     write_program(tmp_path / "java", "")
-    with pytest.raises(LocalError, match=r"does not tell its version \(it says nothing\)"):
+    with pytest.raises(LocalError, match=r"does not report its version \(it prints nothing\)"):
         java.find({"PATH": str(tmp_path)})
 
 

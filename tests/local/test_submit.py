@@ -9,36 +9,36 @@ from pathlib import Path
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, submit
+from ackstream.local import installation, jars, submit
 from ackstream.settings import Settings, Spark
 
 
 def test_a_checkout_keeps_conf_and_jobs_beside_the_package():
-    assert submit.installation_root() == Path(__file__).parents[2]
-    assert submit.conf("ivy.xml").is_file()
-    assert submit.entry_point("correlate").is_file()
+    assert installation.installation_root() == Path(__file__).parents[2]
+    assert installation.conf("ivy.xml").is_file()
+    assert installation.entry_point("correlate").is_file()
 
 
 def test_a_wheel_keeps_them_in_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "_data").mkdir()
-    monkeypatch.setattr(submit, "PACKAGE", tmp_path)
-    assert submit.installation_root() == tmp_path / "_data"
+    monkeypatch.setattr(installation, "PACKAGE", tmp_path)
+    assert installation.installation_root() == tmp_path / "_data"
 
 
 def test_an_installation_without_its_files_is_told():
     with pytest.raises(LocalError, match=r"nothing\.xml is missing from the installation of ackstream: install"):
-        submit.conf("nothing.xml")
+        installation.conf("nothing.xml")
 
 
 def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(submit, "installation_root", lambda: tmp_path)
+    monkeypatch.setattr(installation, "installation_root", lambda: tmp_path)
     with pytest.raises(LocalError, match=r"There is no job 'twin'; the jobs in .* are: none\.$"):
-        submit.entry_point("twin")
+        installation.entry_point("twin")
     (tmp_path / "jobs").mkdir()
     for name in ("correlate.py", "archive.py"):
         (tmp_path / "jobs" / name).touch()
     with pytest.raises(LocalError, match=r"are: archive, correlate\.$"):
-        submit.entry_point("twin")
+        installation.entry_point("twin")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypa
 def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xdg: str, expected: str):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    assert str(submit.cache()) == expected.format(home=tmp_path)
+    assert str(installation.cache()) == expected.format(home=tmp_path)
 
 
 JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
@@ -61,17 +61,17 @@ def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_line_holds_everything_that_spark_needs():
     spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": "1 2", "spark.b": "=x"})
-    home = jars.spark_home()
+    home = installation.spark_home()
     assert submit.submit_command(Settings(spark=spark), "correlate", "an", "argument") == [
         f"{home}/bin/spark-submit",
         *("--name", "ackstream correlate"),
         *("--master", "spark://host:7077"),
         *("--driver-memory", "3g"),
-        *("--properties-file", str(submit.conf("spark-defaults.conf"))),
+        *("--properties-file", str(installation.conf("spark-defaults.conf"))),
         *("--jars", "/jars/one.jar,/jars/two.jar"),
         *("--conf", "spark.a=1 2"),
         *("--conf", "spark.b==x"),
-        str(submit.entry_point("correlate")),
+        str(installation.entry_point("correlate")),
         "an",
         "argument",
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SPARK_HOME", "/opt/an-older-spark")
     environment = submit.submit_environment()
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
-    assert environment["SPARK_HOME"] == str(jars.spark_home())
+    assert environment["SPARK_HOME"] == str(installation.spark_home())
     assert environment["LOG4J_CONFIGURATION_FILE"].startswith("file:///")
     assert environment["PATH"] == os.environ["PATH"]
 
