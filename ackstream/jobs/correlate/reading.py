@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -38,10 +37,8 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     def of(cls, settings: Settings, existing: Iterable[str] = ()) -> CorrelateTopics:
         """Derive the topics from the settings.
 
-        :param existing: the topics on the broker; those that a pattern of ``correlate.reply_topics`` matches can be
-            chosen, so no request can send the sink to a topic that does not exist
+        :param existing: the topics on the broker
         """
-        patterns = [re.compile(pattern) for pattern in settings.correlate.reply_topics]
         topic = settings.kafka.topic
         return cls(
             topic("signals"),
@@ -49,7 +46,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
             topic("replies"),
             topic("ledger"),
             topic("dead-letters"),
-            frozenset(name for name in existing if any(pattern.fullmatch(name) for pattern in patterns)),
+            settings.correlate.allowed_reply_topics(existing),
         )
 
     def source(self, number: int) -> str:

@@ -30,7 +30,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``timestamp`` is the broker's, in epoch milliseconds; ``hash`` is the 64-bit hash of the correlation-id (of the
     coordinates if it has none); ``size`` is the value's length in bytes, of which ``value`` may hold only the
-    beginning; ``headers`` are the record headers with names in lower case.
+    beginning.
     """
 
     timestamp: int

@@ -163,6 +163,14 @@ def test_a_correlation_id_is_claimed_up_to_the_very_end_of_its_memory(run: Run, 
     assert [outcome["started_at"] for outcome in run.outcomes()] == [1000, 67_501]
 
 
+def test_an_ack_is_late_up_to_the_very_end_of_the_memory(run: Run, log: Log) -> None:
+    run.feed(log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.ack(1100, "a-ack"))
+    run.feed(watermark=67_500)
+    run.feed(log.ack(67_500, "a-ack"), log.ack(67_501, "a-ack"), watermark=67_500)
+    run.feed(watermark=77_502)
+    assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late"), ("a-ack", "orphan")]
+
+
 def test_a_correlation_id_can_be_used_again_after_its_memory(run: Run, log: Log) -> None:
     run.feed(log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.ack(1100, "a-ack"))
     run.feed(log.command(90_000, requested_acks=["a-ack"], timeout="5s"), log.ack(90_100, "a-ack"))
@@ -174,7 +182,7 @@ def test_an_ack_for_an_earlier_use_of_an_id_is_late_also_when_the_next_use_is_re
     run: Run, log: Log, *, together: bool
 ) -> None:
     first = log.command(1000, requested_acks=["a-ack"], timeout="5s"), log.ack(1100, "a-ack")
-    second, late = log.command(68_000, requested_acks=["a-ack"]), log.ack(65_000, "a-ack")
+    second, late = log.command(68_000, requested_acks=["a-ack"]), log.ack(67_500, "a-ack")
     for batch in [(*first, second, late)] if together else [(*first, second), (late,)]:
         run.feed(*batch)
     assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
