@@ -1,6 +1,11 @@
-"""What the persist job says of every batch after its commit: which messages of a client can be relied on.
+"""What the service reports about publishers' messages: acknowledgements, and which messages are stored and mirrored.
 
-Readers, settle and queues believe in a message only once it is in such a record: in Kafka it may still be refused.
+An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``received`` (arrived, nothing checked),
+``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
+``stats`` (numbers, after the command has ended). Each is a message of its own.
+
+Readers, settle and queues rely on a message only after the persist job has reported it as stored, which it does after
+the commit of each batch: a message in Kafka may still be refused.
 """
 
 from __future__ import annotations
@@ -31,78 +36,9 @@ def read_number(text: str | None) -> int | None:
     return number if number <= MAX_NUMBER else None
 
 
-class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
-    """Messages ``first`` to ``last`` of a client are decided: in the table ``messages``, but for runs in ``refused``.
-
-    Those were refused, accepted and dropped, or are numbers that the client never used. ``first`` follows the ``last``
-    of the client's record before; a batch that runs again after a crash repeats its record.
-
-    :ivar batch: the column of that name in ``messages``
-    """
-
-    client: str
-    first: int
-    last: int
-    batch: int
-    refused: tuple[tuple[int, int], ...] = ()
-
-
-class StoredError(ValueError):
-    """A record of the topic ``stored`` cannot be read; the text says what is wrong with it."""
-
-
-_decoder = msgspec.json.Decoder(StoredRange)
-write_stored = msgspec.json.Encoder().encode
-
-
-def read_stored(value: bytes | None) -> StoredRange:
-    """Read a record.
-
-    :raises StoredError: it is none
-    """
-    return decoded(_decoder, value, "stored messages", StoredError)
-
-
-# -- What a mirror job says of its destination, on a compacted topic: up to where that has every message.
-
-
-class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
-    """The destination has all rows of ``messages`` up to a batch.
-
-    :ivar source: id of the table they come from; batches of another one say nothing
-    :ivar batch: the column of that name in ``messages``; -1: there is nothing yet
-    """
-
-    destination: str
-    source: str
-    batch: int
-
-
-class ReplicatedError(ValueError):
-    """A record of the topic ``destinations`` cannot be read; the text says what is wrong with it."""
-
-
-_replicated_decoder = msgspec.json.Decoder(Replicated)
-write_replicated = msgspec.json.Encoder().encode
-
-
-def read_replicated(value: bytes | None) -> Replicated:
-    """Read a record.
-
-    :raises ReplicatedError: it is none
-    """
-    return decoded(_replicated_decoder, value, "a destination", ReplicatedError)
-
-
-# -- The acknowledgement as a publisher or a requester gets it, and which can be asked for (brokers.md 1.2, 1.3).
-# Each type is a message of its own and names the stage that was reached: ``received`` (arrived, nothing checked),
-# ``processed`` (checked, may not have been executed), ``persisted`` (durable), ``completed`` (the part done at once is
-# over), ``stats`` (numbers, after the command has ended).
-
-
 AckType: TypeAlias = Literal["received", "processed", "persisted", "completed", "stats"]
 ACK_TYPES: tuple[AckType, ...] = get_args(AckType)
-"""In the order in which they come, as far as they can be ordered."""
+"""In the order in which they are sent, as far as they can be ordered."""
 
 Status: TypeAlias = Literal["success", "failure", "retry"]
 
@@ -116,10 +52,13 @@ class CommandAck(
     tag="ack",
     rename={"ack_type": "a", "seq": "s"},
 ):
-    """One acknowledgement.
+    """One acknowledgement of a command or of published messages.
 
-    A conflated one has no command id: ``seq`` is the last number it is about and ``first`` the first; with ``success``
-    all between are meant and all before were answered, with ``failure`` the two are equal.
+    A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
+    ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal.
+
+    :ivar effective_conflation_ms: the conflation interval in force if it is longer than the one requested
+    :ivar ack_id: see :meth:`identified`
     """
 
     ack_type: AckType
@@ -139,11 +78,10 @@ class CommandAck(
     records_returned: int | None = None
     records_deleted: int | None = None
     effective_conflation_ms: int | None = None
-    """Where merged acks come less often than was asked: how often they do come."""
     ack_id: str | None = None
 
     def identified(self) -> CommandAck:
-        """Return the ack with its stable id: a replayed batch gives the same one, and receivers drop repeats."""
+        """Return the ack with its stable id: a replayed batch produces the same id, so receivers can drop repeats."""
         parts = (self.client, self.cid, self.first, self.seq, self.ack_type, self.status, self.reason, self.bookmark)
         return msgspec.structs.replace(self, ack_id=blake2b(msgspec.json.encode(parts), digest_size=12).hexdigest())
 
@@ -153,7 +91,7 @@ decode_ack = msgspec.json.Decoder(CommandAck).decode
 
 
 class Support(Enum):
-    """Whether a command can be asked for a type of acknowledgement."""
+    """Whether a command supports a type of acknowledgement."""
 
     NO = "no"
     YES = "yes"
@@ -181,18 +119,75 @@ SUPPORTED: dict[str, dict[AckType, Support]] = {
     "flush": _BASIC | {"persisted": Support.YES, "completed": Support.YES},
     "heartbeat": _BASIC,
 }
-"""Which types a command supports; a type that is not named is not supported."""
+"""The types that each command supports; all others are not supported."""
 
 
 def unsupported(command: str, asked: Collection[str]) -> list[str]:
-    """Return the types among those asked for that the command can never answer."""
+    """Return the requested types that the command can never be acknowledged with."""
     supported = SUPPORTED[command]
     return [name for name in asked if name not in supported]
 
 
 def expected(command: str, asked: Collection[str], *, bookmark: bool = False, filtered: bool = False) -> set[str]:
-    """Return the types among those asked for that are going to be answered where the command succeeds."""
+    """Return the requested types that will be sent if the command succeeds."""
     conditions = {Support.WITH_BOOKMARK: bookmark, Support.WITH_FILTER: filtered}
     return {
         name for name, support in SUPPORTED.get(command, {}).items() if name in asked and conditions.get(support, True)
     }
+
+
+class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
+    """Messages ``first`` to ``last`` of a client are decided: stored in ``messages``, except the runs in ``refused``.
+
+    Those were refused, accepted and dropped, or are numbers that the client never used. ``first`` follows the ``last``
+    of the client's previous record; a batch that is replayed after a crash repeats its record.
+
+    :ivar batch: the column of that name in ``messages``
+    """
+
+    client: str
+    first: int
+    last: int
+    batch: int
+    refused: tuple[tuple[int, int], ...] = ()
+
+
+class StoredError(ValueError):
+    """A record of the topic ``stored`` cannot be read; the text says why."""
+
+
+class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
+    """A mirror job's destination has all rows of ``messages`` up to a batch; published on a compacted topic.
+
+    :ivar source: the id of the table that the rows come from; batches of another table mean nothing here
+    :ivar batch: the column of that name in ``messages``; -1 if there is nothing yet
+    """
+
+    destination: str
+    source: str
+    batch: int
+
+
+class ReplicatedError(ValueError):
+    """A record of the topic ``destinations`` cannot be read; the text says why."""
+
+
+_stored_decoder = msgspec.json.Decoder(StoredRange)
+_replicated_decoder = msgspec.json.Decoder(Replicated)
+write_stored = write_replicated = msgspec.json.Encoder().encode
+
+
+def read_stored(value: bytes | None) -> StoredRange:
+    """Read a record of the topic ``stored``.
+
+    :raises StoredError: it is malformed
+    """
+    return decoded(_stored_decoder, value, "stored messages", StoredError)
+
+
+def read_replicated(value: bytes | None) -> Replicated:
+    """Read a record of the topic ``destinations``.
+
+    :raises ReplicatedError: it is malformed
+    """
+    return decoded(_replicated_decoder, value, "a destination", ReplicatedError)

@@ -1,8 +1,8 @@
-"""Records between a consumer and a work queue.
+"""Records exchanged between a consumer and a work queue.
 
-A consumer speaks on ``app-acks`` and hears on ``queue-deliveries``; the key of both is its name. A *session* is one
-life of a consumer at a queue: a number the consumer chooses, another one each time it binds. The answers to a session
-are numbered from 1 without a gap, so that a copy that the service sends after a crash is known as one.
+A consumer sends on ``app-acks`` and receives on ``queue-deliveries``; the key of both is its name. A *session* is one
+life of a consumer at a queue: a number that the consumer chooses, a new one each time it binds. The answers to a
+session are numbered from 1 without gaps, so that the consumer recognizes the copies sent after a crash.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from ackstream.protocol.json import decoded
 from ackstream.protocol.readers import SampleOutcome
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
-"""Values of ``type`` on ``app-acks`` that are for queues."""
+"""Values of ``type`` on ``app-acks`` that are addressed to queues."""
 
 Refusal: TypeAlias = Literal["outcome-not-enabled", "not-held", "held-by-another", "not-in-queue"]
 """Why a settlement has no effect (brokers.md S20, A34)."""
 
 UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"]
-"""Why a session is over: by its own word; not heard of in time, or before; another of the same name came; no queue."""
+"""Why a session ended: the consumer closed it, was silent too long, or was replaced; or the queue does not exist."""
 
 Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
-"""What every JSON reader takes for a whole number."""
-
-# -- what a consumer says
+"""A whole number for every JSON reader."""
 
 
 class Bind(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_bind"):
-    """Give me messages.
+    """Begins a session: the consumer wants messages.
 
     :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32)
-    :ivar outcomes: how it may settle besides ``accepted`` (S20)
+    :ivar outcomes: the outcomes it may settle with besides ``accepted`` (S20)
     """
 
     queue: str
@@ -45,7 +43,7 @@ class Bind(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", ta
 
 
 class Alive(msgspec.Struct, frozen=True, tag_field="type", tag="queue_alive"):
-    """I am still here; said several times within the time of a session."""
+    """Keeps a session; sent several times within its lease."""
 
     queue: str
     consumer: str
@@ -53,7 +51,7 @@ class Alive(msgspec.Struct, frozen=True, tag_field="type", tag="queue_alive"):
 
 
 class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
-    """I am leaving: what I hold is for others."""
+    """Ends a session; its messages are delivered to others."""
 
     queue: str
     consumer: str
@@ -61,7 +59,7 @@ class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
 
 
 class SettleMessages(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
-    """I have decided about these messages."""
+    """Settles messages with one outcome."""
 
     queue: str
     consumer: str
@@ -71,16 +69,15 @@ class SettleMessages(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
 
 
 ConsumerRecord: TypeAlias = Bind | Alive | Unbind | SettleMessages
-
-# -- what it hears
+"""Sent by a consumer."""
 
 
 class Bound(msgspec.Struct, frozen=True, tag_field="type", tag="bound"):
     """The session has begun.
 
     :ivar backlog: messages it may hold at once (0: any number)
-    :ivar lease_ms: how long it may hold each (0: for ever)
-    :ivar session_ms: after so long without a word from it the session is lost
+    :ivar lease_ms: how long it may hold each message (0: for ever)
+    :ivar session_ms: the session is lost after this time without a record from the consumer
     """
 
     queue: str
@@ -93,10 +90,10 @@ class Bound(msgspec.Struct, frozen=True, tag_field="type", tag="bound"):
 
 
 class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
-    """A message is yours until you settle it, or its lease or your session ends.
+    """A message is the consumer's until it is settled, or its lease or the session ends.
 
     :ivar message: its id in the queue
-    :ivar topic: where in Kafka it is, with ``partition`` and ``offset``; the table ``messages`` names it likewise
+    :ivar topic: with ``partition`` and ``offset`` its coordinates in Kafka, and in the table ``messages``
     :ivar batch: its batch in that table
     :ivar count: 1 for the first delivery
     """
@@ -132,7 +129,7 @@ class NotSettled(msgspec.Struct, frozen=True, tag_field="type", tag="not_settled
 
 
 class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
-    """The session is over; what it held is for others."""
+    """The session has ended; its messages are delivered to others."""
 
     queue: str
     consumer: str
@@ -141,32 +138,28 @@ class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
 
 
 ServiceRecord: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
+"""Sent by the service."""
 
 _consumer_decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
 _service_decoder: msgspec.json.Decoder[ServiceRecord] = msgspec.json.Decoder(ServiceRecord)
-_encode = msgspec.json.Encoder().encode
+write = msgspec.json.Encoder().encode
 
 
 class QueueRecordError(ValueError):
-    """A record cannot be read; the text says what is wrong with it."""
+    """A record cannot be read; the text says why."""
 
 
 def read(value: bytes) -> ConsumerRecord:
-    """Read what a consumer says.
+    """Read a record of a consumer.
 
-    :raises QueueRecordError: it is no JSON of one of these records
+    :raises QueueRecordError: it is not JSON of one of these records
     """
     return decoded(_consumer_decoder, value, "a queue's consumer", QueueRecordError)
 
 
 def read_answer(value: bytes) -> ServiceRecord:
-    """Read what a consumer hears.
+    """Read a record of the service.
 
-    :raises QueueRecordError: it is no JSON of one of these records
+    :raises QueueRecordError: it is not JSON of one of these records
     """
     return decoded(_service_decoder, value, "a queue", QueueRecordError)
-
-
-def write(record: ConsumerRecord | ServiceRecord) -> bytes:
-    """Return the JSON of a record."""
-    return _encode(record)

@@ -1,13 +1,10 @@
-""""""
-
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, RefusedError, error_name, refused
-from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, CommandAck, decode_ack, encode_ack, unsupported
+from ackstream.protocol.messages import ACK_TYPES, CommandAck
 from ackstream.protocol.queries import (
     BEGINNING,
     BookmarkSyntaxError,
@@ -90,29 +87,6 @@ def _command(name: str = "sow", asked: str = " ".join(ACK_TYPES), **fields: obje
     return QueryCommand(name, "c", frozenset(asked.split()), **fields)  # type: ignore[arg-type]
 
 
-# brokers.md 1.2, column by column: received, processed, persisted, completed, stats
-MATRIX = {
-    "logon": "yy---",
-    "publish": "yyyy-",
-    "delta_publish": "yyyy-",
-    "subscribe": "yyyy-",
-    "delta_subscribe": "yyyyy",
-    "sow": "yy-yy",
-    "sow_and_subscribe": "yy-yy",
-    "sow_and_delta_subscribe": "yy-yy",
-    "sow_delete": "yyyyy",
-    "unsubscribe": "yy---",
-    "flush": "yyyy-",
-    "heartbeat": "yy---",
-}
-
-
-@pytest.mark.parametrize("name", SUPPORTED)
-def test_the_matrix_is_that_of_the_command_reference(name: str) -> None:
-    found = "".join("-" if unsupported(name, [ack_type]) else "y" for ack_type in ACK_TYPES)
-    assert found == MATRIX[name]
-
-
 def test_a_type_that_a_command_cannot_answer_fails_processed_whether_or_not_that_was_asked_for() -> None:
     command = _command(asked="persisted")
     reason = refusal(command)
@@ -140,31 +114,3 @@ def test_a_query_counts_what_it_returns(top_n: int | None, returned: int) -> Non
 def test_a_delete_counts_what_it_deletes() -> None:
     (ack,) = statistics(_command("sow_delete"), 1000, 30)
     assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 30, None, 30)
-
-
-@pytest.mark.parametrize(
-    ("reason", "name", "kind"),
-    [
-        ("bad filter", "BadFilter", BadFilterError),
-        ("NO_SUBSCRIPTION_MATCH", "NoSubscriptionMatch", NoSubscriptionMatchError),
-        ("sow store failed", "SowStoreFailed", RefusedError),
-    ],
-)
-def test_reasons_are_typed_errors(reason: str, name: str, kind: type[RefusedError]) -> None:
-    assert error_name(reason) == name
-    error = refused(reason)
-    assert type(error) is kind
-    assert error.reason == reason
-
-
-def test_an_ack_on_the_wire() -> None:
-    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5, effective_conflation_ms=1000)
-    text = b'{"c":"ack","a":"persisted","client":"p1","first":1,"s":5,"effective_conflation_ms":1000}'
-    assert encode_ack(ack) == text
-    assert decode_ack(text) == ack
-
-
-def test_the_id_of_an_ack_follows_from_what_it_says() -> None:
-    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5)
-    assert ack.identified() == ack.identified()
-    assert ack.identified().ack_id != CommandAck(ack_type="persisted", client="p2", first=1, seq=5).identified().ack_id

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from ackstream.protocol import messages
+from ackstream.protocol.messages import (
+    ACK_TYPES,
+    SUPPORTED,
+    CommandAck,
+    Replicated,
+    ReplicatedError,
+    StoredError,
+    StoredRange,
+    decode_ack,
+    encode_ack,
+    unsupported,
+)
+
+# brokers.md 1.2, column by column: received, processed, persisted, completed, stats
+MATRIX = {
+    "logon": "yy---",
+    "publish": "yyyy-",
+    "delta_publish": "yyyy-",
+    "subscribe": "yyyy-",
+    "delta_subscribe": "yyyyy",
+    "sow": "yy-yy",
+    "sow_and_subscribe": "yy-yy",
+    "sow_and_delta_subscribe": "yy-yy",
+    "sow_delete": "yyyyy",
+    "unsubscribe": "yy---",
+    "flush": "yyyy-",
+    "heartbeat": "yy---",
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_the_matrix_is_that_of_the_command_reference(name: str) -> None:
+    found = "".join("-" if unsupported(name, [ack_type]) else "y" for ack_type in ACK_TYPES)
+    assert found == MATRIX[name]
+
+
+def test_an_ack_on_the_wire() -> None:
+    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5, effective_conflation_ms=1000)
+    text = b'{"c":"ack","a":"persisted","client":"p1","first":1,"s":5,"effective_conflation_ms":1000}'
+    assert encode_ack(ack) == text
+    assert decode_ack(text) == ack
+
+
+def test_the_id_of_an_ack_follows_from_what_it_says() -> None:
+    ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5)
+    assert ack.identified() == ack.identified()
+    assert ack.identified().ack_id != CommandAck(ack_type="persisted", client="p2", first=1, seq=5).identified().ack_id
+
+
+def test_a_record_of_stored_messages() -> None:
+    record = StoredRange("p1", 3, 9, 7, ((3, 4), (6, 6)))
+    written = b'{"type":"stored","client":"p1","first":3,"last":9,"batch":7,"refused":[[3,4],[6,6]]}'
+    assert messages.write_stored(record) == written
+    assert messages.read_stored(written) == record
+    assert messages.read_stored(b'{"type":"stored","client":"p1","first":3,"last":9,"batch":7}').refused == ()
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff", b"{}", b'{"type":"stored","client":"p1"}', b'{"type":"app_ack"}']
+)
+def test_an_unreadable_record_of_stored_messages_is_refused_with_the_reason(value: bytes | None) -> None:
+    with pytest.raises(StoredError, match=r"^This is no record of stored messages: "):
+        messages.read_stored(value)
+
+
+def test_a_record_of_a_destination() -> None:
+    record = Replicated("standby", "t-1", 7)
+    written = b'{"type":"replicated","destination":"standby","source":"t-1","batch":7}'
+    assert messages.write_replicated(record) == written
+    assert messages.read_replicated(written) == record
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"7", b'{"type":"replicated","destination":"standby"}'])
+def test_an_unreadable_record_of_a_destination_is_refused_with_the_reason(value: bytes | None) -> None:
+    with pytest.raises(ReplicatedError, match=r"^This is no record of a destination: "):
+        messages.read_replicated(value)
