@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench up down clean java jars
+.PHONY: help demo test test-fast test-long lint bench up down clean java jars
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -16,13 +16,20 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/d
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 
 help:  ## List what can be done here
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 3 minutes
 	@$(ACKSTREAM) demo
 
-test: jars  ## All tests, with a real broker and real Spark
-	@$(PY) -m pytest
+test: jars  ## All tests but the long ones, with a real broker and real Spark: 15 minutes
+	@$(PY) -m pytest -m "not long"
+
+test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: one minute
+	@$(PY) -m pytest -m "not integration and not long"
+
+test-long: jars  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
+	@$(PY) -m pytest -m long
+	@$(PY) -m pytest -m "not integration and not long" --hypothesis-profile=nightly
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import warnings
-from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -19,9 +17,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
-from ackstream.cli.terminal import JAVA_OPTIONS, QUICK_START
+from ackstream.cli.terminal import quick_start
 from ackstream.local import jars
+from ackstream.local.class_data import JAVA_OPTIONS
+from ackstream.local.submit import archive_classes
 from ackstream.spark.session import session
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +33,22 @@ if TYPE_CHECKING:
 RUNNING = os.environ.pop("ACKSTREAM_TEST_BOOTSTRAP", "")
 _prefixes = count()
 
-# how long an example takes says something about the machine, not about the law
-hypothesis.settings.register_profile("ackstream")
+# how long an example takes tells something about the machine, not about the law; a failure must come back
+hypothesis.settings.register_profile(
+    "ackstream",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=True,
+    print_blob=True,
+)
+# pytest --hypothesis-profile=nightly
+hypothesis.settings.register_profile(
+    "nightly", hypothesis.settings.get_profile("ackstream"), derandomize=False, max_examples=10_000
+)
 hypothesis.settings.load_profile("ackstream")
+
+_NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
+_skipped: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,13 +56,29 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
-def free_ports(number: int) -> list[int]:
-    """Return ports that are free now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that needs the broker or Spark, wherever it stands."""
+    for item in items:
+        if _NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.integration)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember skipped tests."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in CI that skipped a test: a guarantee nobody checked is not green."""
+    if os.environ.get("CI") == "true" and _skipped and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why such a run failed."""
+    if os.environ.get("CI") == "true" and _skipped:
+        terminalreporter.write_sep("=", f"failed: {len(_skipped)} skipped, which CI=true forbids", red=True)
 
 
 @pytest.fixture(scope="session")
@@ -77,8 +107,13 @@ def kafka(broker: str) -> Kafka:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Start the one Spark session of this process, with the product's jars and tuning."""
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start the one JVM of this process, with the product's jars and conf.
+
+    Expressions are interpreted: the tests' batches have few rows, and compiling the code for them costs more than
+    running it. The jobs that tests start as processes of their own run the product's conf.
+    """
+    archive_classes()
     base = tmp_path_factory.mktemp("spark")
     started = session(
         Settings(),
@@ -87,8 +122,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             "spark.sql.warehouse.dir": str(base / "warehouse"),
             "spark.local.dir": str(base / "local"),
-            JAVA_OPTIONS: QUICK_START,
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            JAVA_OPTIONS: quick_start(),
         },
     )
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(jvm: SparkSession) -> SparkSession:
+    """Return a session of the module's own: what a job writes into its session's conf stays in the module."""
+    return jvm.newSession()

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, java
+from ackstream.local import class_data, jars, java
+from ackstream.local.class_data import JAVA_OPTIONS
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:
@@ -88,12 +89,17 @@ class Interrupts:
 # -- Spark behind a command on a terminal: what the JVM says goes to a file, and the JVM ends with the command.
 
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """What suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back.
 
 The code of four queries does not fit into the 48 MB that are the default then: the compiler would stop.
 """
+
+
+def quick_start() -> str:
+    """Return the options of a driver that lives for minutes: ``QUICK_START``, and the archive of its classes."""
+    return f"{QUICK_START} {class_data.java_options()}".strip()
+
 
 END_SECONDS = 10
 """How long a JVM that was told to end is waited for before it is killed."""
@@ -135,8 +141,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
 
 
 def _conf(settings: Settings) -> dict[str, str]:
-    options = settings.spark.conf.get(JAVA_OPTIONS, "")
-    return {JAVA_OPTIONS: f"{QUICK_START} {options}".strip()}
+    return {JAVA_OPTIONS: f"{quick_start()} {settings.spark.conf.get(JAVA_OPTIONS, '')}".strip()}
 
 
 def kill(spark: SparkSession) -> None:

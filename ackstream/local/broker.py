@@ -228,9 +228,7 @@ def _run(
 def _kafka_version(class_path: list[Path]) -> str:
     versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
     if not versions:
-        raise LocalError(
-            f"There is no Kafka among the broker jars of {installation.conf('ivy.xml')}: restore the file."
-        )
+        raise LocalError(f"The broker jars of {installation.conf('ivy.xml')} do not include Kafka: restore the file.")
     return versions[0]
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ackstream.cli import local
 from ackstream.cli.main import app
 from ackstream.local import jars
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from click.testing import Result

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.gateway.authentication import matches
 from ackstream.kafka import clients
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path

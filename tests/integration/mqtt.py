@@ -14,7 +14,7 @@ from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.client.counterpart import until
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

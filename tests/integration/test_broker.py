@@ -18,7 +18,7 @@ from ackstream.local import process
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Kafka, Local, Settings
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

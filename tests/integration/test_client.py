@@ -35,7 +35,7 @@ from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Kafka, Local, Settings
 from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

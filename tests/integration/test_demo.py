@@ -19,7 +19,7 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free
 from ackstream.settings import Kafka, Local, Settings
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

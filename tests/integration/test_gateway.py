@@ -20,7 +20,7 @@ from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 from tests.gateway.browser import Browser, chromium
 from tests.integration import jobs
 from tests.integration.system import PATIENCE_SECONDS, System

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ackstream.kafka.topics import ensure_topics
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 from tests.integration.jobs import Job, Program
 from tests.integration.system import System, eventually
 

@@ -13,7 +13,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
 from tests.client.counterpart import Counterpart, aggregate, until
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 from tests.integration.connections import connected
 from tests.integration.mqtt import IN_FLIGHT, Device, mosquitto
 from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, ids, plain

@@ -20,7 +20,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Local, Settings
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 from tests.integration.jobs import Program, alive
 from tests.integration.system import System, eventually
 

@@ -14,7 +14,7 @@ from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from ackstream.local import jars
 from ackstream.local.broker import CLUSTER_ID, Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Local, Settings
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 from tests.local.programs import java_home
 
 if TYPE_CHECKING:

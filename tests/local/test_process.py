@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import os
@@ -15,7 +13,7 @@ import pytest
 
 from ackstream.local import process
 from ackstream.local.process import PidFile, command_line
-from tests.conftest import free_ports
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
