@@ -68,7 +68,7 @@ class SettleMessages(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
     outcome: SampleOutcome = "accepted"
 
 
-ConsumerRecord: TypeAlias = Bind | Alive | Unbind | SettleMessages
+QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
 """Sent by a consumer."""
 
 
@@ -137,11 +137,11 @@ class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
     reason: UnboundReason
 
 
-ServiceRecord: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
+QueueAnswer: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
 """Sent by the service."""
 
-_consumer_decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
-_service_decoder: msgspec.json.Decoder[ServiceRecord] = msgspec.json.Decoder(ServiceRecord)
+_consumer_decoder: msgspec.json.Decoder[QueueRequest] = msgspec.json.Decoder(QueueRequest)
+_service_decoder: msgspec.json.Decoder[QueueAnswer] = msgspec.json.Decoder(QueueAnswer)
 write = msgspec.json.Encoder().encode
 
 
@@ -149,7 +149,7 @@ class QueueRecordError(ValueError):
     """A record cannot be read; the text says why."""
 
 
-def read(value: bytes) -> ConsumerRecord:
+def read(value: bytes) -> QueueRequest:
     """Read a record of a consumer.
 
     :raises QueueRecordError: it is not JSON of one of these records
@@ -157,7 +157,7 @@ def read(value: bytes) -> ConsumerRecord:
     return decoded(_consumer_decoder, value, "a queue's consumer", QueueRecordError)
 
 
-def read_answer(value: bytes) -> ServiceRecord:
+def read_answer(value: bytes) -> QueueAnswer:
     """Read a record of the service.
 
     :raises QueueRecordError: it is not JSON of one of these records

@@ -1,10 +1,11 @@
-"""Records of the consumer plane: what readers say of samples, and what is answered.
+"""Records of the consumer plane: reports of readers and writers about samples, and the answers to them.
 
-A sample is named by its writer and the writer's sequence number. Shapes of AppAck and AppAckConf: brokers.md 2.2, one
-record for one reader and one writer; ``start``, ``auto`` and ``role`` are ours, as all the others are.
+A sample is identified by its writer and the writer's sequence number. The shapes of AppAck and AppAckConf are those of
+brokers.md 2.2, one record for one reader and one writer; ``start``, ``auto`` and ``role`` are additions, as are all
+other records.
 
-The topic ``app-acks`` has what readers and writers say, keyed by who says it; ``publisher-acks`` has the answers, keyed
-by whom they are for.
+Reports are on the topic ``app-acks``, with the reporting reader or writer as key; answers are on ``publisher-acks``,
+with the addressee as key.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ import msgspec
 from ackstream.protocol.json import UNREADABLE, decoded
 
 MAX_RESPONSE_BYTES = 32 * 1024
-"""Of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""
+"""Maximum size of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""
 
 AutoReason: TypeAlias = Literal["filtered", "replaced"]
-"""Why a sample was acknowledged though no code saw it: a filter excluded it, or KEEP_LAST gave its place away."""
+"""Why a sample was acknowledged unseen: a filter excluded it, or a newer sample replaced it under KEEP_LAST."""
 
 SampleOutcome: TypeAlias = Literal["accepted", "failed", "rejected"]
-"""How a consumer settles a message: done; try again; never again. AMPS calls them ack, cancel, expire."""
+"""How a consumer settles a message: done, try again, or never again (AMPS: ack, cancel, expire)."""
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-"""Of a reader, a writer or a role: a name must fit in a record key whatever else is there (R19 has the 255)."""
+"""A reader, a writer or a role; short enough for a record key that has other parts too (255: R19)."""
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Of a sample, an epoch or an AppAck: as tables can hold it."""
+"""The number of a sample, an epoch or an AppAck; 64 bits, as in the tables."""
 
 
 class AckInterval(msgspec.Struct, frozen=True, omit_defaults=True):
     """Samples ``first`` to ``last`` of the writer, with one response and one reason.
 
-    ``reported``: an earlier AppAck has said so already.
+    ``reported``: an earlier AppAck contained the interval too.
     """
 
     first: Number
@@ -45,10 +46,10 @@ class AckInterval(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AppAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="app_ack"):
-    """All that a reader has acknowledged of a writer's samples.
+    """All samples of a writer that a reader has acknowledged.
 
     ``epoch`` grows with each start of the reader, ``count`` with each AppAck of an epoch; ``start`` is the first sample
-    the reader expects.
+    that the reader expects.
     """
 
     reader: Name
@@ -61,7 +62,7 @@ class AppAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", 
 
 
 class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="protocol_ack"):
-    """A reader of the kind ``protocol`` has all samples up to ``up_to`` in its library; that is all it will say."""
+    """The library of a reader of the kind ``protocol`` has all samples up to ``up_to``; it reports nothing else."""
 
     reader: Name
     writer: Name
@@ -72,14 +73,13 @@ class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_start"):
-    """A reader begins, or begins again: what it acknowledged under this name before counts.
+    """A reader starts or restarts; earlier acknowledgements under its name stay valid.
 
-    It is answered by a :class:`ReaderState` of each shard, and sent again until all are there. A reader that is neither
-    durable nor of a required role leaves when it was silent for ``settle.reader_lease``.
+    Each shard answers with a :class:`ReaderState`; the reader repeats the record until it has all of them. A reader
+    that is neither durable nor of a required role is removed after ``settle.reader_lease`` without a record.
 
-    :ivar durable: samples are kept for it while it is away, until it says :class:`ReaderStop`
-    :ivar writers: whose samples it reads; ``*`` stands for any run of characters. Writers that are not among them do
-        not wait for it
+    :ivar durable: samples are kept for it while it is away, until it sends :class:`ReaderStop`
+    :ivar writers: the writers it reads; ``*`` stands for any run of characters. Other writers do not wait for it
     """
 
     reader: Name
@@ -90,27 +90,27 @@ class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_alive"):
-    """A reader is there still; sent every third of its lease."""
+    """A reader renews its lease; sent every third of it."""
 
     reader: Name
     epoch: Number
 
 
 class ReaderStop(msgspec.Struct, frozen=True, tag_field="type", tag="reader_stop"):
-    """A reader will not come back: nobody waits for it any longer, except a required role for its quorum (R20)."""
+    """A reader leaves for good: only a required role still waits, for its quorum (R20)."""
 
     reader: Name
     epoch: Number
 
 
-class WriterAsks(msgspec.Struct, frozen=True, tag_field="type", tag="writer_asks"):
-    """A writer wants to know how far its samples are; it is answered by a :class:`WriterState`."""
+class WriterStateRequest(msgspec.Struct, frozen=True, tag_field="type", tag="writer_asks"):
+    """A writer asks for the state of its samples; answered by a :class:`WriterState`."""
 
     writer: Name
 
 
 class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_conf"):
-    """The AppAck with this count is stored: the reader need not send it again."""
+    """The AppAck with this count is stored: the reader need not repeat it."""
 
     reader: str
     writer: str
@@ -119,7 +119,7 @@ class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_con
 
 
 class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="application_ack"):
-    """A reader has acknowledged samples that it had not before; for each sample there is one such event a reader."""
+    """A reader has newly acknowledged samples; one such event per sample and reader."""
 
     writer: str
     reader: str
@@ -131,14 +131,14 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
 
     @property
     def valid_response(self) -> bool:
-        """Tell whether there is response data: none was given, or it was kept no longer."""
+        """Tell whether there is response data: some was given and is still kept."""
         return self.response is not None
 
 
 class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_done"):
-    """Samples of a writer that everybody who matters has acknowledged; all up to ``released`` are.
+    """Samples of a writer that all required readers have acknowledged; all up to ``released`` are.
 
-    What a publisher's ``wait_for_acknowledgments`` waits for.
+    A publisher's ``wait_for_acknowledgments`` waits for this.
     """
 
     writer: str
@@ -147,14 +147,14 @@ class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_do
 
 
 class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a reader that begins must know of a writer. Runs are ascending and do not touch.
+    """What a starting reader must know of a writer. Runs are ascending and do not touch.
 
-    Behind ``written`` all that comes is for the reader, too; what of it may be shown the topic ``stored`` says.
+    Everything after ``written`` is for the reader too; the topic ``stored`` determines what may be shown.
 
-    :ivar start: the first sample the reader is concerned with, as :class:`AppAck` wants it
+    :ivar start: the first sample that concerns the reader, as in its :class:`AppAck`
     :ivar written: the last sample that was stored
-    :ivar acknowledged: what the reader has acknowledged, and the numbers that are no samples because they were refused
-    :ivar undelivered: what it has still to get of what is stored: neither acknowledged by it nor done without it
+    :ivar acknowledged: samples that the reader has acknowledged, and numbers that were refused and are no samples
+    :ivar undelivered: stored samples still to be delivered: neither acknowledged nor done without the reader
     """
 
     writer: str
@@ -167,11 +167,11 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
 class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_state"):
     """What one shard knows of the writers of a reader: the answer to its :class:`ReaderStart`.
 
-    The answer is whole when each shard of ``0 … shards - 1`` has come with each part of ``0 … parts - 1``. A writer
-    that is in none of them has nothing stored yet.
+    The answer is complete when each shard of ``0 … shards - 1`` has sent each part of ``0 … parts - 1``. A writer that
+    occurs in none of them has nothing stored yet.
 
-    :ivar as_of: all records of the topic ``stored`` before this time (epoch milliseconds) are counted in ``writers``:
-        read that topic from there on, and pass over what ``written`` includes
+    :ivar as_of: ``writers`` includes all records of the topic ``stored`` before this time (epoch milliseconds): read
+        that topic from there on, and skip what ``written`` includes
     :ivar lease_ms: how long a reader that is neither durable nor of a required role may be silent
     """
 
@@ -187,11 +187,11 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
-    """How far a writer's samples are: the answer to :class:`WriterAsks`, in several where there are very many runs.
+    """The state of a writer's samples: the answer to :class:`WriterStateRequest`, split if there are very many runs.
 
-    :ivar written: the last sample that was stored; 0 where there is none
-    :ivar released: everybody who matters has acknowledged all up to this one
-    :ivar done: runs behind ``released`` of which the same is true
+    :ivar written: the last sample that was stored, 0 if there is none
+    :ivar released: all required readers have acknowledged everything up to this sample
+    :ivar done: runs after ``released`` that all required readers have acknowledged
     :ivar waiting_for: who has not acknowledged the oldest open sample: plain readers by name, then required roles
     """
 
@@ -202,37 +202,33 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     waiting_for: tuple[str, ...] = ()
 
 
-ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterAsks
-"""What is said on the topic ``app-acks``, but for what queues alone understand."""
+ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterStateRequest
+"""Records of the topic ``app-acks``, except those that are addressed to queues."""
 
 Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | WriterState
-"""What settle says on the topic ``publisher-acks``."""
+"""Records that settle publishes on the topic ``publisher-acks``."""
 
 _decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
 _answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
-_encode = msgspec.json.Encoder().encode
+write = msgspec.json.Encoder().encode
+"""Return the JSON of a record; response data is base64."""
 
 
 class ConsumerRecordError(ValueError):
-    """A record of a consumer cannot be read; the text says what is wrong with it."""
+    """A record of a consumer cannot be read; the text says why."""
 
 
 def read(value: bytes) -> ConsumerRecord:
-    """Read what a consumer sent.
+    """Read a record of a consumer.
 
-    :raises ConsumerRecordError: it is no JSON of one of these records
+    :raises ConsumerRecordError: it is not JSON of one of these records
     """
     return decoded(_decoder, value, "a consumer", ConsumerRecordError)
 
 
 def read_answer(value: bytes) -> Answer | None:
-    """Read what settle said; ``None`` for all else on that topic, such as the acknowledgements of persist."""
+    """Read a record of settle; ``None`` for everything else on that topic, such as acknowledgements of persist."""
     try:
         return _answer.decode(value)
     except UNREADABLE:
         return None
-
-
-def write(record: ConsumerRecord | Answer) -> bytes:
-    """Return the JSON of a record; response data is base64."""
-    return _encode(record)

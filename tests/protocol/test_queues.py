@@ -17,7 +17,7 @@ from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotS
         SettleMessages("q", "A", 1, ("messages-0-7",), "failed"),
     ],
 )
-def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.ConsumerRecord) -> None:
+def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.QueueRequest) -> None:
     assert queues.read(queues.write(record)) == record
     assert json.loads(queues.write(record))["type"] in queues.TYPES
 
@@ -31,7 +31,7 @@ def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.ConsumerR
         Unbound("q", "A", 1, "lost"),
     ],
 )
-def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.ServiceRecord) -> None:
+def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.QueueAnswer) -> None:
     assert queues.read_answer(queues.write(record)) == record
 
 

@@ -20,8 +20,8 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
     SamplesDone,
-    WriterAsks,
     WriterState,
+    WriterStateRequest,
     read,
     read_answer,
     write,
@@ -38,7 +38,7 @@ APP_ACK = AppAck("R1", "w1", 3, 17, (AckInterval(1, 3, reported=True), AckInterv
         ReaderStart("R1", 3, "Logger", durable=True, writers=("plant-*",)),
         ReaderAlive("R1", 3),
         ReaderStop("R1", 3),
-        WriterAsks("w1"),
+        WriterStateRequest("w1"),
     ],
 )
 def test_what_consumers_say_is_read_as_it_was_written(record: ConsumerRecord) -> None:
