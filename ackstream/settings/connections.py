@@ -1,6 +1,6 @@
-"""``[[connections]]`` of the settings: where messages come from and go to, and what is acknowledged.
+"""``[[connections]]`` of the settings: sources and targets of messages on other systems, and their acknowledgements.
 
-The words are those of Eclipse Ditto's connections (sources, targets, reply-target), in the settings' spelling.
+The terms are those of Eclipse Ditto's connections (sources, targets, reply-target), in the settings' spelling.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ ResponseKind = Literal["response", "error", "nack"]
 
 
 class AcknowledgementRequests(Part):
-    """Which acknowledgements are requested for what a source brings."""
+    """Acknowledgements requested for the messages of a source."""
 
     includes: tuple[Label, ...] = ()
     filter: PipelineText | None = None
 
 
 class ReplyTarget(Part):
-    """Where the answers go, and which kinds of them."""
+    """The address that responses go to, and which kinds of them."""
 
     address: TemplateText
     expected: tuple[ResponseKind, ...] = ("response", "error")
@@ -69,14 +69,14 @@ class ReplyTarget(Part):
 
 
 class PayloadTemplate(Part):
-    """Makes a command or message of a payload of any form, which becomes its value."""
+    """Turns a payload of any form into a command or message; the payload becomes its value."""
 
     topic: TemplateText
     path: TemplateText = "/"
 
 
 class Source(Part):
-    """Addresses that messages come from. ``qos`` 1: each is settled by what its acknowledgements come to."""
+    """Addresses that messages come from. With ``qos`` 1 the acknowledgements of a message decide its settlement."""
 
     addresses: tuple[str, ...] = Field(min_length=1)
     qos: Literal[0, 1] = 0
@@ -89,7 +89,7 @@ class Source(Part):
 
 
 class Target(Part):
-    """An address that signals go to, and which. ``issued_ack``: what the transport confirms is acknowledged so."""
+    """An address, and the signals sent to it. A delivery that the transport confirms is acknowledged by ``issued_ack``."""
 
     address: TemplateText
     topics: tuple[SubscriptionText, ...] = Field(min_length=1)
@@ -105,7 +105,7 @@ class _Connection(Part):
 
     @property
     def labels(self) -> ConnectionLabels:
-        """The labels it declares and issues, with placeholders filled in."""
+        """The labels it declares and issues, with placeholders resolved."""
         declared = [label for source in self.sources for label in source.declared_acks]
         return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
 
@@ -119,7 +119,7 @@ class _Connection(Part):
 
 
 class KafkaSourceSettings(Source):
-    """Kafka topics. ``start``: where to begin as long as nothing has been read."""
+    """Kafka topics. ``start`` is where a new consumer group begins."""
 
     start: Literal["latest", "earliest"] = "latest"
 
@@ -140,7 +140,7 @@ class KafkaTargetSettings(Target):
 
 
 class KafkaConnection(_Connection):
-    """A Kafka cluster. ``bootstrap``: another one than the system's own. ``debug``: issued acks tell where to."""
+    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own. ``debug``: issued acks name the record."""
 
     type: Literal["kafka"]
     bootstrap: str | None = Field(None, min_length=1)
@@ -151,7 +151,7 @@ class KafkaConnection(_Connection):
 
 
 class MqttConnection(_Connection):
-    """An MQTT 3.1.1 broker. ``reconnect_for_redelivery``: a message to be delivered again costs a new connection."""
+    """An MQTT 3.1.1 broker. ``reconnect_for_redelivery``: reconnect whenever a message must be redelivered."""
 
     type: Literal["mqtt"]
     host: str = Field("localhost", min_length=1)

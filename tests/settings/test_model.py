@@ -1,19 +1,18 @@
-"""Settings: environment over file over defaults, and a sentence for everything that is wrong."""
+"""Environment over file over defaults, the sections, and a sentence for everything that is wrong."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.settings import Settings, load
+from ackstream.settings import Correlate, Settings, Settle, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-REPOSITORY = Path(__file__).parents[2]
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -24,16 +23,6 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
-
-
-def test_the_file_we_ship_says_the_defaults_and_names_every_key() -> None:
-    path = REPOSITORY / "conf" / "ackstream.toml"
-    assert load(path, {}) == Settings()
-    text = path.read_text("utf-8")
-    for part, field in Settings.model_fields.items():
-        assert f"[{part}]" in text
-        for key in getattr(type(field.default), "model_fields", ()):
-            assert f"\n{key} = " in text
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +77,60 @@ def test_a_wrong_setting_is_a_sentence_that_names_it(
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(Exception, match="frozen"):
         Settings().correlate.shards = 5  # type: ignore[misc]
+
+
+def test_quorums_of_a_writer_are_those_of_the_first_matching_rules() -> None:
+    required = [
+        {"role": "Logger", "quorum": 2, "writers": ["plant-*"]},
+        {"role": "Logger"},
+        {"role": "Alarm", "writers": ["x", "plant-[ab]"]},
+    ]
+    settle = Settle.model_validate({"required": required})
+    assert settle.quorums("plant-1") == {"Logger": 2}
+    assert settle.quorums("x") == {"Logger": 1, "Alarm": 1}
+    assert settle.quorums("plant-a") == {"Logger": 2}
+
+
+def test_a_request_may_choose_existing_topics_that_a_pattern_matches_whole() -> None:
+    correlate = Correlate(reply_topics=("mine-.*", "other"))
+    assert correlate.allowed_reply_topics(["mine-1", "not-mine-1", "other", "others"]) == {"mine-1", "other"}
+    assert Correlate().allowed_reply_topics(["replies"]) == frozenset()
+
+
+STANDBY = {"name": "standby", "path": "/standby", "type": "sync"}
+
+
+def _destinations(*destinations: dict[str, Any], **environment: str) -> Any:
+    return load(None, {"ACKSTREAM_DESTINATIONS": json.dumps(destinations), **environment}).destinations
+
+
+def test_the_rules_of_a_destination_are_off_unless_they_are_given() -> None:
+    (plain,) = _destinations(STANDBY)
+    assert (plain.ack_conflation_interval, plain.downgrade_age, plain.upgrade_age) == (1000, None, None)
+    (ruled,) = _destinations({**STANDBY, "downgrade_age": "60s", "upgrade_age": "30s", "check_interval": "5s"})
+    assert (ruled.downgrade_age, ruled.upgrade_age, ruled.check_interval) == (60_000, 30_000, 5_000)
+
+
+@pytest.mark.parametrize(
+    ("destinations", "words"),
+    [
+        ([{"name": "standby", "path": "/standby"}], ["destinations.0.type", "Field required"]),
+        ([{**STANDBY, "type": "both"}], ["destinations.0.type is 'both'", "'sync' or 'async'"]),
+        ([{**STANDBY, "name": "a/b"}], ["destinations.0.name is 'a/b'"]),
+        ([{**STANDBY, "path": ""}], ["destinations.0.path is ''"]),
+        ([{**STANDBY, "downgrade_age": "0s"}], ["destinations.0.downgrade_age is '0s'", "longer than zero"]),
+        ([{**STANDBY, "ack_conflation": "1s"}], ["destinations.0.ack_conflation is not known", "ack_conflation_inter"]),
+        ([{**STANDBY, "upgrade_age": "30s"}], ["never downgraded: set downgrade_age"]),
+        ([{**STANDBY, "upgrade_age": "9s", "downgrade_age": "9s"}], ["set upgrade_age below downgrade_age"]),
+        ([{**STANDBY, "type": "async", "downgrade_age": "9s"}], ["nothing waits for standby, which is async"]),
+        ([STANDBY, {**STANDBY, "path": "/other"}], ["two destinations have the name 'standby': give each its own"]),
+        ([STANDBY, {**STANDBY, "name": "other"}], ["the path of other is that of standby"]),
+        ([{**STANDBY, "path": "/lake/sub/../"}], ["the path of standby is the lake's own (lake.path)"]),
+        ([{**STANDBY, "path": "s3a://b/l/"}, {**STANDBY, "name": "o", "path": "s3a://b/l"}], ["is that of standby"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_key_value_and_remedy(destinations: list[dict[str, Any]], words: list[str]) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        _destinations(*destinations, ACKSTREAM_LAKE_PATH="/lake")
+    for word in words:
+        assert word in str(refusal.value)

@@ -1,0 +1,51 @@
+"""The settings file that is shipped: every key, with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackstream.settings import Destination, QueueSettings, Settings, load
+from ackstream.settings.base import Part
+from ackstream.settings.loading import tomllib
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"
+TEXT = SHIPPED.read_text("utf-8")
+VALUES: dict[str, Any] = tomllib.loads(TEXT)
+EXAMPLES: dict[str, Any] = tomllib.loads("\n".join(re.findall(r"^# (\[\[.*|[a-z_]+ = .*)$", TEXT, flags=re.MULTILINE)))
+"""The commented tables, of which there may be any number."""
+
+SECTIONS = [part for part, field in Settings.model_fields.items() if isinstance(field.default, Part)]
+
+
+@pytest.mark.parametrize("part", SECTIONS)
+def test_a_section_shows_every_key_with_its_default(part: str) -> None:
+    model = type(Settings.model_fields[part].default)
+    assert VALUES[part].keys() == model.model_fields.keys()
+    for key, value in VALUES[part].items():
+        assert getattr(model(**{key: value}), key) == getattr(model(), key), key
+
+
+def test_nothing_else_is_set() -> None:
+    assert VALUES.keys() == set(SECTIONS)
+    assert load(SHIPPED, {}) == Settings()
+
+
+@pytest.mark.parametrize(("table", "model"), [("queues", QueueSettings), ("destinations", Destination)])
+def test_a_commented_table_shows_every_key_with_its_default_where_it_has_one(table: str, model: type[Part]) -> None:
+    (example,) = EXAMPLES[table]
+    assert example.keys() == model.model_fields.keys()
+    shown = model(**example)
+    plain = model(**{key: example[key] for key, field in model.model_fields.items() if field.is_required()})
+    for key in example.keys() - {"name", "path", "topics", "type"}:
+        # a duration without a limit has no spelling: an example stands there
+        assert getattr(plain, key) in (getattr(shown, key), None, 0), key
+
+
+def test_the_commented_tables_can_be_used_as_they_are() -> None:
+    assert EXAMPLES.keys() | SECTIONS == Settings.model_fields.keys()
+    settings = Settings.model_validate(EXAMPLES)
+    assert (len(settings.queues), len(settings.destinations), len(settings.connections)) == (1, 1, 1)
