@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ackstream.jobs.settle import job as settle_query
 from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.lake import tables
 from ackstream.protocol import messages
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, write
+from ackstream.settings import RequiredRole, Settle
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Message: TypeAlias = tuple[str, bytes, bytes, list[tuple[str, bytes]]]
 
-REQUIRED = (RequiredRole("Logger", 2), RequiredRole("Processor", 1))
+REQUIRED = (RequiredRole(role="Logger", quorum=2), RequiredRole(role="Processor", quorum=1))
 READERS = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 BATCH = 10
 """Samples an AppAck adds, beside the interval that was reported before."""
@@ -50,7 +50,7 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
     in_order = _in_order(reports)
     many = _many_writers(reports)
     odd = _record(1, "L1", "w1", 1, *((number, number) for number in range(1, 2 * holes, 2)))
-    rules = SettleRules(REQUIRED, max_holes=2 * holes)
+    rules = Settle(required=REQUIRED, max_holes=2 * holes)
     shard = _shard(rules, [_stored("w1", 2 * holes), odd])
     version, blob = shard.dump()
     one_more = _record(2, "L1", "w1", 2, (2, 2))
@@ -115,7 +115,7 @@ def _reports(settings: Settings, count: int, writers: int) -> Iterator[Message]:
 
 
 def _settle(bench: common.Bench, settings: Settings, count: int) -> float:
-    began = settle_query.start(bench.spark, settings, available_now=True)
+    began = settle_query.JOB.start(bench.spark, settings, available_now=True)
     began.awaitTermination()
     rows = tables.read(bench.spark, settings.lake, "deliveries").selectExpr("sum(last - first + 1)").collect()[0][0]
     if rows != count * BATCH:
@@ -159,7 +159,7 @@ def _many_writers(reports: int) -> list[ReportRecord]:
     ]
 
 
-def _shard(rules: SettleRules, records: list[ReportRecord]) -> SettleShard:
+def _shard(rules: Settle, records: list[ReportRecord]) -> SettleShard:
     shard = SettleShard(rules)
     shard.process(records)
     return shard

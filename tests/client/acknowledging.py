@@ -15,11 +15,11 @@ from ackstream.jobs.persist.admission import Entitlement, Rules
 from ackstream.jobs.persist.columns import Fact
 from ackstream.jobs.settle.output import REPORTS, STORED, DeliveryRow, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import messages
 from ackstream.protocol.messages import encode_ack
+from ackstream.settings import RequiredRole, Settle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,9 @@ class Acknowledging:
         self.deliveries: list[DeliveryRow] = []
         self._kafka = kafka
         self._rules = Rules(entitlements=(Entitlement(("*",), ("[!s]*", "")),))
-        rules = SettleRules(tuple(RequiredRole(role, quorum) for role, quorum in required.items()), shards=SHARDS)
+        rules = Settle(
+            required=[RequiredRole(role=role, quorum=quorum) for role, quorum in required.items()], shards=SHARDS
+        )
         self._shards = [SettleShard(rules, index) for index in range(SHARDS)]
         self._ledgers: dict[str, Ledger] = {}
         self._facts: list[Fact] = []

@@ -25,11 +25,11 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import (
     Bind,
     Bound,
-    ConsumerRecord,
     MessageDelivered,
     NotSettled,
+    QueueAnswer,
     QueueRecordError,
-    ServiceRecord,
+    QueueRequest,
     SettleMessages,
     Unbind,
     Unbound,
@@ -100,7 +100,7 @@ class Endpoint:
         self._sessions: dict[str, _Session] = {}
         self._locations: dict[str, _MessageLocation] = {}
         self._now = 0
-        self.answers: list[ServiceRecord] = []
+        self.answers: list[QueueAnswer] = []
         self.events: list[Event] = []
         self.unreadable: list[Unreadable] = []
 
@@ -179,7 +179,7 @@ class Endpoint:
             elif isinstance(record, Unbind):
                 self._end(record.consumer, "closed", self._now)
 
-    def _read_unbound(self, record: ConsumerRecord, session: _Session | None) -> None:
+    def _read_unbound(self, record: QueueRequest, session: _Session | None) -> None:
         """Apply settlements of an unbound consumer where anyone may settle; otherwise report that it is not bound."""
         if isinstance(record, SettleMessages) and session is None and self._rules.settler != "holder":
             self._settle(record, None)
@@ -298,9 +298,9 @@ class Endpoint:
         return session.number
 
 
-def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[ServiceRecord], list[Unreadable]]:
+def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[QueueAnswer], list[Unreadable]]:
     """Reject the consumers of an unknown queue; also return their unreadable records."""
-    answers: list[ServiceRecord] = []
+    answers: list[QueueAnswer] = []
     unreadable = []
     for report in reports:
         try:

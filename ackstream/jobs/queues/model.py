@@ -110,7 +110,7 @@ class QueueState(msgspec.Struct, array_like=True):
 
 
 def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:
-    """Choose the consumer of the next message among those with room; ``None`` if all are full (brokers.md A37, AMPS-38).
+    """Choose the consumer of the next message; ``None`` if all are full (brokers.md A37, AMPS-38).
 
     :param consumers: in the order in which they bound
     :param last: the consumer of the previous message, for ``round-robin``

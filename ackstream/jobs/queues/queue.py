@@ -1,7 +1,7 @@
 """A work queue: each message goes to one consumer at a time until it is settled.
 
-Pure; the caller passes the time (milliseconds), moves what :meth:`Queue.dispatch` returns, and looks at
-:attr:`Queue.exits`. Rules: brokers.md S18 to S25 and A28 to A37; which of them hold is said in ``queue_rules``.
+Pure; the caller passes the time (milliseconds) and receives every delivery, return and exit as an event, in order.
+Rules: brokers.md S18 to S25 and A28 to A37; :class:`QueueSettings` selects those that apply.
 """
 
 from __future__ import annotations
@@ -9,13 +9,22 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
-from ackstream.jobs.queues.model import Consumer, Exit, QueuedDelivery, QueuedMessage, QueueState, Return, choose
+from ackstream.jobs.queues.model import (
+    Cause,
+    Consumer,
+    Exit,
+    QueuedDelivery,
+    QueuedMessage,
+    QueueState,
+    Return,
+    choose,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
-    from ackstream.jobs.queues.model import ExitReason, How, IgnoredReason
+    from ackstream.jobs.queues.model import Disposition, ExitReason, QueueEvent
+    from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
 
@@ -23,117 +32,106 @@ if TYPE_CHECKING:
 class Queue:
     """The messages of one queue and its consumers."""
 
-    def __init__(self, rules: QueueSettings) -> None:
-        """Begin empty."""
+    def __init__(self, rules: QueueSettings, notify: Callable[[QueueEvent], None]) -> None:
+        """Begin empty.
+
+        :param notify: called for every delivery, return and exit; it must not call the queue
+        """
         self._rules = rules
-        self._messages: dict[str, QueuedMessage] = {}
+        self._notify = notify
+        self.messages: dict[str, QueuedMessage] = {}
+        """The messages that have not left, oldest first."""
+        self.consumers: dict[str, Consumer] = {}
         self._order = 0
+        self._turn: str | None = None
         self._waiting: list[tuple[int, str]] = []
-        self._later: list[tuple[int, int, str]] = []
+        self._delayed: list[tuple[int, int, str]] = []
         self._timers: list[tuple[int, str]] = []
         self._early: dict[str, int] = {}
-        self.consumers: dict[str, Consumer] = {}
-        self._turn: str | None = None
-        self.exits: list[Exit] = []
-        """What left; whoever acts on it takes it away."""
-        self.returns: list[Return] = []
-        """What was given back, likewise; a message that then leaves is in both."""
 
-    # -- messages in ---------------------------------------------------------------------------------------------------
+    # -- messages and consumers ----------------------------------------------------------------------------------------
 
-    def enqueue(self, message: str, now: int, *, ttl_ms: int = 0, eligible: bool = True, barrier: bool = False) -> bool:
-        """Add a message; ``False`` where it is here already.
+    def enqueue(self, message: str, now: int, *, ttl_ms: int = 0, eligible: bool = True, barrier: bool = False) -> None:
+        """Add a message, unless it is in the queue already.
 
         :param ttl_ms: the message's own time to live
         :param eligible: whether it may become a dead letter
         :param barrier: it waits until all earlier messages have left, then goes to all consumers (A36)
         """
-        if message in self._messages:
-            return False
+        if message in self.messages:
+            return
         if self._early.pop(message, -1) >= now:
-            self.exits.append(Exit(message, now, "settled", "settled-early"))
-            return True
+            self._notify(Exit(message, now, "settled", "settled-early"))
+            return
         ttls = [ttl for ttl in (ttl_ms if self._rules.respect_ttl else 0, self._rules.max_ttl) if ttl]
         self._order += 1
         added = QueuedMessage(message, self._order, now + min(ttls) if ttls else None, eligible, barrier)
-        self._messages[message] = added
+        self.messages[message] = added
         self._wait(added)
-        return True
 
     def _wait(self, message: QueuedMessage) -> None:
         heapq.heappush(self._waiting, (message.order, message.id))
         if message.expires_at is not None:
             heapq.heappush(self._timers, (message.expires_at, message.id))
 
-    # -- consumers -----------------------------------------------------------------------------------------------------
-
     def bind(
         self, consumer: str, now: int, *, backlog: int | None = None, outcomes: Iterable[SampleOutcome] = ()
     ) -> int:
-        """Add a consumer; return how many messages it may hold (0: any number). One of the same name is unbound first.
+        """Add a consumer in place of any other of its name; return how many messages it may hold (0: unlimited).
 
-        :param backlog: what it asks for; it is granted up to the rule's, and all of that where it asks nothing
+        :param backlog: how many it requests, granted up to the queue's limit; ``None`` requests the limit
         :param outcomes: how it may settle besides ``accepted`` (S20)
         """
-        self.unbind(consumer, now)
+        self.unbind(consumer, now, "replaced")
         limit = self._rules.max_backlog
         granted = limit if backlog is None else min(backlog, limit) if limit else backlog
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
         return granted
 
-    def unbind(self, consumer: str, now: int) -> None:
-        """Remove a consumer, which closed or was lost: what it held is given back, in the old order."""
+    def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
+        """Remove a consumer; the messages it holds return to their old positions."""
         removed = self.consumers.pop(consumer, None)
         for message in removed.held if removed else ():
-            held = self._messages.get(message)
+            held = self.messages.get(message)
             if held is not None:
-                self._give_back(held, consumer, now)
+                self._give_back(held, consumer, Cause(now, reason))
 
-    # -- out and back --------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
-    def dispatch(self, now: int) -> list[QueuedDelivery]:
-        """Let time pass, then deliver what can be delivered, oldest first, while a consumer has room."""
+    def dispatch(self, now: int) -> None:
+        """Advance the time, then deliver messages, oldest first, while a consumer has room."""
         self.advance(now)
-        deliveries: list[QueuedDelivery] = []
         while (message := self._next()) is not None:
             consumers = list(self.consumers.values()) if message.barrier else self._chosen()
-            if not consumers or (message.barrier and self._oldest() is not message):
+            if not consumers or (message.barrier and next(iter(self.messages.values())) is not message):
                 break
             heapq.heappop(self._waiting)
-            deliveries += [self._deliver(message, consumer, now) for consumer in consumers]
-        return deliveries
+            for consumer in consumers:
+                self._deliver(message, consumer, now)
+            if self._rules.at_most_once:
+                # it stays in the consumers' backlogs until they settle it
+                del self.messages[message.id]
+                self._notify(Exit(message.id, now, "settled", "sent"))
 
     def _next(self) -> QueuedMessage | None:
         while self._waiting:
             order, name = self._waiting[0]
-            message = self._messages.get(name)
+            message = self.messages.get(name)
             if message is not None and message.order == order and not message.holders and not message.not_before:
                 return message
             heapq.heappop(self._waiting)
         return None
-
-    def _oldest(self) -> QueuedMessage | None:
-        return next(iter(self._messages.values()), None)
 
     def _chosen(self) -> list[Consumer]:
         consumers = list(self.consumers.values())
         total = self._rules.max_total_backlog
         if total and sum(len(consumer.held) for consumer in consumers) >= total:
             return []
-        chosen = choose(
-            consumers[:1] if self._rules.type == "exclusive" else consumers, self._rules.fairness, self._turn
-        )
+        candidates = consumers[:1] if self._rules.type == "exclusive" else consumers
+        chosen = choose(candidates, self._rules.fairness, self._turn)
         return [chosen] if chosen else []
 
-    def deliver(self, message: str, consumer: str, now: int) -> QueuedDelivery | None:
-        """Deliver one message to one consumer, if it is waiting and the consumer has room."""
-        self.advance(now)
-        found, taker = self._messages.get(message), self.consumers.get(consumer)
-        if found is None or taker is None or found.holders or found.not_before or not taker.has_room:
-            return None
-        return self._deliver(found, taker, now)
-
-    def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> QueuedDelivery:
+    def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> None:
         until = now + self._rules.lease if self._rules.lease else None
         if until is not None:
             heapq.heappush(self._timers, (until, message.id))
@@ -141,28 +139,20 @@ class Queue:
         message.deliveries += 1
         consumer.held[message.id] = None
         self._turn = consumer.name
-        if self._rules.at_most_once:
-            self._leave(message, now, "settled", "sent")
-        return QueuedDelivery(message.id, consumer.name, message.deliveries, now)
+        self._notify(QueuedDelivery(message.id, consumer.name, message.deliveries, now))
 
-    def settle(self, consumer: str, message: str, outcome: SampleOutcome, now: int) -> IgnoredReason | None:
-        """Take a consumer's decision about a message; ``None``: it is done, else why it has no effect.
+    # -- settlement ----------------------------------------------------------------------------------------------------
 
-        :raises OutcomeNotEnabledError: the consumer did not declare the outcome; the message stays with it
-        :raises NotConnectedError: the consumer is not bound, and only holders may settle here
-        """
+    def settle(self, consumer: str, message: str, outcome: SampleOutcome, now: int) -> Refusal | None:
+        """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has."""
         self.advance(now)
         settler = self.consumers.get(consumer)
-        if settler is None and self._rules.settler == "holder":
-            raise NotConnectedError(f"{consumer} is not bound; bind it again to get message {message} again.")
         if settler is not None and outcome not in settler.outcomes:
-            raise OutcomeNotEnabledError(
-                f"{consumer} cannot settle message {message} as {outcome}; declare that outcome when it is built."
-            )
-        found = self._messages.get(message)
+            return "outcome-not-enabled"
+        found = self.messages.get(message)
         if found is None:
             if settler is not None and message in settler.held:
-                # sent at most once: only the room it takes is left
+                # delivered at most once: settling frees the backlog
                 del settler.held[message]
                 return None
             if self._rules.early:
@@ -173,76 +163,77 @@ class Queue:
                 return "held-by-another"
             if self._rules.settler == "holder":
                 return "not-held"
-        self._decide(found, consumer, outcome, now)
+        self._apply(outcome, found, consumer, now)
         return None
 
-    def _decide(self, message: QueuedMessage, consumer: str, outcome: SampleOutcome, now: int) -> None:
+    def _apply(self, outcome: SampleOutcome, message: QueuedMessage, consumer: str, now: int) -> None:
+        cause = Cause(now, outcome, consumer)
         if message.barrier and consumer in message.holders:
-            self._give_back(message, consumer, now)
+            self._give_back(message, consumer, cause)
         elif outcome == "accepted":
-            self._leave(message, now, "settled", "accepted")
+            self._leave(message, cause, "settled", "accepted")
         elif outcome == "rejected":
-            self._bury(message, now, "rejected")
+            self._give_up(message, cause, "rejected")
         else:
             message.failures += 1
             if self._rules.max_failures and message.failures >= self._rules.max_failures:
-                self._bury(message, now, "max-failures")
+                self._give_up(message, cause, "max-failures")
             else:
                 backoff = self._rules.backoff
                 delay = backoff.delay(message.failures) if backoff else 0
                 for holder in list(message.holders) or [consumer]:
-                    self._give_back(message, holder, now, delay)
+                    self._give_back(message, holder, cause, delay)
 
-    def _give_back(self, message: QueuedMessage, consumer: str, now: int, delay: int = 0) -> None:
-        if consumer in message.holders:
-            del message.holders[consumer]
-            self.returns.append(Return(message.id, consumer, now))
-        self._forget(consumer, message.id)
+    def _give_back(self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0) -> None:
+        if holder in message.holders:
+            del message.holders[holder]
+            self._notify(Return(message.id, holder, cause.at, cause.reason))
+        self._release(holder, message.id)
         if message.holders:
             return
         if message.barrier:
-            self._leave(message, now, "settled", "barrier")
+            self._leave(message, cause, "settled", "barrier")
         elif self._rules.max_deliveries and message.deliveries >= self._rules.max_deliveries:
-            self._bury(message, now, "max-deliveries")
-        elif message.expires_at is not None and message.expires_at <= now:
-            self._bury(message, now, "expired")
+            self._give_up(message, cause, "max-deliveries")
+        elif message.expires_at is not None and message.expires_at <= cause.at:
+            self._give_up(message, cause, "expired")
         elif delay:
-            message.not_before = now + delay
-            heapq.heappush(self._later, (message.not_before, message.order, message.id))
+            message.not_before = cause.at + delay
+            heapq.heappush(self._delayed, (message.not_before, message.order, message.id))
         else:
             self._wait(message)
 
-    def _bury(self, message: QueuedMessage, now: int, reason: ExitReason) -> None:
+    def _give_up(self, message: QueuedMessage, cause: Cause, reason: ExitReason) -> None:
         wanted = message.eligible or not self._rules.respect_eligible
-        self._leave(message, now, "dead-letter" if self._rules.dead_letters and wanted else "discarded", reason)
+        self._leave(message, cause, "dead-letter" if self._rules.dead_letters and wanted else "discarded", reason)
 
-    def _leave(self, message: QueuedMessage, now: int, how: How, reason: ExitReason) -> None:
-        del self._messages[message.id]
-        if reason != "sent":
-            for consumer in message.holders:
-                self._forget(consumer, message.id)
-        self.exits.append(Exit(message.id, now, how, reason))
+    def _leave(self, message: QueuedMessage, cause: Cause, how: Disposition, reason: ExitReason) -> None:
+        del self.messages[message.id]
+        for holder in message.holders:
+            self._release(holder, message.id)
+        self._notify(Exit(message.id, cause.at, how, reason, cause.consumer))
 
-    def _forget(self, consumer: str, message: str) -> None:
+    def _release(self, consumer: str, message: str) -> None:
         if consumer in self.consumers:
             self.consumers[consumer].held.pop(message, None)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
-        """Let time pass: leases and delays end, messages expire that nobody holds."""
+        """Advance the time: leases and delays end, and messages without a holder expire."""
         while self._timers and self._timers[0][0] <= now:
             at, name = heapq.heappop(self._timers)
-            message = self._messages.get(name)
+            message = self.messages.get(name)
             if message is None:
                 continue
+            cause = Cause(at, "lease")
             for consumer in [consumer for consumer, until in message.holders.items() if until == at]:
-                self._give_back(message, consumer, at)
-            if not message.holders and message.expires_at == at and name in self._messages:
-                self._bury(message, at, "expired")
-        while self._later and self._later[0][0] <= now:
-            at, _, name = heapq.heappop(self._later)
-            message = self._messages.get(name)
+                self._give_back(message, consumer, cause)
+            if not message.holders and message.expires_at == at and name in self.messages:
+                self._give_up(message, cause, "expired")
+        while self._delayed and self._delayed[0][0] <= now:
+            at, _, name = heapq.heappop(self._delayed)
+            message = self.messages.get(name)
             if message is not None and message.not_before == at:
                 message.not_before = 0
                 self._wait(message)
@@ -251,44 +242,32 @@ class Queue:
 
     @property
     def deadline(self) -> int | None:
-        """When :meth:`dispatch` must be asked again."""
-        times = [heap[0][0] for heap in (self._timers, self._later) if heap]
+        """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""
+        times = [heap[0][0] for heap in (self._timers, self._delayed) if heap]
         return min(times, default=None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def dump(self) -> QueueState | None:
-        """Return what :meth:`load` needs; ``None`` where there is nothing to remember."""
-        if not (self._messages or self.consumers or self._early):
+        """Return the state for :meth:`load`; ``None`` if the queue is empty and nobody is bound."""
+        if not (self.messages or self.consumers or self._early):
             return None
-        messages, consumers = list(self._messages.values()), list(self.consumers.values())
+        messages, consumers = list(self.messages.values()), list(self.consumers.values())
         return QueueState(messages, consumers, self._early, self._order, self._turn)
 
-    @classmethod
-    def load(cls, rules: QueueSettings, state: QueueState) -> Queue:
-        """Go on where another one was; its rules may have changed since."""
-        queue = cls(rules)
-        queue._messages = {message.id: message for message in state.messages}
-        queue.consumers = {consumer.name: consumer for consumer in state.consumers}
-        queue._early, queue._order, queue._turn = state.early, state.order, state.turn
+    def load(self, state: QueueState) -> None:
+        """Restore a state in an empty queue; the rules may have changed since it was saved."""
+        self.messages = {message.id: message for message in state.messages}
+        self.consumers = {consumer.name: consumer for consumer in state.consumers}
+        self._early, self._order, self._turn = state.early, state.order, state.turn
         for message in state.messages:
             ends = [*message.holders.values(), message.expires_at]
-            queue._timers += [(end, message.id) for end in ends if end is not None]
+            self._timers += [(end, message.id) for end in ends if end is not None]
             if message.not_before:
-                queue._later.append((message.not_before, message.order, message.id))
+                self._delayed.append((message.not_before, message.order, message.id))
             elif not message.holders:
-                queue._waiting.append((message.order, message.id))
+                self._waiting.append((message.order, message.id))
         # a sorted list is a heap
-        queue._timers.sort()
-        queue._later.sort()
-        queue._waiting.sort()
-        return queue
-
-    # -- questions -----------------------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the messages that have not left, oldest first."""
-        return iter(self._messages)
-
-    def __getitem__(self, message: str) -> QueuedMessage:
-        return self._messages[message]
+        self._timers.sort()
+        self._delayed.sort()
+        self._waiting.sort()

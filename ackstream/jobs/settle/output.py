@@ -1,4 +1,4 @@
-"""What a batch of settle comes to: rows for the tables, then messages for readers and publishers."""
+"""Output of a batch of settle: rows for the tables, then messages for readers and publishers."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ from ackstream.protocol.readers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from ackstream.jobs.settle.retention import Ignored, ReportReceipt
+    from ackstream.jobs.settle.retention import Ignored, Report, ReportReceipt, Retention
     from ackstream.protocol.intervals import Interval
-    from ackstream.protocol.readers import AppAck, ProtocolAck, ReaderAlive, ReaderStart, ReaderStop
+    from ackstream.protocol.readers import ReaderAlive, ReaderStart, ReaderStop
 
-    Reported: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop
-    from collections.abc import Iterable
-
-    from ackstream.jobs.settle.retention import Retention
-
+    ReaderRecord: TypeAlias = Report | ReaderStart | ReaderAlive | ReaderStop
 
 STORED, REPORTS = 0, 1
-"""Where a record comes from: the topics ``stored`` and ``app-acks``."""
+"""The source of a record: the topic ``stored`` or ``app-acks``."""
 TOPICS = ("stored", "app-acks")
 VALUE_BYTES = 65_536
-"""How much is kept of a record that cannot be read; the whole is in its topic."""
+"""How much of an unreadable record is kept; all of it is in its topic."""
 RUNS = 5_000
-"""Runs of numbers in one message at most: what has more is said in several."""
-
+"""The maximum number of runs in one message; more are split into several messages."""
+PART_BYTES = 4_000_000
+"""The approximate maximum size of one part of a ReaderState."""
+_WRITER_BYTES, _RUN_BYTES = 2_000, 50
 
 OF_READERS = ("reader_start", "reader_alive", "reader_stop")
-"""Types of records that all shards get: a reader concerns all writers."""
+"""Types of records that all shards receive: a reader concerns all writers."""
 
 
 class _Typed(msgspec.Struct):
@@ -64,7 +62,7 @@ class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveryRow(msgspec.Struct, frozen=True):
-    """A reader has acknowledged samples: one row of the table ``deliveries``; no two rows of a reader overlap."""
+    """A row of the table ``deliveries``: samples that a reader acknowledged; no two rows of a reader overlap."""
 
     id: str
     writer: str
@@ -81,7 +79,7 @@ class DeliveryRow(msgspec.Struct, frozen=True):
 
 
 class IgnoredRow(msgspec.Struct, frozen=True):
-    """A record, or one interval of it, that was not used, and why: one row of the table ``ignored_reports``."""
+    """A row of the table ``ignored_reports``: a record, or one of its intervals, that was not used, and why."""
 
     id: str
     reason: str
@@ -98,7 +96,7 @@ class IgnoredRow(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct):
-    """Rows, then messages; ``states`` say how things are at the end of the batch."""
+    """Rows, then messages; ``states`` are as of the end of the batch."""
 
     deliveries: list[DeliveryRow] = []
     ignored: list[IgnoredRow] = []
@@ -107,15 +105,15 @@ class Settled(msgspec.Struct):
     done: list[SamplesDone] = []
     states: list[ReaderState | WriterState] = []
 
-    def take(self, record: ReportRecord, report: AppAck | ProtocolAck, receipt: ReportReceipt) -> None:
-        """Add what a report came to, but for what is done by it."""
+    def add(self, record: ReportRecord, report: Report, receipt: ReportReceipt) -> None:
+        """Add the effects of a report, except the samples that became done."""
         self.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
         self.events += receipt.events
         self.confs += [receipt.conf] if receipt.conf else []
         self.ignored += unused(record, report, receipt.ignored)
 
     def messages(self) -> Iterator[tuple[str, bytes]]:
-        """Yield key and value of what goes to ``publisher-acks``; what is for one receiver is in order."""
+        """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         yield from ((conf.reader, write(conf)) for conf in self.confs)
         yield from ((event.writer, write(event)) for event in self.events)
         yield from ((done.writer, write(done)) for done in self.done)
@@ -142,21 +140,21 @@ def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -
 
 
 def unreadable(record: ReportRecord, detail: str) -> IgnoredRow:
-    """Return the row of a record that says nothing."""
+    """Return the row of an unreadable record."""
     value = None if record.value is None else record.value[:VALUE_BYTES]
     return _ignored(record, 0, "unreadable", detail=detail, value=value)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
-    """Tell whether a record, which may be unreadable otherwise, is about a reader alone."""
+    """Tell whether a record, even an unreadable one, is about a reader alone."""
     try:
         return _typed.decode(record.value or b"").type in OF_READERS
     except UNREADABLE:
         return False
 
 
-def unused(record: ReportRecord, report: Reported, ignored: Sequence[Ignored]) -> Iterator[IgnoredRow]:
-    """Yield the rows of what was not used of a report."""
+def unused(record: ReportRecord, report: ReaderRecord, ignored: Sequence[Ignored]) -> Iterator[IgnoredRow]:
+    """Yield the rows of a report, or of its intervals, that were not used."""
     for index, entry in enumerate(ignored):
         yield _ignored(
             record,
@@ -184,30 +182,25 @@ def _ignored(record: ReportRecord, index: int, reason: str, **known: str | bytes
 
 
 def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:
-    """Divide runs so that each piece fits into a message; of none there is one piece without any."""
+    """Split runs into pieces that fit into a message; no runs give one empty piece."""
     return [tuple(runs[start : start + RUNS]) for start in range(0, len(runs), RUNS)] or [()]
 
 
-# -- What there is to say at the end of a batch: what is done by it, and how things are for who asks.
-
-
-PART_BYTES = 4_000_000
-"""About how large a part of a ReaderState gets."""
-_WRITER_BYTES, _RUN_BYTES = 2_000, 50
-
-
 def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
-    """Return what has become done, in any order, ascending and as of now."""
+    """Return the messages about samples that became done.
+
+    :param runs: the samples, in any order
+    """
     found = list(Intervals(runs, start=retention.done.start))
     return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
 
 
 def reader_states(
-    reader: str, epoch: int, place: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
+    reader: str, epoch: int, shard: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
 ) -> list[ReaderState]:
-    """Return what a shard knows of its writers for one reader, in as many parts as it needs.
+    """Return a reader's state for the writers of a shard, in as many parts as needed.
 
-    :param place: which shard, and of how many
+    :param shard: the index of the shard, and the number of shards
     :param as_of: the watermark
     :param lease_ms: how long the reader may be silent
     """
@@ -220,7 +213,7 @@ def reader_states(
             size = 0
         parts[-1].append(known)
     return [
-        ReaderState(reader, epoch, *place, as_of, tuple(part), number, len(parts), lease_ms)
+        ReaderState(reader, epoch, *shard, as_of, tuple(part), number, len(parts), lease_ms)
         for number, part in enumerate(parts)
     ]
 
@@ -235,7 +228,7 @@ def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[Kn
 
 
 def writer_states(writer: str, retention: Retention) -> list[WriterState]:
-    """Return how far a writer's samples are."""
+    """Return how far a writer's samples are acknowledged."""
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
     behind = [run for run in retention.done if run[0] > released]

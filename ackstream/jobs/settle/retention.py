@@ -1,4 +1,9 @@
-"""What a writer's retention knows of one reader, and which of its reports count."""
+"""One writer's samples: who has acknowledged them, and which may be released.
+
+A sample is done when every required role has its quorum of distinct readers, present or not, and every present plain
+reader has acknowledged it. A sample that is done stays done. A rejected number is not a sample: it is done at once, and
+counts as acknowledged by everyone. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,32 @@ from ackstream.protocol.readers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+Report: TypeAlias = AppAck | ProtocolAck
+"""A reader's report of what it has acknowledged."""
+Reason: TypeAlias = Literal[
+    "stale-epoch", "stale-count", "role-changed", "reversed", "never-delivered", "too-many-holes", "response-too-long"
+]
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A report, or one of its intervals, that was not used, and why; of ``response-too-long`` only the response."""
+
+    reason: Reason
+    first: int | None = None
+    last: int | None = None
+
+
+class ReportReceipt(msgspec.Struct, frozen=True):
+    """The effects of a report; without ``conf`` the reader sends it again.
+
+    :ivar done: the samples that became done
+    """
+
+    events: tuple[ApplicationAcknowledged, ...] = ()
+    done: tuple[Interval, ...] = ()
+    conf: AppAckConf | None = None
+    ignored: tuple[Ignored, ...] = ()
+
 
 class ReaderSubscription(msgspec.Struct):
     """One reader of a writer's samples; ``present`` matters for readers without a required role."""
@@ -29,8 +60,8 @@ class ReaderSubscription(msgspec.Struct):
     epoch: int = 0
     count: int = 0
 
-    def refusal(self, report: AppAck | ProtocolAck) -> Reason | None:
-        """Tell why a report does not count: something newer was said; the same count again is no harm."""
+    def rejection(self, report: Report) -> Reason | None:
+        """Return why a report does not count: a newer one did. The newest report may be repeated."""
         if report.epoch < self.epoch:
             return "stale-epoch"
         if report.epoch == self.epoch:
@@ -40,64 +71,36 @@ class ReaderSubscription(msgspec.Struct):
                 return "role-changed"
         return None
 
-    def hear(self, report: AppAck | ProtocolAck) -> None:
-        """Note that a report is the newest now."""
+    def accept(self, report: Report) -> None:
+        """Record a report as the newest."""
         if isinstance(report, AppAck):
             self.count = report.count
         self.epoch, self.present = report.epoch, True
 
-    def intervals(self, report: AppAck | ProtocolAck) -> tuple[AckInterval, ...]:
-        """Return what a report says is acknowledged."""
+    def intervals(self, report: Report) -> tuple[AckInterval, ...]:
+        """Return the intervals that a report acknowledges."""
         if isinstance(report, AppAck):
             return report.intervals
         start = self.acknowledged.start
         return (AckInterval(start, report.up_to),) if report.up_to >= start else ()
 
 
-# -- What a report of a reader came to.
-
-
-Reason: TypeAlias = Literal[
-    "stale-epoch", "stale-count", "role-changed", "reversed", "never-delivered", "too-many-holes", "response-too-long"
-]
-
-
-class Ignored(msgspec.Struct, frozen=True):
-    """A report, or one interval of it, that was not used (of ``response-too-long``: without its response), and why."""
-
-    reason: Reason
-    first: int | None = None
-    last: int | None = None
-
-
-class ReportReceipt(msgspec.Struct, frozen=True):
-    """What a report came to: ``done`` are samples that are done by it; without ``conf`` the reader sends it again."""
-
-    events: tuple[ApplicationAcknowledged, ...] = ()
-    done: tuple[Interval, ...] = ()
-    conf: AppAckConf | None = None
-    ignored: tuple[Ignored, ...] = ()
-
-
-# -- One writer's samples: who has acknowledged them, and which may be released.
-# A sample is done when every required role has its quorum of distinct readers, present or not, and every plain reader
-# that is there has acknowledged it. What is done stays done. A number that was refused is no sample: it is done at
-# once, and counts as acknowledged by everybody. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
-
-
-MAX_HOLES = 1_000
-"""Of one reader in one writer's samples; what would open more waits until some are filled."""
-
-
 class Retention:
     """The samples of one writer from ``start`` on."""
 
     def __init__(
-        self, writer: str, required: Mapping[str, int] | None = None, *, start: int = 1, max_holes: int = MAX_HOLES
+        self,
+        writer: str,
+        required: Mapping[str, int] | None = None,
+        *,
+        start: int = 1,
+        max_holes: int | None = None,
     ) -> None:
         """Begin with no samples and no readers.
 
-        :param required: the quorum of each role that must acknowledge
+        :param required: the quorum of each required role
+        :param max_holes: the limit of holes in one reader's acknowledgements; intervals that would exceed it wait
+            until some are filled
         """
         self._writer = writer
         self._required = dict(required or {})
@@ -105,9 +108,9 @@ class Retention:
         self.readers: dict[str, ReaderSubscription] = {}
         self.done = Intervals(start=start)
         self.refused = Intervals(start=start)
-        """Numbers that are no samples."""
+        """Rejected numbers, which are not samples."""
         self.written = start - 1
-        """The highest sample there is; acknowledgements of later ones are not believed."""
+        """The highest sample; acknowledgements of later ones are ignored."""
 
     @property
     def released(self) -> int:
@@ -117,10 +120,10 @@ class Retention:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def join(self, reader: str, role: str | None = None, *, durable: bool = False, epoch: int = 0) -> list[Interval]:
-        """Note that a reader is there. A new plain one is concerned by samples from now on, a durable one by all.
+        """Mark a reader as present. A new plain one must acknowledge samples from now on, a durable one all.
 
-        :param epoch: a greater one than before makes reports of the earlier ones stale
-        :return: what is done now because of the role in which the reader's acknowledgements count
+        :param epoch: a higher one than before makes reports of earlier epochs stale
+        :return: what became done because acknowledgements of the reader count for another role
         """
         known = self.readers.get(reader)
         if known is None or not (known.present or durable or role in self._required):
@@ -141,17 +144,17 @@ class Retention:
         return held
 
     def _assume(self, known: ReaderSubscription, role: str | None, *, durable: bool = False) -> list[Interval]:
-        """Let a reader serve a role; return what is done by that."""
+        """Give a reader a role; return what became done."""
         if (durable or role in self._required) and known.acknowledged.start > self.done.start:
-            # what is before its first sample would count as acknowledged
+            # samples before its first would count as acknowledged
             known.acknowledged = self._acknowledged(known.acknowledged, self.done.start)
         before, known.role = known.role, role
         return [] if role == before else self.settle()
 
     def leave(self, reader: str) -> list[Interval]:
-        """Note that a reader is gone for good: samples are kept for its required role, no longer for itself (R20).
+        """Mark a reader as gone: samples wait for its required role, no longer for itself (R20).
 
-        Returns what is done now.
+        Returns what became done.
         """
         known = self.readers.get(reader)
         if known is None:
@@ -160,72 +163,64 @@ class Retention:
         return self.settle()
 
     def come_back(self, reader: str) -> None:
-        """Note that a reader had only been silent: what is not done waits for it again."""
+        """Mark a lapsed reader as present; samples that are not done wait for it again."""
         known = self.readers.get(reader)
         if known is not None:
             known.present = True
 
     def forget(self, reader: str) -> None:
-        """Drop what a reader has acknowledged, unless it counts for a required role."""
+        """Drop a reader's acknowledgements, unless it has a required role."""
         known = self.readers.get(reader)
         if known is not None and known.role not in self._required:
             del self.readers[reader]
 
     def settle(self) -> list[Interval]:
-        """Note what is done now, as after a change of what is required; return what was not before."""
+        """Mark what is done, as after a change of the required roles; return what was not done before."""
         return self._settle(self.done.first_hole, self.written)
 
-    # -- samples -------------------------------------------------------------------------------------------------------
+    # -- samples and reports -------------------------------------------------------------------------------------------
 
     def write(self, last: int, refused: Iterable[Interval] = ()) -> list[Interval]:
-        """Note that there are samples up to ``last``; return those that nobody has to acknowledge.
+        """Add the samples up to ``last``; return those that nobody has to acknowledge.
 
-        :param refused: runs of numbers behind the last one so far that are no samples
+        :param refused: runs of rejected numbers above the highest sample so far
         """
         first, self.written = self.written + 1, max(last, self.written)
         clipped = ((max(begin, first), min(end, self.written)) for begin, end in refused)
-        none = [(begin, end) for begin, end in clipped if begin <= end]
-        self.refused.merge(none)
+        rejected = [(begin, end) for begin, end in clipped if begin <= end]
+        self.refused.merge(rejected)
         for known in self.readers.values():
-            # not the reader's holes: they do not count towards its limit
+            # these are not the reader's holes: they do not count towards its limit
             known.acknowledged.max_holes = None
-            known.acknowledged.merge(none)
+            known.acknowledged.merge(rejected)
             known.acknowledged.max_holes = self._max_holes
-        return self.done.merge(none) + self._settle(first, self.written)
+        return self.done.merge(rejected) + self._settle(first, self.written)
 
-    def receive(self, report: AppAck | ProtocolAck) -> ReportReceipt:
-        """Take what a reader says; a stale or impossible report changes nothing, and the receipt says why."""
-        refusal, done = self.admit(report)
-        if refusal is not None:
-            return ReportReceipt(ignored=(Ignored(refusal),))
-        receipt = self.take(report)
-        return msgspec.structs.replace(receipt, done=(*done, *receipt.done))
+    def admit(self, report: Report) -> tuple[Reason | None, list[Interval]]:
+        """Accept a report if it is the newest of its reader; earlier ones are then stale.
 
-    def admit(self, report: AppAck | ProtocolAck) -> tuple[Reason | None, list[Interval]]:
-        """Decide whether a report is the newest of its reader, which counts for the reports that come after it.
-
-        Returns why it is not, and what is done because of the role in which its reader counts now.
+        Returns why it is rejected, and what became done because of its reader's role.
         """
         known = self.readers.get(report.reader)
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
             known.epoch = report.epoch - 1
-        refusal = known.refusal(report)
-        if refusal is not None:
-            return refusal, []
-        known.hear(report)
+        reason = known.rejection(report)
+        if reason is not None:
+            return reason, []
+        known.accept(report)
         return None, self._assume(known, report.role)
 
-    def lacks(self, report: AppAck | ProtocolAck) -> bool:
-        """Tell whether a report is about samples that are not there, yet."""
+    def lacks(self, report: Report) -> bool:
+        """Tell whether a report acknowledges samples that have not been written yet."""
         if isinstance(report, ProtocolAck):
             return report.up_to > self.written
         return any(interval.first <= interval.last > self.written for interval in report.intervals)
 
-    def take(self, report: AppAck | ProtocolAck) -> ReportReceipt:
-        """Take the samples of a report that was admitted."""
+    def take(self, report: Report) -> ReportReceipt:
+        """Apply a report that was admitted."""
         known = self.readers[report.reader]
-        events, ignored = self._take(report.reader, known, known.intervals(report))
+        events, ignored = self._acknowledge(report.reader, known, known.intervals(report))
         done = tuple(run for event in events for run in self._settle(event.first, event.last))
         if isinstance(report, ProtocolAck):
             return ReportReceipt((), done, None, tuple(ignored))
@@ -233,7 +228,7 @@ class Retention:
         conf = AppAckConf(report.reader, self._writer, report.epoch, report.count) if complete else None
         return ReportReceipt(tuple(events), done, conf, tuple(ignored))
 
-    def _take(
+    def _acknowledge(
         self, reader: str, known: ReaderSubscription, intervals: Iterable[AckInterval]
     ) -> tuple[list[ApplicationAcknowledged], list[Ignored]]:
         events: list[ApplicationAcknowledged] = []
@@ -257,7 +252,7 @@ class Retention:
         return events, ignored
 
     def _settle(self, first: int, last: int) -> list[Interval]:
-        """Note which samples of a range are done now; return those that were not before."""
+        """Mark the samples of a range that are done; return those that were not done before."""
         if first > last:
             return []
         groups: list[tuple[int, list[Intervals]]] = [
@@ -278,11 +273,11 @@ class Retention:
 
     @property
     def retained(self) -> list[Interval]:
-        """The samples that must be kept, as runs."""
+        """The runs of samples that are not done."""
         return self.done.missing(self.done.start, self.written) if self.written >= self.done.start else []
 
     def undelivered(self, reader: str) -> list[Interval]:
-        """Return what a reader that starts again must get: the kept samples it has not acknowledged, as runs."""
+        """Return the runs of retained samples that a reader has not acknowledged, for a reader that starts again."""
         known = self.readers.get(reader)
         if known is None:
             return self.retained
@@ -304,4 +299,4 @@ class Retention:
             for name, known in self.readers.items()
             if known.present and known.role not in self._required and seq not in known.acknowledged
         ]
-        return plain + [role for role, (there, needed) in self.quorum(seq).items() if there < needed]
+        return plain + [role for role, (found, needed) in self.quorum(seq).items() if found < needed]

@@ -1,38 +1,40 @@
-"""The state of a shard of settle as bytes: versions, and what becomes of older ones.
+"""What a shard of settle keeps between batches: writers, readers, and early reports; and its form as bytes.
 
 A writer is encoded on its own, so that a batch pays for the writers it touches.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ackstream.jobs.settle.output import ReportRecord
 from ackstream.jobs.settle.presence import Presence
-from ackstream.jobs.settle.retention import MAX_HOLES, ReaderSubscription, Retention
+from ackstream.jobs.settle.retention import ReaderSubscription, Retention
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.readers import AppAck, ProtocolAck, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ackstream.settings import Settings
+    from ackstream.jobs.settle.retention import Report
+    from ackstream.settings import Settle
 
 
 STATE_VERSION = 2
 
 
-class Held(msgspec.Struct, array_like=True):
-    """All that a shard keeps; ``early`` are reports that wait for what they are about."""
+class SettleState(msgspec.Struct, array_like=True):
+    """The shape of the blob; :data:`STATE_VERSION` is its version."""
 
     writers: dict[str, msgspec.Raw] = {}
     readers: dict[str, Presence] = {}
     early: list[ReportRecord] = []
 
 
-class _Reader(msgspec.Struct, array_like=True):
+class _SavedReader(msgspec.Struct, array_like=True):
     start: int
     steps: list[int]
     role: str | None
@@ -41,46 +43,34 @@ class _Reader(msgspec.Struct, array_like=True):
     count: int
 
 
-class _WriterState(msgspec.Struct, array_like=True):
-    """What is kept of a writer; version 1 had no ``refused``."""
-
+class _SavedWriter(msgspec.Struct, array_like=True):
     start: int
     written: int
     done: list[int]
-    readers: dict[str, _Reader]
+    readers: dict[str, _SavedReader]
     refused: list[int] = []
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Held).decode
-_decode_first = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
-_decode_writer: msgspec.msgpack.Decoder[_WriterState] = msgspec.msgpack.Decoder(_WriterState)
+_decode = msgspec.msgpack.Decoder(SettleState).decode
+_decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(_SavedWriter)
 
 
-def decode(version: int, blob: bytes, now: int) -> Held:
-    """Read a state of this version or of one before.
+def decode(version: int, blob: bytes) -> SettleState:
+    """Read the state of a shard.
 
-    :param now: the time from which readers count as silent that version 1 did not know the time of
-    :raises ValueError: for a version this release does not know
+    :raises ValueError: if this release cannot read the version
     """
-    if version == STATE_VERSION:
-        return _decode(blob)
-    if version != 1:
-        raise ValueError(f"The state has version {version}; this release reads versions 1 and {STATE_VERSION}.")
-    held = Held(writers=_decode_first(blob))
-    for raw in held.writers.values():
-        for name, reader in _decode_writer.decode(raw).readers.items():
-            known = held.readers.setdefault(name, Presence(reader.epoch, reader.role, now))
-            if reader.epoch > known.epoch:
-                known.epoch, known.role = reader.epoch, reader.role
-    return held
+    if version != STATE_VERSION:
+        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+    return _decode(blob)
 
 
 class Writers:
-    """The writers of a shard; one that is not touched stays encoded."""
+    """The writers of a shard, decoded when they are first accessed."""
 
-    def __init__(self, rules: SettleRules, encoded: Mapping[str, msgspec.Raw]) -> None:
-        """Begin with what :meth:`dump` gave."""
+    def __init__(self, rules: Settle, encoded: Mapping[str, msgspec.Raw]) -> None:
+        """Begin with the result of :meth:`dump`."""
         self._rules = rules
         self._known: dict[str, Retention | msgspec.Raw] = dict(encoded)
 
@@ -88,93 +78,102 @@ class Writers:
         return writer in self._known
 
     def __getitem__(self, writer: str) -> Retention:
-        """Return what is known of a writer; of an unknown one nothing, which is not kept either."""
+        """Return a writer's retention; an unknown writer's is empty and not kept."""
         found = self._known.get(writer)
         if found is None:
-            return Retention(writer, self._rules.quorums(writer), max_holes=self._rules.max_holes)
+            return self._new(writer)
         if not isinstance(found, Retention):
-            found = self._known[writer] = _load(writer, found, self._rules)
+            found = self._known[writer] = self._decode(writer, found)
         return found
 
     def all(self) -> Iterator[tuple[str, Retention]]:
-        """Decode and yield all, with their names."""
+        """Decode and yield all writers, with their names."""
         for writer in self._known:
             yield writer, self[writer]
 
     def add(self, writer: str, start: int) -> Retention:
-        """Begin with a writer, whose first sample is ``start``."""
-        found = Retention(writer, self._rules.quorums(writer), start=start, max_holes=self._rules.max_holes)
-        self._known[writer] = found
+        """Add a writer whose first sample is ``start``."""
+        found = self._known[writer] = self._new(writer, start)
         return found
 
     def dump(self) -> dict[str, msgspec.Raw]:
-        """Encode those that are not."""
-        return {name: _dump(known) if isinstance(known, Retention) else known for name, known in self._known.items()}
+        """Encode the writers that were decoded; return all."""
+        return {name: _encode(known) if isinstance(known, Retention) else known for name, known in self._known.items()}
+
+    def _new(self, writer: str, start: int = 1) -> Retention:
+        return Retention(writer, self._rules.quorums(writer), start=start, max_holes=self._rules.max_holes)
+
+    def _decode(self, name: str, blob: msgspec.Raw) -> Retention:
+        state = _decode_writer.decode(blob)
+        writer = self._new(name, state.start)
+        writer.written = state.written
+        writer.done = Intervals.load(state.done, start=state.start)
+        writer.refused = Intervals.load(state.refused, start=state.start)
+        for reader, known in state.readers.items():
+            acknowledged = Intervals.load(known.steps, start=known.start, max_holes=self._rules.max_holes)
+            subscription = ReaderSubscription(acknowledged, known.role, known.present, known.epoch, known.count)
+            writer.readers[reader] = subscription
+        return writer
 
 
-def _dump(writer: Retention) -> msgspec.Raw:
+def _encode(writer: Retention) -> msgspec.Raw:
     readers = {
-        name: _Reader(
+        name: _SavedReader(
             known.acknowledged.start, known.acknowledged.dump(), known.role, known.present, known.epoch, known.count
         )
         for name, known in writer.readers.items()
     }
-    state = _WriterState(writer.done.start, writer.written, writer.done.dump(), readers, writer.refused.dump())
+    state = _SavedWriter(writer.done.start, writer.written, writer.done.dump(), readers, writer.refused.dump())
     return msgspec.Raw(encode(state))
 
 
-def _load(name: str, blob: msgspec.Raw, rules: SettleRules) -> Retention:
-    state = _decode_writer.decode(blob)
-    writer = Retention(name, rules.quorums(name), start=state.start, max_holes=rules.max_holes)
-    writer.written = state.written
-    writer.done = Intervals.load(state.done, start=state.start)
-    writer.refused = Intervals.load(state.refused, start=state.start)
-    for reader, known in state.readers.items():
-        acknowledged = Intervals.load(known.steps, start=known.start, max_holes=rules.max_holes)
-        writer.readers[reader] = ReaderSubscription(acknowledged, known.role, known.present, known.epoch, known.count)
-    return writer
+class EarlyReports:
+    """Reports of samples that may still arrive, by writer and reader, each reader's in the order of arrival."""
 
+    def __init__(self, records: Iterable[ReportRecord] = ()) -> None:
+        """Begin empty, or with the result of :attr:`records`."""
+        self._waiting: dict[str, dict[str, deque[tuple[ReportRecord, Report]]]] = {}
+        for record in records:
+            report = read(record.value or b"")
+            if isinstance(report, (AppAck, ProtocolAck)):
+                self.add(record, report)
 
-# -- What settle is told by the settings: who must acknowledge whose samples, and how long a silent reader is there.
+    def add(self, record: ReportRecord, report: Report) -> None:
+        """Add a report."""
+        readers = self._waiting.setdefault(report.writer, {})
+        readers.setdefault(report.reader, deque()).append((record, report))
 
+    def take(self, writer: str, before: int, lacks: Callable[[Report], bool]) -> list[tuple[ReportRecord, Report]]:
+        """Remove and return a writer's reports that need not wait: older than a time, or lacking no sample.
 
-class RequiredRole(msgspec.Struct, frozen=True):
-    """So many different readers of a role must acknowledge each sample of the writers that match (R19)."""
+        A reader's later report never overtakes an earlier one, so a backlog costs one look at each reader's oldest.
+        """
+        taken = []
+        readers = self._waiting.get(writer, {})
+        for reader, waiting in list(readers.items()):
+            while waiting and (waiting[0][0].timestamp < before or not lacks(waiting[0][1])):
+                taken.append(waiting.popleft())
+            if not waiting:
+                del readers[reader]
+        if not readers:
+            self._waiting.pop(writer, None)
+        return taken
 
-    role: str
-    quorum: int
-    writers: tuple[str, ...] = ("*",)
+    @property
+    def writers(self) -> list[str]:
+        """The writers with early reports."""
+        return list(self._waiting)
 
+    @property
+    def records(self) -> list[ReportRecord]:
+        """All early reports, as records."""
+        return [record for waiting in self._queues() for record, _ in waiting]
 
-class SettleRules(msgspec.Struct, frozen=True):
-    """Required roles, limits, spans (milliseconds).
+    @property
+    def deadline(self) -> int | None:
+        """The timestamp of the oldest report: once the watermark is past it, its samples cannot arrive."""
+        return min((waiting[0][0].timestamp for waiting in self._queues()), default=None)
 
-    :ivar lease_ms: a plain reader that was silent for longer is gone
-    :ivar memory_ms: a plain reader that was silent for longer is forgotten: what it says then counts anew
-    """
-
-    required: tuple[RequiredRole, ...] = ()
-    max_holes: int = MAX_HOLES
-    lease_ms: int = 30_000
-    memory_ms: int = 86_400_000
-    shards: int = 1
-
-    def quorums(self, writer: str) -> dict[str, int]:
-        """Return the quorum of each role that is required for a writer's samples; of several rules the first counts."""
-        found: dict[str, int] = {}
-        for rule in self.required:
-            if matches_any(rule.writers, writer):
-                found.setdefault(rule.role, rule.quorum)
-        return found
-
-
-def settle_rules(settings: Settings) -> SettleRules:
-    """Read the rules from the settings."""
-    settle = settings.settle
-    return SettleRules(
-        tuple(RequiredRole(rule.role, rule.quorum, rule.writers) for rule in settle.required),
-        settle.max_holes,
-        settle.reader_lease,
-        settle.reader_memory,
-        settle.shards,
-    )
+    def _queues(self) -> Iterator[deque[tuple[ReportRecord, Report]]]:
+        for readers in self._waiting.values():
+            yield from readers.values()

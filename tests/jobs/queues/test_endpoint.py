@@ -23,12 +23,12 @@ ALL: tuple[Any, ...] = ("failed", "rejected")
 class Service:
     """An endpoint that is put away and taken up again after each batch."""
 
-    def __init__(self, rules: QueueSettings) -> None:
+    def __init__(self, rules: QueueSettings, state: tuple[int, bytes] | None = None) -> None:
         self.rules = rules
         self.events: list[Any] = []
         self.answers: list[Any] = []
         self.timeout: int | None = None
-        self._state: tuple[int, bytes] | None = None
+        self._state = state
         self._offset = 0
 
     def batch(self, *records: tuple[int, Any], watermark: int = 0) -> list[Any]:
@@ -229,6 +229,27 @@ def test_a_queue_that_holds_nothing_needs_no_state() -> None:
     endpoint = Endpoint("q", solace(), SESSION)
     endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0)
     assert (endpoint.dump(), endpoint.next_timeout, endpoint.answers) == (None, None, [])
+
+
+VERSION_1 = (
+    b"\x94\x1e\x81\xa1A\x93\x07\xcduN\x05\x84\xa5m-1-0\x98\xa1m\x01\x00\x05\xa6orders\x01\x01\xa1A\xa5m-2-0\x98\xa1m\x02"
+    b"\x00\x05\xa6orders\x02\x01\xa1A\xa5m-3-0\x98\xa1m\x03\x00\x05\xa6orders\x03\x01\xa1A\xa5m-4-0\x98\xa1m\x04\x00\x05"
+    b"\xa6orders\x04\x00\xc0\x95\x94\x99\xa5m-1-0\x01\xc0\xc3\xc2\x01\x01\xcd\x04\x06\x80\x99\xa5m-2-0\x02\xc0\xc2\xc2\x01"
+    b"\x00\x00\x81\xa1A\xcd\xea~\x99\xa5m-3-0\x03\xce\x00\x01_\x93\xc3\xc2\x01\x00\x00\x81\xa1A\xcd\xea~\x99\xa5m-4-0\x04"
+    b"\xc0\xc3\xc3\x00\x00\x00\x80\x91\x94\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\xc0\x81\xa5m-9-0\xce"
+    b"\x05&\\\x1e\x04\xa1A"
+)
+"""At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,010; 1 failed once and is delayed until 1,030; 2 may not
+become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived."""
+
+
+def test_a_checkpoint_of_this_version_goes_on_where_it_was() -> None:
+    service = Service(amps(lease_ms=60_000, max_backlog=2, backoff=backoff(1_000)), state=(1, VERSION_1))
+    assert service.told((1_040, _settle(2, session=7))) == [("A", "1", 2)]
+    service.batch((1_050, 9))
+    assert service.happened("event", "message", "reason")[-1] == ("left", "m-9-0", "settled-early")
+    assert service.told((1_060, _settle(1, 3, session=7))) == [("A", "4", 1)], "the barrier is last"
+    assert service.timeout == 1_060 + SESSION
 
 
 def test_the_state_of_a_newer_release_is_refused() -> None:

@@ -56,7 +56,7 @@ def _message(timestamp: int, offset: int) -> dict[str, Any]:
     return _row(ARRIVAL, timestamp, offset, batch=3, subject="orders/new")
 
 
-def _word(timestamp: int, offset: int, record: queues.ConsumerRecord | bytes) -> dict[str, Any]:
+def _word(timestamp: int, offset: int, record: queues.QueueRequest | bytes) -> dict[str, Any]:
     value = record if isinstance(record, bytes) else queues.write(record)
     return _row(SAID, timestamp, offset, key=b"A", value=value)
 

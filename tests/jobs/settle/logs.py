@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.retention import Ignored, ReportReceipt
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
+from ackstream.settings import RequiredRole, Settle
+
+if TYPE_CHECKING:
+    from ackstream.jobs.settle.retention import Report, Retention
 
 ROLES = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
-RULES = SettleRules(required=(RequiredRole("Logger", 2), RequiredRole("Processor", 1)))
-PLAIN = SettleRules()
+RULES = Settle(shards=1, required=(RequiredRole(role="Logger", quorum=2), RequiredRole(role="Processor", quorum=1)))
+PLAIN = Settle(shards=1)
 
 
 class Log:
@@ -53,7 +59,7 @@ class Log:
 class Run:
     """A shard that survives its batches as it does in Spark, and all that came out."""
 
-    def __init__(self, rules: SettleRules = PLAIN, index: int = 0) -> None:
+    def __init__(self, rules: Settle = PLAIN, index: int = 0) -> None:
         self.rules, self.index = rules, index
         self.state: tuple[int, bytes] | None = None
         self.settled = Settled()
@@ -62,7 +68,7 @@ class Run:
     def feed(self, *records: ReportRecord, watermark: int = 0) -> Settled:
         shard = SettleShard(self.rules, self.index)
         if self.state is not None:
-            shard.load(*self.state, watermark)
+            shard.load(*self.state)
         found = shard.process(records, watermark)
         self.state = shard.dump()
         self.next_timeout = shard.next_timeout
@@ -82,3 +88,12 @@ class Run:
 
 def reasons(settled: Settled) -> list[tuple[str, int | None, int | None]]:
     return [(row.reason, row.first, row.last) for row in settled.ignored]
+
+
+def receive(retention: Retention, report: Report) -> ReportReceipt:
+    """Admit and apply a report, as the shard does with one whose samples are stored."""
+    reason, done = retention.admit(report)
+    if reason is not None:
+        return ReportReceipt(ignored=(Ignored(reason),))
+    receipt = retention.take(report)
+    return msgspec.structs.replace(receipt, done=(*done, *receipt.done))

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from ackstream.jobs.settle.output import RUNS, Settled, pieces
-from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
     ReaderState,
     SamplesDone,
-    WriterAsks,
     WriterState,
+    WriterStateRequest,
     read_answer,
 )
+from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import Log, Run
 
 
 def test_a_shard_with_very_many_runs_answers_in_several_messages() -> None:
     log = Log()
-    rules = SettleRules((RequiredRole("L", 1),), max_holes=100_000)
+    rules = Settle(required=(RequiredRole(role="L", quorum=1),), max_holes=100_000)
     odd = [(number, number) for number in range(1, 100_000, 2)]
     run = Run(rules)
     run.feed(log.stored(1, 100_000), log.ack("A", 1, *odd, role="L"))
-    states = run.feed(log.start("A", 2, role="L"), log.say(WriterAsks("w1"))).states
+    states = run.feed(log.start("A", 2, role="L"), log.say(WriterStateRequest("w1"))).states
     parts = [state for state in states if isinstance(state, ReaderState)]
     assert [(part.part, part.parts) for part in parts] == [(0, 2), (1, 2)]
     known = [known for part in parts for known in part.writers]

@@ -18,6 +18,7 @@ from ackstream.protocol.readers import (
     ApplicationAcknowledged,
     ProtocolAck,
 )
+from tests.jobs.settle.logs import receive
 
 if TYPE_CHECKING:
     from ackstream.protocol.intervals import Interval
@@ -39,7 +40,7 @@ class _Writer:
         count = report.pop("count", self.counts.get(reader, 0) + 1)
         self.counts[reader] = max(count, self.counts.get(reader, 0))
         told = tuple(AckInterval(*interval) for interval in intervals)
-        return self.retention.receive(AppAck(reader, "w1", report.pop("epoch", 1), count, told, role, **report))
+        return receive(self.retention, AppAck(reader, "w1", report.pop("epoch", 1), count, told, role, **report))
 
 
 def _two_readers() -> _Writer:
@@ -140,7 +141,7 @@ def test_a_reader_with_too_many_holes_is_told_so_until_some_are_filled() -> None
 def test_a_response_over_the_limit_is_dropped_and_the_acknowledgement_stands() -> None:
     writer = _two_readers()
     long = AckInterval(1, 1, b"x" * (MAX_RESPONSE_BYTES + 1))
-    receipt = writer.retention.receive(AppAck("A", "w1", 1, 1, (long,)))
+    receipt = receive(writer.retention, AppAck("A", "w1", 1, 1, (long,)))
     assert receipt.ignored == (Ignored("response-too-long", 1, 1),)
     assert receipt.conf is not None
     assert [event.valid_response for event in receipt.events] == [False]
@@ -149,7 +150,7 @@ def test_a_response_over_the_limit_is_dropped_and_the_acknowledgement_stands() -
 def test_the_reason_and_the_response_come_with_the_event() -> None:
     writer = _two_readers()
     told = (AckInterval(1, 1, b"ok"), AckInterval(2, 2, auto="replaced"))
-    events = writer.retention.receive(AppAck("A", "w1", 1, 1, told)).events
+    events = receive(writer.retention, AppAck("A", "w1", 1, 1, told)).events
     assert [(event.response, event.auto) for event in events] == [(b"ok", None), (None, "replaced")]
 
 
@@ -244,9 +245,9 @@ def test_protocol_acknowledgements_count_without_events() -> None:
     retention = Retention("w1")
     retention.join("A")
     retention.write(3)
-    receipt = retention.receive(ProtocolAck("A", "w1", 1, 2))
+    receipt = receive(retention, ProtocolAck("A", "w1", 1, 2))
     assert (receipt.events, receipt.conf, retention.released) == ((), None, 2)
-    retention.receive(ProtocolAck("A", "w1", 1, 0))
+    receive(retention, ProtocolAck("A", "w1", 1, 0))
     assert retention.released == 2
 
 
@@ -357,8 +358,9 @@ def test_the_watermark_never_falls_and_is_never_a_false_acknowledgement(told: li
     for reader, epoch, count, intervals, more in told:
         before = retention.released
         retention.write(min(retention.written + more, 40))
-        receipt = retention.receive(
-            AppAck(reader, "w1", epoch, count, tuple(AckInterval(*run) for run in intervals), ROLES.get(reader))
+        receipt = receive(
+            retention,
+            AppAck(reader, "w1", epoch, count, tuple(AckInterval(*run) for run in intervals), ROLES.get(reader)),
         )
         assert retention.released >= before
         new = [(reader, seq) for event in receipt.events for seq in range(event.first, event.last + 1)]
@@ -385,14 +387,14 @@ def _known(**others: Any) -> ReaderSubscription:
     ],
 )
 def test_the_newest_report_counts(epoch: int, count: int, role: str | None, refusal: str | None) -> None:
-    assert _known().refusal(AppAck("A", "w1", epoch, count, (), role)) == refusal
+    assert _known().rejection(AppAck("A", "w1", epoch, count, (), role)) == refusal
 
 
 def test_a_protocol_acknowledgement_has_no_count_and_reaches_from_the_first_sample() -> None:
     known = _known(present=False)
     report = ProtocolAck("A", "w1", 2, 7, "Logger")
-    assert known.refusal(report) is None
-    known.hear(report)
+    assert known.rejection(report) is None
+    known.accept(report)
     assert (known.count, known.present) == (5, True)
     assert known.intervals(report) == (AckInterval(3, 7),)
     assert known.intervals(ProtocolAck("A", "w1", 2, 2)) == ()

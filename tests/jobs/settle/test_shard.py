@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SKEW_MS
-from ackstream.jobs.settle.state import RequiredRole, SettleRules
 from ackstream.protocol.readers import (
     AckInterval,
     AppAck,
@@ -20,9 +19,10 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
     SamplesDone,
-    WriterAsks,
     WriterState,
+    WriterStateRequest,
 )
+from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons
 
 SECOND = 1_000
@@ -157,7 +157,7 @@ def test_a_report_about_a_writer_that_never_was_leaves_nothing_but_its_row(log: 
     run = Run()
     run.feed(log.ack("A", 1, (1, 5), writer="nobody"))
     assert reasons(run.feed(watermark=LATER)) == [("never-delivered", 1, 5)]
-    assert run.feed(log.say(WriterAsks("nobody"))).states == [WriterState("nobody", 0, 0)]
+    assert run.feed(log.say(WriterStateRequest("nobody"))).states == [WriterState("nobody", 0, 0)]
     assert run.state is not None
     assert b"nobody" not in run.state[1]
 
@@ -166,7 +166,7 @@ def test_a_report_about_a_writer_that_never_was_leaves_nothing_but_its_row(log: 
 
 
 def test_a_reader_that_begins_is_told_what_it_has_and_what_it_has_still_to_get(log: Log) -> None:
-    run = Run(SettleRules((RequiredRole("Logger", 1),), lease_ms=6_000, shards=4), index=2)
+    run = Run(Settle(required=(RequiredRole(role="Logger", quorum=1),), reader_lease="6s", shards=4), index=2)
     run.feed(log.stored(1, 9, (4, 4)), log.stored(1, 2, writer="w2"), log.ack("L1", 1, (1, 2), (6, 6)))
     settled = run.feed(log.start("L1", epoch=2), watermark=500)
     known = KnownWriter("w1", 1, 9, ((1, 2), (4, 4), (6, 6)), ((3, 3), (5, 5), (7, 9)))
@@ -195,7 +195,9 @@ def test_a_reader_is_waited_for_by_the_writers_it_reads_also_by_those_that_come_
 
 
 def test_asking_twice_is_answered_once_a_batch(log: Log) -> None:
-    settled = Run().feed(log.start("A"), log.start("A"), log.say(WriterAsks("w1")), log.say(WriterAsks("w1")))
+    settled = Run().feed(
+        log.start("A"), log.start("A"), log.say(WriterStateRequest("w1")), log.say(WriterStateRequest("w1"))
+    )
     assert [type(state) for state in settled.states] == [ReaderState, WriterState]
 
 
@@ -203,16 +205,16 @@ def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5, (1, 1)), log.start("A"), log.stored(6, 6), log.ack("L1", 1, (2, 6)))
     run.feed(log.ack("L2", 1, (2, 2), (4, 6)), log.ack("P1", 1, (2, 6)))
-    assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 2, ((4, 5),), ("Logger",))]
+    assert run.feed(log.say(WriterStateRequest("w1"))).states == [WriterState("w1", 6, 2, ((4, 5),), ("Logger",))]
     run.feed(log.ack("L2", 2, (2, 6)))
-    assert run.feed(log.say(WriterAsks("w1"))).states == [WriterState("w1", 6, 5, (), ("A",))]
+    assert run.feed(log.say(WriterStateRequest("w1"))).states == [WriterState("w1", 6, 5, (), ("A",))]
 
 
 def test_a_role_that_is_required_no_longer_holds_nothing_back_once_somebody_asks(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5))
     run.rules = PLAIN
-    settled = run.feed(log.say(WriterAsks("w1")))
+    settled = run.feed(log.say(WriterStateRequest("w1")))
     assert (settled.done, settled.states) == ([SamplesDone("w1", ((1, 5),), 5)], [WriterState("w1", 5, 5)])
 
 
@@ -247,7 +249,8 @@ def test_it_comes_back_to_the_writers_it_reads_alone() -> None:
 
 @pytest.mark.parametrize("others", [{"durable": True}, {"role": "Logger"}])
 def test_durable_readers_and_those_of_required_roles_are_waited_for_without_a_word(others: dict[str, Any]) -> None:
-    log, run = Log(), Run(SettleRules((RequiredRole("Logger", 1, ("w1",)),)) if "role" in others else PLAIN)
+    required = Settle(required=(RequiredRole(role="Logger", quorum=1, writers=("w1",)),))
+    log, run = Log(), Run(required if "role" in others else PLAIN)
     run.feed(log.start("A", **others), log.stored(1, 5))
     run.feed(watermark=LATER)
     assert run.done() == set()
@@ -283,7 +286,7 @@ def test_a_word_of_a_reader_that_never_began_is_no_reader(log: Log) -> None:
 
 
 def test_a_plain_reader_is_forgotten_in_the_end() -> None:
-    log, run = Log(), Run(SettleRules(memory_ms=100 * SECOND))
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s"))
     run.feed(log.start("A", at=0), log.stored(1, 1, at=1), log.ack("A", 1, (1, 1), at=2))
     run.feed(watermark=31 * SECOND)
     assert run.next_timeout == 100 * SECOND + 2
@@ -307,7 +310,7 @@ def test_an_untouched_writer_is_carried_along_as_it_is(log: Log) -> None:
 
 
 def test_many_holes_are_small(log: Log) -> None:
-    run = Run(SettleRules((RequiredRole("Logger", 1),), max_holes=100_000))
+    run = Run(Settle(required=(RequiredRole(role="Logger", quorum=1),), max_holes=100_000))
     odd = [(number, number) for number in range(10**15 + 1, 10**15 + 100_001, 2)]
     run.feed(log.stored(10**15, 10**15 + 100_000), log.ack("L1", 1, *odd))
     assert run.state is not None
@@ -342,7 +345,7 @@ def _log(steps: list[Any]) -> list[ReportRecord]:
         elif what == "start":
             found.append(log.start(reader, epoch, durable=flag and number == 1, at=time))
         elif what == "asks":
-            found.append(log.say(WriterAsks(writer), time))
+            found.append(log.say(WriterStateRequest(writer), time))
         else:
             found.append(log.say((ReaderAlive if what == "alive" else ReaderStop)(reader, epoch), time))
     return found

@@ -1,61 +1,84 @@
-""""""
-
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.jobs.settle.state import RequiredRole, SettleRules, settle_rules
-from ackstream.protocol.readers import SamplesDone
-from ackstream.settings import Settings
+from ackstream.jobs.settle.state import EarlyReports
+from ackstream.protocol.readers import AppAck, read
+from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import RULES, Log, Run, reasons
 
-
-def test_roles_are_required_by_the_writers_names() -> None:
-    rules = SettleRules((RequiredRole("Logger", 2, ("plant-*",)), RequiredRole("Logger", 1)))
-    assert (rules.quorums("plant-1"), rules.quorums("w1")) == ({"Logger": 2}, {"Logger": 1})
+if TYPE_CHECKING:
+    from ackstream.jobs.settle.retention import Report
 
 
-def test_the_settings_say_it_in_their_words() -> None:
-    given = {"required": [{"role": "Logger", "quorum": 2}], "reader_lease": "5s", "reader_memory": "1h", "shards": 3}
-    found = settle_rules(Settings.model_validate({"settle": {**given, "max_holes": 7}}))
-    assert found == SettleRules((RequiredRole("Logger", 2, ("*",)),), 7, 5_000, 3_600_000, 3)
-    assert settle_rules(Settings()) == SettleRules(shards=6)
+def _early(*told: tuple[str, int, int]) -> EarlyReports:
+    """Return reports of a reader, with a count, at a time."""
+    log = Log()
+    return EarlyReports(log.ack(reader, count, (1, 1), at=at) for reader, count, at in told)
 
 
-SECOND = 1_000
+def _counts(early: EarlyReports, before: int, *lacking: int) -> list[int]:
+    def lacks(report: Report) -> bool:
+        return isinstance(report, AppAck) and report.count in lacking
+
+    return [report.count for _, report in early.take("w1", before, lacks) if isinstance(report, AppAck)]
+
+
+def test_a_report_waits_until_what_it_lacks_is_there_or_cannot_come() -> None:
+    early = _early(("A", 1, 10))
+    assert (_counts(early, 10, 1), early.deadline, early.writers) == ([], 10, ["w1"])
+    assert _counts(early, 11, 1) == [1]
+    assert (early.deadline, early.writers, early.records) == (None, [], [])
+
+
+def test_what_a_reader_says_later_waits_too_what_others_say_does_not() -> None:
+    early = _early(("A", 1, 10), ("A", 2, 11), ("B", 3, 12))
+    assert _counts(early, 0, 1) == [3]
+    assert _counts(early, 0) == [1, 2]
+
+
+def test_what_waits_can_be_kept_and_taken_up_again() -> None:
+    early = _early(("A", 1, 10), ("B", 2, 11))
+    again = EarlyReports(early.records)
+    assert again.records == early.records
+    assert [report for _, report in again.take("w1", 99, lambda _: True)] == [
+        read(record.value or b"") for record in early.records
+    ]
+    assert again.take("another", 99, lambda _: True) == []
+
+
+def test_of_several_rules_for_a_role_the_first_that_matches_the_writer_counts() -> None:
+    plant = RequiredRole(role="Logger", quorum=2, writers=("plant-*",))
+    rules = Settle(required=(plant, RequiredRole(role="Logger", quorum=1)))
+    assert rules.quorums("plant-7") == {"Logger": 2}
+    assert rules.quorums("depot") == {"Logger": 1}
 
 
 def test_a_state_of_an_unknown_version_is_refused() -> None:
     run = Run()
     run.state = (3, b"")
-    with pytest.raises(ValueError, match="The state has version 3; this release reads versions 1 and 2"):
+    with pytest.raises(ValueError, match="The state has version 3; this release reads version 2"):
         run.feed()
 
 
-VERSION_1 = (
-    b"\x82\xa2w1\x94\x01\t\x92\x00\x01\x83\xa2L1\x96\x01\x94\x00\x02\x02\x00\xa6Logger\xc3\x01\x04\xa2L2\x96\x01\x92"
-    b"\x00\x01\xa6Logger\xc3\x02\x01\xa2P1\x96\x01\x92\x00\x08\xa9Processor\xc3\x01\x02\xa2w2\x94\x01\x03\x90\x81\xa1A"
-    b"\x96\x01\x92\x01\x00\xc0\xc3\x01\x01"
+VERSION_2 = (
+    b"\x93\x81\xa2w1\x95\x01\t\x92\x06\x00\x83\xa2L1\x96\x01\x96\x00\x02\x02\x00\x02\x00\xa6Logger\xc3\x01\x04\xa2P1"
+    b"\x96\x01\x92\x00\x08\xa9Processor\xc3\x01\x01\xa1A\x96\x01\x92\x06\x00\xc0\xc3\x01\x01\x92\x06\x00\x83\xa2L1\x96"
+    b"\x01\xa6Logger\xcd\x03\xeb\xc3\x91\xa2w*\xc3\xa2P1\x96\x01\xa9Processor\xcd\x03\xec\xc2\x90\xc3\xa1A\x96\x01\xc0"
+    b"\xcd\x03\xed\xc2\x90\xc3\x91\x95\xcd\x03\xed\x01\x00\x04\xc4f"
+    b'{"type":"app_ack","reader":"A","writer":"w1","epoch":1,"count":1,"intervals":[{"first":20,"last":21}]}'
 )
-"""Of w1 samples 1 to 9: L1 has 1 to 3 and 5, L2 (epoch 2) 1 and 2, P1 all. Of w2 1 to 3: the plain A has 2."""
+"""Of w1 samples 1 to 9, of which 7 was refused: L1 has 1 to 3 and 5, P1 all; the plain A is early with 20 and 21."""
 
 
-def test_a_state_of_version_1_goes_on_where_it_was() -> None:
+def test_a_kept_state_goes_on_where_it_was() -> None:
     log, run = Log(), Run(RULES)
-    run.state = (1, VERSION_1)
-    run.feed(log.ack("L2", 2, (1, 3), epoch=2), log.stored(10, 10), watermark=900)
-    assert run.settled.done == [SamplesDone("w1", ((3, 3),), 3)]
-    assert [(row.first, row.last) for row in run.settled.deliveries] == [(3, 3)]
+    run.state = (2, VERSION_2)
+    run.feed(log.stored(10, 21, at=2_000), log.ack("L2", 1, (1, 5)), log.ack("A", 2, (1, 19)))
+    assert run.done() >= {1, 2, 3, 5}
+    early = run.settled.deliveries[0]
+    assert (early.reader, early.first, early.last) == ("A", 20, 21)
     run.feed(log.ack("L1", 3, (1, 9)))
     assert reasons(run.settled) == [("stale-count", None, None)]
-    assert run.state is not None
-    assert run.state[0] == 2
-
-
-def test_plain_readers_of_version_1_have_a_whole_lease_from_now() -> None:
-    run = Run()
-    run.state = (1, VERSION_1)
-    run.feed(watermark=100 * SECOND)
-    assert run.next_timeout == 130 * SECOND
-    run.feed(watermark=130 * SECOND + 1)
-    assert run.done("w2") == {1, 2, 3}

@@ -1,0 +1,55 @@
+"""A queue that keeps its events, for tests and scenarios."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackstream.jobs.queues.model import Exit, QueuedDelivery, Return
+from ackstream.jobs.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackstream.jobs.queues.model import QueuedMessage, QueueEvent
+    from ackstream.settings.queues import QueueSettings
+
+
+class RecordingQueue(Queue):
+    """The queue, with its events in ``events`` and its messages as its items."""
+
+    def __init__(self, rules: QueueSettings) -> None:
+        self.events: list[QueueEvent] = []
+        super().__init__(rules, self.events.append)
+
+    @property
+    def exits(self) -> list[Exit]:
+        return [event for event in self.events if isinstance(event, Exit)]
+
+    @property
+    def returns(self) -> list[Return]:
+        return [event for event in self.events if isinstance(event, Return)]
+
+    def dispatched(self, now: int) -> list[QueuedDelivery]:
+        """Dispatch; return the deliveries."""
+        before = len(self.events)
+        self.dispatch(now)
+        return [event for event in self.events[before:] if isinstance(event, QueuedDelivery)]
+
+    def deliver(self, message: str, consumer: str, now: int) -> QueuedDelivery | None:
+        """Deliver one message to one consumer if it is waiting and the consumer has room."""
+        self.advance(now)
+        found, taker = self.messages.get(message), self.consumers.get(consumer)
+        if found is None or taker is None or found.holders or found.not_before or not taker.has_room:
+            return None
+        before = len(self.events)
+        self._deliver(found, taker, now)
+        return next(event for event in self.events[before:] if isinstance(event, QueuedDelivery))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.messages)
+
+    def __contains__(self, message: str) -> bool:
+        return message in self.messages
+
+    def __getitem__(self, message: str) -> QueuedMessage:
+        return self.messages[message]
