@@ -2,51 +2,52 @@
 
 from ackstream.client.commands import Command, fields_of
 from ackstream.client.errors import (
+    AcknowledgementTimeout,
     BindTimeout,
-    ClientError,
     ClosedError,
+    CommandTimeout,
     CorrelationIdInUseError,
+    FlushTimeout,
+    LogonTimeout,
     MessageGoneError,
     NoReplyExpectedError,
     NotSentError,
+    PublisherClosedError,
     ReaderClosedError,
+    ReaderTimeout,
     RequestError,
     RequestTimeout,
     SettleTimeout,
     StoreError,
+    StreamClosedError,
     TakenOverError,
     UnknownQueueError,
-    UnreachableError,
+    WouldBlockError,
 )
-from ackstream.client.message_stream import CommandTimeout, Message, MessageStream, StreamClosedError
+from ackstream.client.message_stream import Message, MessageStream
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
-from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queue_link import QueueMessage, QueueStatistics
+from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
+from ackstream.client.queue_messages import QueueMessage
 from ackstream.client.readers.qos import ReaderQos, WriterQos
 from ackstream.client.readers.sample_reader import SampleReader
 from ackstream.client.readers.samples import Sample
 from ackstream.client.receipts import (
-    AcknowledgementTimeout,
     FailedMessage,
-    FlushTimeout,
-    LogonTimeout,
-    PublisherClosedError,
     PublishStatistics,
     ReaderStatistics,
-    ReaderTimeout,
     Receipt,
     RequesterStatistics,
     ResponderStatistics,
     Stored,
     SubscriberStatistics,
-    WouldBlockError,
 )
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
 from ackstream.client.responder import Responder
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
 from ackstream.client.subscriber import Subscriber
+from ackstream.errors import ClientError, UnreachableError
 
 __all__ = [
     "Ack",

@@ -1,4 +1,4 @@
-"""What a command brings: messages, and the acknowledgements between them."""
+"""The answer to a command: messages, and the acknowledgements between them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ackstream.client.errors import ClientError
+from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.protocol import queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.bookmarks import MemoryBookmarks
+    from ackstream.errors import ClientError
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.queries import Position
 
 PUBLISH = "publish"
 
 
-class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """No acknowledgement in time. A command that would leave a subscription behind has been taken back."""
-
-
-class StreamClosedError(ClientError):
-    """The stream has ended: its client was closed, or the subscription was given up."""
-
-
 @dataclass(frozen=True)
 class Message:
-    """A message of the log, or the newest of its key.
+    """A message of the log, or the newest one of its key.
 
     :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
-    :ivar client: who published it
-    :ivar timestamp_ms: the broker's time of it
-    :ivar headers: the application's
+    :ivar client: its publisher
+    :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
+    :ivar headers: the application's own
     """
 
     command: str
@@ -52,16 +45,16 @@ class Message:
     bookmarks: MemoryBookmarks | None = field(default=None, repr=False, compare=False)
 
     def discard(self) -> None:
-        """Say that the application has done with it: it does not come again where the subscription goes on.
+        """Mark the message as processed: a subscription that resumes does not deliver it again.
 
-        :raises StoreError: that cannot be kept
+        :raises StoreError: the bookmark store cannot be written
         """
         if self.bookmarks is not None and self.sub_id is not None:
             self.bookmarks.discard(self.sub_id, self.bookmark)
 
 
 class MessageStream(Iterator[Message]):
-    """The answer to a command, as it comes; to be iterated over by one thread.
+    """The answer to a command as it arrives; to be iterated over by one thread.
 
     The iteration of a query ends with its last record, that of a subscription with the subscription.
     """
@@ -76,13 +69,13 @@ class MessageStream(Iterator[Message]):
         bookmarks: MemoryBookmarks | None,
         handler: Callable[[Message], None] | None,
     ) -> None:
-        """Wait for what comes.
+        """Wait for answers.
 
         :param cid: the command's id
-        :param awaited: the types of acknowledgement after which it has ended
+        :param awaited: the types of acknowledgement after which the stream has ended
         :param live: it does not end with them
         :param bookmarks: where the application's progress is kept, if it is
-        :param handler: called with each message in the thread that reads; without it they are iterated over
+        :param handler: called with each message in the thread that reads, instead of an iteration
         """
         self.cid = cid
         self.sub_id = sub_id
@@ -101,9 +94,9 @@ class MessageStream(Iterator[Message]):
     # -- for the application -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message; ``None`` where none comes within the time (seconds) or any more.
+        """Return the next message; ``None`` if none arrives within ``timeout`` seconds, or the stream has ended.
 
-        :raises ClientError: the stream has ended with that
+        :raises ClientError: the stream has ended with that error
         """
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self._ended, timeout)
@@ -120,10 +113,10 @@ class MessageStream(Iterator[Message]):
         return message
 
     def wait(self, ack_type: AckType, timeout: float | None = None) -> CommandAck:
-        """Wait for an acknowledgement; of several the last one is returned.
+        """Wait for an acknowledgement, and return the last one of its type.
 
-        :raises CommandTimeout: it has not come
-        :raises ClientError: it does not come: the stream has ended
+        :raises CommandTimeout: it has not arrived in time
+        :raises ClientError: the stream has ended without it
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -140,18 +133,18 @@ class MessageStream(Iterator[Message]):
 
     @property
     def stats(self) -> CommandAck:
-        """The numbers of a query or a delete: ``topic_matches``, ``matches``, ``records_returned``, ``…_deleted``."""
+        """The counts of a query or a delete: ``topic_matches``, ``matches``, ``records_returned``, ``…_deleted``."""
         return self.wait("stats")
 
     @property
     def over(self) -> bool:
-        """Whether nothing comes any more; what has come may still be there to be received."""
+        """Whether the stream has ended; messages that have arrived can still be received."""
         return self._ended
 
     # -- for the client that reads -----------------------------------------------------------------------------------
 
-    def take(self, id_: str, message: Message) -> None:
-        """Take a message; one that was told again after a crash is dropped."""
+    def add_message(self, id_: str, message: Message) -> None:
+        """Add a message; drop a duplicate, and one that the application has discarded."""
         if message.command == PUBLISH:
             position = queries.parse_bookmark(message.bookmark)
             if self._reached is not None and position <= self._reached:
@@ -159,7 +152,7 @@ class MessageStream(Iterator[Message]):
             self._reached = position
             if self._bookmarks is not None and not self._bookmarks.received(str(self.sub_id), message.bookmark):
                 return
-        elif self._known(id_):
+        elif self._is_duplicate(id_):
             return
         if self._handler is not None:
             self._handler(message)
@@ -168,16 +161,16 @@ class MessageStream(Iterator[Message]):
             self._messages.append(message)
             self._changed.notify_all()
 
-    def told(self, id_: str, ack: CommandAck) -> None:
-        """Take an acknowledgement."""
+    def add_ack(self, id_: str, ack: CommandAck) -> None:
+        """Add an acknowledgement; drop a duplicate."""
         if self._bookmarks is not None and ack.ack_type == "persisted" and isinstance(ack.bookmark, str):
             self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
         with self._changed:
-            # bookmarks come for ever, and their order is what counts
-            if ack.cid is not None and self._known(id_):
-                return
             if ack.cid is None:
+                # bookmarks arrive for ever: only the last one counts
                 self.acks = [one for one in self.acks if one.cid is not None]
+            elif self._is_duplicate(id_):
+                return
             self.acks.append(ack)
             self._awaited.discard(ack.ack_type)
             if not self._awaited and not self._live:
@@ -185,13 +178,13 @@ class MessageStream(Iterator[Message]):
             self._changed.notify_all()
 
     def end(self, error: ClientError | None = None) -> None:
-        """End; what has come already is still received."""
+        """End the stream; what has arrived can still be received."""
         with self._changed:
             if not self._ended:
                 self._ended, self._error = True, error
             self._changed.notify_all()
 
-    def _known(self, id_: str) -> bool:
+    def _is_duplicate(self, id_: str) -> bool:
         known = id_ in self._seen
         self._seen.add(id_)
         return known

@@ -1,4 +1,4 @@
-"""Consuming from a work queue: messages that are its own until they are settled."""
+"""Consuming from a work queue: messages that belong to one consumer until they are settled."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.queue_link import QueueLink, QueueMessage, QueueStatistics
+from ackstream.client.queue_messages import MessageFetcher, QueueMessage
 from ackstream.client.queue_session import QueueSession, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.kafka.clients import Closing
-from ackstream.kafka.reader import POLL_MS
-from ackstream.protocol.queues import Bind, MessageDelivered
+from ackstream.kafka.reader import POLL_MS, ClientConnection
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Bind, MessageDelivered, QueueRecordError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.queue_session import AckMode
-    from ackstream.protocol.queues import NotSettled, ServiceRecord
+    from ackstream.protocol.queues import NotSettled, QueueRequest
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Lake
 
@@ -34,25 +36,42 @@ log = logging.getLogger(__name__)
 
 BIND_TIMEOUT = 60.0
 MAX_READY = 1_000
-"""So many messages are fetched before the application asks for them."""
+"""The most messages that are fetched before the application asks for them."""
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """Counts since the consumer began.
+
+    ``received`` deliveries arrived, ``copies`` of them again after a crash of the service (the application never saw
+    those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``lost``
+    sessions expired because the service received no sign of life.
+    """
+
+    received: int
+    copies: int
+    accepted: int
+    failed: int
+    rejected: int
+    refused: int
+    lost: int
 
 
 class QueueConsumer(Closing):
-    """Gets messages of a queue, one by one, and settles them.
+    """Receives messages of a queue, one by one, and settles them.
 
     With a ``handler`` each message is given to it in a thread of the consumer's own; without one the application
-    iterates over the consumer, or calls ``receive``. Who settles is the ``mode``:
+    iterates over the consumer, or calls ``receive``. The ``mode`` defines who settles:
 
     - ``client``: the application, with ``message.settle(…)``, in any order and from any thread
-    - ``auto``: the library accepts a message when its handler has returned, or when the next one is asked for; one
+    - ``auto``: the library accepts a message when its handler has returned, or when the next one is requested; one
       whose handler raised stays with the consumer until that is closed (as in Solace)
     - ``auto-cancel``: likewise, but a message whose handler raised is failed (as in AMPS)
 
-    No delivery is handed out twice. When the service did not hear of the consumer in time, what it held is given to
-    others; settling it raises ``NotConnectedError``, and the consumer binds again by itself.
+    No delivery is handed out twice. When a session expires, the messages it held are given to others; settling them
+    raises ``NotConnectedError``, and the consumer binds again by itself.
     """
 
-    def __init__(  # noqa: PLR0913 - what a consumer can be told is many things, each with a default
+    def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
         self,
         kafka: Kafka | None = None,
         *,
@@ -74,20 +93,19 @@ class QueueConsumer(Closing):
 
         :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
-        :param backlog: messages it wants to hold at once; ``None``: as many as the queue gives
+        :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
-        :param ack_batch: so many acceptances are sent together, or those that have waited ``ack_timeout`` seconds
-        :param bind_timeout: seconds the service may take to answer
-        :param on_refused: gets the settlements that had no effect, with the reason
+        :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout`` seconds
+        :param bind_timeout: seconds to wait for the service
+        :param on_refused: receives the settlements that had no effect, with the reason
         :raises UnreachableError: no broker, or a topic is missing
-        :raises BindTimeout: nobody answers
+        :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
         :raises InconsistentQosError: a backlog below 1, or batches of acceptances that might never be full
         """
         if backlog is not None and backlog < 1:
-            raise InconsistentQosError(f"A backlog of {backlog}: at least 1 is needed, or none is named.")
-        self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+            raise InconsistentQosError(f"The backlog is {backlog}; it must be at least 1, or be omitted.")
         self._queue, self._name, self._mode = queue, name, mode
         self._on_refused = on_refused
         declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
@@ -97,15 +115,16 @@ class QueueConsumer(Closing):
         self._session = QueueSession(self._bind, *self._batches, self._counts)
         self._changed = threading.Condition()
         self._closing = threading.Event()
+        self._unsent: deque[QueueRequest] = deque()
+        self._delivered: list[MessageDelivered] = []
         self._ready: deque[QueueMessage] = deque()
-        self._named: list[MessageDelivered] = []
         self._previous: QueueMessage | None = None
         self.ended: Exception | None = None
         """What ended the consumer before it was closed."""
-        self._link = QueueLink(self._kafka, name, lake, self._closing)
+        self._connect(kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix), lake)
         self._threads = [threading.Thread(target=self._run, name="ackstream-queue", daemon=True)]
         if handler is not None:
-            work = partial(self._work, handler)
+            work = partial(self._handle_all, handler)
             self._threads.append(threading.Thread(target=work, name="ackstream-queue-handler", daemon=True))
         self._threads[0].start()
         try:
@@ -124,11 +143,11 @@ class QueueConsumer(Closing):
         :param timeout: seconds; ``None``: for ever
         :return: ``None`` after the timeout, and once the consumer is closed
         :raises NotConnectedError: another consumer of the same name has taken over
-        :raises MessageGoneError: a message's value is nowhere
+        :raises MessageGoneError: the value of a message is neither in Kafka nor in the table
         """
         previous, self._previous = self._previous, None
         if previous is not None:
-            self._settle_quietly(previous, "accepted")
+            self._settle_or_warn(previous, "accepted")
         message = self._next(timeout)
         if self._mode != "client":
             self._previous = message
@@ -147,17 +166,17 @@ class QueueConsumer(Closing):
 
     @property
     def lease(self) -> float | None:
-        """How many seconds it may hold a message; ``None``: as long as it lives."""
+        """How many seconds it may hold a message; ``None``: as long as its session lasts."""
         bound = self._session.bound
         return bound.lease_ms / 1000 if bound is not None and bound.lease_ms else None
 
     @property
     def statistics(self) -> QueueStatistics:
-        """What has happened so far."""
+        """Counts since the consumer began."""
         return QueueStatistics(**{name: self._counts[name] for name in QueueStatistics.__struct_fields__})
 
     def close(self) -> None:
-        """Let the handler finish, send what was settled, and leave what was not to others; may be called twice."""
+        """Let the handler finish, send the settlements, and release all other messages; may be called twice."""
         if self._closing.is_set():
             return
         with self._changed:
@@ -167,8 +186,8 @@ class QueueConsumer(Closing):
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
         with self._changed:
-            self._link.say(*self._session.end())
-        self._link.close()
+            self._send(self._session.end())
+        self._connections.close()
 
     # -- handing out and settling -------------------------------------------------------------------------------------
 
@@ -183,7 +202,7 @@ class QueueConsumer(Closing):
                 raise self.ended
             return None
 
-    def _work(self, handler: Callable[[QueueMessage], object]) -> None:
+    def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
         while True:
             try:
                 message = self._next(None)
@@ -199,23 +218,33 @@ class QueueConsumer(Closing):
                 log.exception("The handler of queue %s failed for message %s.", self._queue, message.id)
             outcome = after_handler(self._mode, raised=raised)
             if outcome is not None:
-                self._settle_quietly(message, outcome)
+                self._settle_or_warn(message, outcome)
 
     def _settle(self, message: QueueMessage, outcome: SampleOutcome) -> None:
-        if takes_call(self._mode, outcome):
-            self._decide(message, outcome)
-
-    def _decide(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         with self._changed:
-            self._link.say(*self._session.settle(message.delivery, outcome, _now()))
+            self._send(self._session.settle(message.delivery, outcome, _now()))
 
-    def _settle_quietly(self, message: QueueMessage, outcome: SampleOutcome) -> None:
+    def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
+        if takes_call(self._mode, outcome):
+            self._settle(message, outcome)
+
+    def _settle_or_warn(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         try:
-            self._decide(message, outcome)
+            self._settle(message, outcome)
         except NotConnectedError as error:
             log.warning("%s", error)
 
     # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _connect(self, kafka: Kafka, lake: Lake | None) -> None:
+        with ExitStack() as stack:
+            self._link = ClientConnection(
+                kafka, self._name, self._closing, sends="app-acks", addressed="queue-deliveries", checked=("messages",)
+            )
+            stack.callback(self._link.close)
+            self._fetcher = MessageFetcher(kafka, lake)
+            stack.callback(self._fetcher.close)
+            self._connections = stack.pop_all()
 
     def _wait_until_bound(self, timeout: float) -> None:
         with self._changed:
@@ -231,40 +260,47 @@ class QueueConsumer(Closing):
     def _run(self) -> None:
         try:
             while not self._closing.is_set() and self.ended is None:
-                self._turn()
-        except Exception as error:  # noqa: BLE001 - such as what a lake may raise; nobody else would tell
+                with self._changed:
+                    self._send(self._session.due(_now()))
+                for record in self._link.poll(0 if self._fetchable else POLL_MS):
+                    self._receive(record)
+                self._fetch()
+        except Exception as error:  # noqa: BLE001 - such as what a lake may raise; it is raised to the application
             self._end(error)
 
-    def _turn(self) -> None:
-        with self._changed:
-            self._link.say(*self._session.due(_now()))
-        for record in self._link.heard(0 if self._wanted else POLL_MS):
-            self._hear(record)
-        self._hand_over()
+    def _send(self, records: Iterable[QueueRequest]) -> None:
+        """Send records after those that Kafka rejected before; to be called with the lock."""
+        self._unsent.extend(records)
+        while self._unsent:
+            try:
+                self._link.send(queues.write(self._unsent[0]))
+            except (KafkaError, ValueError) as error:
+                log.warning("Kafka rejected a record of consumer %s, which will be sent again: %s", self._name, error)
+                return
+            self._unsent.popleft()
 
-    @property
-    def _wanted(self) -> int:
-        """How many of the messages that were named to fetch now."""
-        return min(len(self._named), MAX_READY - len(self._ready))
-
-    def _hear(self, record: ServiceRecord) -> None:
+    def _receive(self, record: Any) -> None:
+        try:
+            answer = queues.read_answer(record.value)
+        except QueueRecordError as error:
+            log.warning("%s", error)
+            return
         with self._changed:
-            news = self._session.hear(record)
-            over = self._session.over
-            if over is not None:
-                self._start_again(over.reason)
+            news = self._session.receive(answer)
+            if self._session.over is not None:
+                self._start_again(self._session.over.reason)
             self._changed.notify_all()
         if isinstance(news, MessageDelivered):
-            self._named.append(news)
+            self._delivered.append(news)
         elif news is not None:
             log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)
             if self._on_refused is not None:
                 self._on_refused(news)
 
     def _start_again(self, reason: str) -> None:
-        """Go on after the end of a session: with a new one, or not at all."""
+        """Begin a new session after the end of one, unless the consumer cannot continue."""
         self._ready.clear()
-        self._named.clear()
+        self._delivered.clear()
         if reason == "replaced":
             self._end(NotConnectedError(f"Another consumer named {self._name} has bound to the queue {self._queue}."))
         elif reason == "unknown-queue":
@@ -286,19 +322,24 @@ class QueueConsumer(Closing):
             self.ended = error
             self._changed.notify_all()
 
-    def _hand_over(self) -> None:
-        """Fetch what was named, and have it ready in the order of the deliveries."""
-        named = self._named[: self._wanted]
-        if not named:
+    @property
+    def _fetchable(self) -> int:
+        """How many of the delivered messages to fetch now."""
+        return min(len(self._delivered), MAX_READY - len(self._ready))
+
+    def _fetch(self) -> None:
+        """Fetch delivered messages, and make them ready in the order of their deliveries."""
+        deliveries = self._delivered[: self._fetchable]
+        if not deliveries:
             return
         try:
-            contents = self._link.fetch(named)
+            contents = self._fetcher.fetch(deliveries)
         except KafkaError as error:
-            log.warning("Fetching messages failed and is tried again: %s", error)
+            log.warning("Fetching messages failed and will be retried: %s", error)
             return
-        del self._named[: len(named)]
+        del self._delivered[: len(deliveries)]
         with self._changed:
-            self._ready.extend(QueueMessage(one, contents[one.message], self._settle) for one in named)
+            self._ready.extend(QueueMessage(one, contents[one.message], self._settle_call) for one in deliveries)
             self._changed.notify_all()
 
 

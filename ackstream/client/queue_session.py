@@ -1,4 +1,7 @@
-"""A consumer's side of a session at a queue: what is new, what may be settled, what is to be said. No I/O."""
+"""A consumer's session at a queue: which deliveries are new, which may be settled, and what to send. No I/O.
+
+Times are milliseconds of any clock that only goes forward.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,109 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from ackstream.protocol.queues import ConsumerRecord, ServiceRecord
+    from ackstream.protocol.queues import QueueAnswer, QueueRequest
 
 
 BIND_MS = 2_000
-"""How often a bind is repeated that is not answered."""
+"""How often an unanswered bind is repeated."""
 
-PARTS_OF_A_SESSION = 3
-"""A sign of life may get lost twice."""
+ALIVE_PER_SESSION = 3
+"""A sign of life may be lost twice before the session expires."""
+
+AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
+"""Who settles (brokers.md S17, A30): the application; or the library after the handler. If the handler raised, the
+message then stays with its consumer (``auto``, as in Solace) or is given back (``auto-cancel``, as in AMPS)."""
+
+
+def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
+    """Return how the library settles a message when its handler has ended; ``None`` if it does not.
+
+    It knows only of the handler: work that was handed to another thread may not be done yet.
+    """
+    if mode == "client":
+        return None
+    if not raised:
+        return "accepted"
+    return "failed" if mode == "auto-cancel" else None
+
+
+def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
+    """Return whether a call of the application settles a message; where the library settles, ``accepted`` does not.
+
+    :raises OutcomeNotEnabledError: another outcome where the library settles
+    """
+    if mode != "client" and outcome != "accepted":
+        raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
+    return mode == "client"
+
+
+class AckBatch(msgspec.Struct, frozen=True):
+    """Settlements sent at once: acceptances of several messages, or one message with another outcome."""
+
+    messages: tuple[str, ...]
+    outcome: SampleOutcome = "accepted"
+
+
+class AckBatches:
+    """The acceptances of one consumer at one queue that are waiting to be sent (brokers.md A29)."""
+
+    def __init__(self, size: int = 1, timeout_ms: int = 1_000) -> None:
+        """Begin empty.
+
+        :param size: acceptances are sent when as many are waiting
+        :param timeout_ms: or when the oldest has waited as long
+        :raises InconsistentQosError: a batch without a timeout might never be full
+        """
+        if size < 1 or timeout_ms < 0 or (size > 1 and timeout_ms == 0):
+            raise InconsistentQosError(
+                f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
+            )
+        self._size = size
+        self._timeout_ms = timeout_ms
+        self._waiting: list[str] = []
+        self._since: int | None = None
+
+    def grant(self, backlog: int) -> None:
+        """Reduce the size to the granted backlog (0: any number): a larger batch would never be full."""
+        if backlog:
+            self._size = min(self._size, backlog)
+
+    def add(self, message: str, now: int, outcome: SampleOutcome = "accepted") -> AckBatch | None:
+        """Add a settlement; return what to send now. Outcomes other than ``accepted`` are sent at once, alone."""
+        if outcome != "accepted":
+            return AckBatch((message,), outcome)
+        self._waiting.append(message)
+        self._since = now if self._since is None else self._since
+        return self.flush() if len(self._waiting) >= self._size else None
+
+    @property
+    def deadline(self) -> int | None:
+        """When to call :meth:`due` again; ``None`` while nothing is waiting."""
+        return None if self._since is None else self._since + self._timeout_ms
+
+    def due(self, now: int) -> AckBatch | None:
+        """Return the acceptances that have waited long enough."""
+        return self.flush() if self.deadline is not None and now >= self.deadline else None
+
+    def flush(self) -> AckBatch | None:
+        """Return everything that is waiting, as on closing."""
+        if not self._waiting:
+            return None
+        batch, self._waiting, self._since = AckBatch(tuple(self._waiting)), [], None
+        return batch
 
 
 class QueueSession:
-    """One life of a consumer at a queue. Times are milliseconds of any clock that only goes forward.
+    """One session of a consumer at a queue.
 
-    Use: :meth:`hear` what comes, :meth:`settle` what is done, send what :meth:`due` returns.
+    Use: :meth:`receive` answers, :meth:`settle` messages, send what :meth:`due` returns.
     """
 
     def __init__(self, bind: Bind, ack_batch: int, ack_timeout_ms: int, counts: Counter[str]) -> None:
         """Begin with a bind that is due at once.
 
-        :param ack_batch: so many acceptances are said together, or those that have waited ``ack_timeout_ms``
-        :param counts: what happens is counted in it
+        :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout_ms``
+        :param counts: of the consumer, over all its sessions
         :raises InconsistentQosError: batches that might never be full
         """
         self._bind = bind
@@ -43,25 +128,16 @@ class QueueSession:
         self._held: set[str] = set()
         self._batches = AckBatches(ack_batch, ack_timeout_ms)
         self._counts = counts
+        self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
         self.over: Unbound | None = None
 
-    @property
-    def id(self) -> int:
-        """The session's number."""
-        return self._bind.session
+    def receive(self, record: QueueAnswer) -> MessageDelivered | NotSettled | None:
+        """Receive an answer of the service; return it if it concerns the application.
 
-    @property
-    def outcomes(self) -> set[str]:
-        """How it may settle."""
-        return {"accepted", *self._bind.outcomes}
-
-    def hear(self, record: ServiceRecord) -> MessageDelivered | NotSettled | None:
-        """Take an answer of the service; return what the application is to know of.
-
-        Answers to other sessions and other queues, and those that came before, are passed over.
+        Duplicates, and answers to other sessions and queues, are ignored.
         """
-        if (record.queue, record.session) != (self._bind.queue, self.id) or self.over is not None:
+        if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
             return None
         if isinstance(record, Unbound):
             self.over = record
@@ -82,133 +158,45 @@ class QueueSession:
         return record
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> Iterator[SettleMessages]:
-        """Decide about a delivery; return what is to be said at once. A second decision changes nothing.
+        """Settle a delivery; return what to send at once. A second time has no effect.
 
         :raises OutcomeNotEnabledError: the outcome was not declared
         :raises NotConnectedError: the session of the delivery is over
         """
-        if delivery.session != self.id or self.over is not None:
+        if delivery.session != self._bind.session or self.over is not None:
             raise NotConnectedError(
-                f"The session in which message {delivery.message} was delivered is over; it comes again."
+                f"The session in which message {delivery.message} was delivered is over; it will be redelivered."
             )
-        if outcome not in self.outcomes:
+        if outcome not in self._outcomes:
             raise OutcomeNotEnabledError(
-                f"Message {delivery.message} cannot be settled as {outcome}; give that outcome to the consumer when it"
-                " is made."
+                f"Message {delivery.message} cannot be settled as {outcome}; name that outcome when you create the"
+                " consumer."
             )
         if delivery.message not in self._held:
             return iter(())
         self._held.remove(delivery.message)
         self._counts[outcome] += 1
-        return self._told(self._batches.add(delivery.message, now_ms, outcome))
+        return self._settlements(self._batches.add(delivery.message, now_ms, outcome))
 
-    def due(self, now_ms: int) -> Iterator[ConsumerRecord]:
-        """Return what is to be said by now: the bind until it is answered, signs of life, acks that have waited."""
+    def due(self, now_ms: int) -> Iterator[QueueRequest]:
+        """Return what to send now: the bind until it is answered, signs of life, acceptances that have waited."""
         if self.over is not None:
             return
         if self._next_ms is None or now_ms >= self._next_ms:
             bound = self.bound
-            self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // PARTS_OF_A_SESSION)
-            yield self._bind if bound is None else Alive(self._bind.queue, self._bind.consumer, self.id)
-        yield from self._told(self._batches.due(now_ms))
+            self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // ALIVE_PER_SESSION)
+            yield self._bind if bound is None else Alive(self._bind.queue, self._bind.consumer, self._bind.session)
+        yield from self._settlements(self._batches.due(now_ms))
 
-    def end(self) -> Iterator[ConsumerRecord]:
-        """Return the last words; nothing can be settled afterwards."""
+    def end(self) -> Iterator[QueueRequest]:
+        """Return the last records to send; nothing can be settled afterwards."""
         if self.over is None:
-            yield from self._told(self._batches.flush())
-            self.over = Unbound(self._bind.queue, self._bind.consumer, self.id, "closed")
-            yield Unbind(self._bind.queue, self._bind.consumer, self.id)
+            yield from self._settlements(self._batches.flush())
+            self.over = Unbound(self._bind.queue, self._bind.consumer, self._bind.session, "closed")
+            yield Unbind(self._bind.queue, self._bind.consumer, self._bind.session)
 
-    def _told(self, batch: AckBatch | None) -> Iterator[SettleMessages]:
+    def _settlements(self, batch: AckBatch | None) -> Iterator[SettleMessages]:
         if batch is not None:
-            yield SettleMessages(self._bind.queue, self._bind.consumer, self.id, batch.messages, batch.outcome)
-
-
-# -- Acknowledgements of queue messages, collected on the consumer's side (brokers.md A29).
-
-
-class AckBatch(msgspec.Struct, frozen=True):
-    """What goes out at once: plain acknowledgements of several messages, or one message with another outcome."""
-
-    messages: tuple[str, ...]
-    outcome: SampleOutcome = "accepted"
-
-
-class AckBatches:
-    """The acknowledgements of one consumer and one queue that wait to be sent."""
-
-    def __init__(self, size: int = 1, timeout_ms: int = 1_000) -> None:
-        """Begin with none.
-
-        :param size: so many go out together
-        :param timeout_ms: or those that wait so long
-        :raises InconsistentQosError: a batch without a timeout might never be full
-        """
-        if size < 1 or timeout_ms < 0 or (size > 1 and timeout_ms == 0):
-            raise InconsistentQosError(
-                f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
+            yield SettleMessages(
+                self._bind.queue, self._bind.consumer, self._bind.session, batch.messages, batch.outcome
             )
-        self._size = size
-        self._timeout_ms = timeout_ms
-        self._waiting: list[str] = []
-        self._since: int | None = None
-
-    def grant(self, backlog: int) -> None:
-        """Take the backlog that was granted: a batch larger than it would never be full (0: any number)."""
-        if backlog:
-            self._size = min(self._size, backlog)
-
-    def add(self, message: str, now: int, outcome: SampleOutcome = "accepted") -> AckBatch | None:
-        """Add a message; return what goes out now. Other outcomes than ``accepted`` go at once, alone."""
-        if outcome != "accepted":
-            return AckBatch((message,), outcome)
-        self._waiting.append(message)
-        self._since = now if self._since is None else self._since
-        return self.flush() if len(self._waiting) >= self._size else None
-
-    @property
-    def deadline(self) -> int | None:
-        """When :meth:`due` must be asked again."""
-        return None if self._since is None else self._since + self._timeout_ms
-
-    def due(self, now: int) -> AckBatch | None:
-        """Return what has waited long enough."""
-        deadline = self.deadline
-        return self.flush() if deadline is not None and now >= deadline else None
-
-    def flush(self) -> AckBatch | None:
-        """Return what waits, as on closing."""
-        if not self._waiting:
-            return None
-        batch, self._waiting, self._since = AckBatch(tuple(self._waiting)), [], None
-        return batch
-
-
-# -- What a handler's end means for the message it was called with (brokers.md S17, A30).
-
-
-AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
-"""Who acknowledges: the application by its calls; or the library after the handler, which leaves the message with its
-consumer where the handler raised (Solace), or gives it back (AMPS)."""
-
-
-def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
-    """Return how the library settles a message when its handler has ended; ``None``: it does not.
-
-    It knows of the handler alone: work that was handed to another thread may not be done yet.
-    """
-    if mode == "client":
-        return None
-    if not raised:
-        return "accepted"
-    return "failed" if mode == "auto-cancel" else None
-
-
-def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
-    """Tell whether a call of the application settles anything; an ``accepted`` where the library does it does not.
-
-    :raises OutcomeNotEnabledError: another outcome where the library settles
-    """
-    if mode != "client" and outcome != "accepted":
-        raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
-    return mode == "client"

@@ -1,8 +1,7 @@
-"""What the page shows: one thread follows the ledger, whoever asks gets what it has seen."""
+"""The data of the live page: a thread follows the ledger, requests read what it has collected."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -10,17 +9,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from kafka.errors import KafkaError
 from msgspec import UNSET, Raw
 
 from ackstream.gateway.feed import Lag, LedgerFeed
 from ackstream.gateway.journal import Event, FailureEntry, Happening, Journal, LabelTally, in_order
 from ackstream.gateway.meter import Count, Meter, Verdict
+from ackstream.lake import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ackstream.settings import Lake, Settings
 
@@ -29,16 +27,16 @@ log = logging.getLogger(__name__)
 
 LAG_SECONDS = 2.0
 TALLY_MS = 1_000
-"""So long the same counts are shown to everybody who asks."""
+"""How long computed counts are reused."""
 
 SHOWN = 15
-"""So many labels and parties; a fleet may have thousands."""
+"""Maximum number of labels and parties shown; a fleet may have thousands."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the page shows at one moment; spans and times in (epoch) milliseconds.
+    """The content of the page at one moment; durations and epoch times are in milliseconds.
 
-    ``labels`` and ``parties`` are those with the most trouble, of so many in all.
+    ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
     """
 
     now: int
@@ -56,7 +54,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """Everything that happened to a request; ``note`` where the tables could not be asked."""
+    """The history of a request; ``note`` is set if the tables could not be read."""
 
     correlation_id: str
     happenings: list[Happening]
@@ -67,9 +65,9 @@ class Live:
     """Follows the ledger from one window before its start."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect and begin.
+        """Connect and start following.
 
-        :raises AckstreamError: no broker, or a topic is not there
+        :raises AckstreamError: the broker is unavailable or a topic is missing
         """
         self._settings = settings
         window = settings.gateway.page_window
@@ -95,7 +93,7 @@ class Live:
         self._connected.close()
 
     def view(self) -> View:
-        """Return what is to be shown now."""
+        """Return the current content of the page."""
         now = _now()
         with self._lock:
             if self._view is None or now - self._view.now >= TALLY_MS:
@@ -118,7 +116,7 @@ class Live:
             return self._view
 
     def story(self, correlation_id: str) -> Story:
-        """Return the story of a request, from memory and from the tables, which takes a moment."""
+        """Return the history of a request from memory and from the tables; reading these takes a moment."""
         with self._lock:
             remembered = self._journal.story(correlation_id)
         try:
@@ -136,41 +134,30 @@ class Live:
                     key = (record.key or b"").decode("utf-8", "replace")
                     self._journal.take(key, record.value or b"", record.timestamp)
             if time.monotonic() >= lags_at:
-                self._look_at_lags()
+                self._update_lags()
                 lags_at = time.monotonic() + LAG_SECONDS
 
-    def _look_at_lags(self) -> None:
+    def _update_lags(self) -> None:
         try:
             self._lags, self._note = self._feed.lags(), ""
         except KafkaError as error:
-            self._note = f"Kafka does not answer: {error}"
+            self._note = f"Kafka does not respond: {error}"
 
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-# -- The story of a request from the Delta tables, read without Spark.
-
-
 def stored(lake: Lake, correlation_id: str) -> list[Happening]:
-    """Return what the tables tell of a request; nothing where there are none yet.
+    """Return the history of a request from the tables; empty if they do not exist yet.
 
-    :raises Exception: the tables cannot be read; of which kind depends on where they are
+    :raises Exception: the tables cannot be read; the type depends on the storage
     """
     return [
         tell(row)
         for table, (columns, tell) in _TABLES.items()
-        for row in _rows(lake.table(table), correlation_id, columns)
+        for row in reading.request_rows(lake, table, columns, correlation_id)
     ]
-
-
-def _rows(path: str, correlation_id: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    with contextlib.suppress(TableNotFoundError):
-        found = DeltaTable(path).to_pyarrow_table(
-            columns=list(columns), filters=[("correlation_id", "=", correlation_id)]
-        )
-        yield from found.to_pylist()
 
 
 def _request(row: dict[str, Any]) -> Happening:

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -8,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.bookmarks import MemoryBookmarks, Replay, SqliteBookmarks, SubscriptionProgress
+from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks, SubscriptionProgress
 from ackstream.client.errors import StoreError
 from ackstream.protocol.queries import Position, bookmark, end
 
@@ -20,8 +18,12 @@ if TYPE_CHECKING:
 TOPIC, SUB = "orders", "mine"
 
 
+def _at(number: int) -> Position:
+    return Position(1, 0, number)
+
+
 def _mark(number: int) -> str:
-    return bookmark(Position(1, 0, number), TOPIC)
+    return bookmark(_at(number), TOPIC)
 
 
 def _receive(store: MemoryBookmarks, numbers: Iterable[int]) -> list[int]:
@@ -34,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBookmarks:
     return MemoryBookmarks() if request.param == "memory" else SqliteBookmarks(tmp_path / "store", "p1")
 
 
-def test_a_subscription_goes_on_behind_what_was_discarded_without_a_gap(store: MemoryBookmarks) -> None:
+def test_a_subscription_resumes_after_what_was_discarded_without_a_gap(store: MemoryBookmarks) -> None:
     assert store.most_recent(SUB) == "EPOCH"
     assert _receive(store, range(1, 6)) == [1, 2, 3, 4, 5]
     assert store.most_recent(SUB) == "EPOCH"
@@ -44,7 +46,7 @@ def test_a_subscription_goes_on_behind_what_was_discarded_without_a_gap(store: M
     assert _receive(store, range(1, 6)) == [3, 5]
 
 
-def test_with_nothing_open_it_goes_on_where_the_log_was(store: MemoryBookmarks) -> None:
+def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store: MemoryBookmarks) -> None:
     _receive(store, [1])
     far = bookmark(end(9), TOPIC)
     store.persisted(SUB, far)
@@ -89,33 +91,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         SqliteBookmarks(tmp_path / "other", "p1")
 
 
-def _replayed(replay: Replay, *places: tuple[int, int]) -> list[object]:
-    seen: list[object] = ["completed"] if replay.completes() else []
-    for partition, position in places:
-        if replay.take(partition, position) == "deliver":
-            seen.append((partition, position))
-        if replay.completes():
-            seen.append("completed")
-    return seen
-
-
-def test_a_replay_is_complete_when_every_partition_has_reached_its_old_end() -> None:
-    replay = Replay({0: 0, 1: 4}, {0: 2, 1: 5})
-    places = [(0, 1), (0, 2), (0, 3), (1, 5), (1, 6)]
-    assert _replayed(replay, *places) == [*places[:4], "completed", places[4]]
-    assert not replay.over
-
-
-def test_a_replay_from_now_is_complete_at_once() -> None:
-    assert _replayed(Replay({0: 7}, {0: 7}), (0, 7), (0, 8)) == ["completed", (0, 8)]
-
-
-def test_after_a_stop_point_nothing_comes() -> None:
-    replay = Replay({0: 9}, {0: 100}, {0: 11})
-    assert _replayed(replay, (0, 10), (0, 11), (0, 12)) == [(0, 10), (0, 11), "completed"]
-    assert replay.over
-
-
 @pytest.mark.parametrize(
     ("received", "discarded", "persisted", "after"),
     [
@@ -130,41 +105,41 @@ def test_after_a_stop_point_nothing_comes() -> None:
         ([], [], None, 0),
     ],
 )
-def test_where_a_subscription_goes_on(
+def test_where_a_subscription_resumes(
     received: list[int], discarded: list[int], persisted: int | None, after: int
 ) -> None:
-    progress = SubscriptionProgress(0)
+    progress = SubscriptionProgress(_at(0))
     for position in received:
-        assert progress.received(position)
+        assert progress.received(_at(position))
     for position in discarded:
-        progress.discard(position)
+        progress.discard(_at(position))
     if persisted is not None:
-        progress.persisted(persisted)
-    assert progress.resume_after == after
+        progress.persisted(_at(persisted))
+    assert progress.resume_after == _at(after)
 
 
 def test_the_persisted_bookmark_does_not_go_back() -> None:
-    progress = SubscriptionProgress(0)
-    progress.persisted(9)
-    progress.persisted(5)
-    assert progress.resume_after == 9
+    progress = SubscriptionProgress(_at(0))
+    progress.persisted(_at(9))
+    progress.persisted(_at(5))
+    assert progress.resume_after == _at(9)
 
 
 @given(received=st.sets(st.integers(1, 30)), data=st.data())
-def test_nothing_that_is_outstanding_is_ever_passed_over(received: set[int], data: st.DataObject) -> None:
-    progress = SubscriptionProgress(0)
+def test_nothing_outstanding_is_ever_skipped(received: set[int], data: st.DataObject) -> None:
+    progress = SubscriptionProgress(_at(0))
     for position in sorted(received):
-        progress.received(position)
+        progress.received(_at(position))
     discarded = data.draw(st.lists(st.sampled_from(sorted(received)))) if received else []
     for position in discarded:
-        progress.discard(position)
+        progress.discard(_at(position))
     outstanding = received - set(discarded)
-    assert all(position > progress.resume_after for position in outstanding)
-    assert all(progress.received(position) == (position in outstanding) for position in sorted(received))
+    assert all(_at(position) > progress.resume_after for position in outstanding)
+    assert all(progress.received(_at(position)) == (position in outstanding) for position in sorted(received))
 
 
-def test_what_was_done_with_before_a_restart_is_not_shown_again() -> None:
-    progress = SubscriptionProgress(2, discarded=[4])
-    assert [progress.received(place) for place in (2, 3, 4, 5)] == [False, True, False, True]
-    progress.discard(3)
-    assert progress.resume_after == 4
+def test_what_was_discarded_before_a_restart_is_not_delivered_again() -> None:
+    progress = SubscriptionProgress(_at(2), discarded=[_at(4)])
+    assert [progress.received(_at(number)) for number in (2, 3, 4, 5)] == [False, True, False, True]
+    progress.discard(_at(3))
+    assert progress.resume_after == _at(4)

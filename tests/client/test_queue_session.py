@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -12,7 +10,7 @@ from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNot
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 if TYPE_CHECKING:
-    from ackstream.protocol.queues import ServiceRecord
+    from ackstream.protocol.queues import QueueAnswer
 
 
 BIND = Bind("q", "A", 7, None, ("failed",))
@@ -24,10 +22,10 @@ def _delivered(number: int, message: str = "m", count: int = 1, **more: Any) -> 
                      topic="messages", partition=0, offset=0, batch=0, count=count)  # fmt: skip
 
 
-def _session(*heard: ServiceRecord, ack_batch: int = 1, ack_timeout_ms: int = 1_000) -> QueueSession:
+def _session(*answers: QueueAnswer, ack_batch: int = 1, ack_timeout_ms: int = 1_000) -> QueueSession:
     session = QueueSession(BIND, ack_batch, ack_timeout_ms, Counter())
-    for record in heard:
-        session.hear(record)
+    for record in answers:
+        session.receive(record)
     return session
 
 
@@ -38,7 +36,7 @@ def _due(session: QueueSession, now: int) -> list[Any]:
 def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() -> None:
     session = _session()
     assert [_due(session, now) for now in (0, 1_999, 2_000)] == [[BIND], [], [BIND]]
-    session.hear(BOUND)
+    session.receive(BOUND)
     assert [_due(session, now) for now in (3_999, 4_000, 13_999, 14_000)] == [
         [],
         [Alive("q", "A", 7)],
@@ -47,33 +45,39 @@ def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() 
     ]
 
 
-def test_a_copy_of_a_delivery_is_never_seen_and_a_redelivery_is() -> None:
+def test_a_duplicate_delivery_is_dropped_and_a_redelivery_is_not() -> None:
     session = _session(BOUND)
     first, again = _delivered(2), _delivered(3, count=2)
-    assert [session.hear(record) for record in (first, first, again, first, again)] == [first, None, again, None, None]
+    assert [session.receive(record) for record in (first, first, again, first, again)] == [
+        first,
+        None,
+        again,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("record", [_delivered(2, queue="other"), _delivered(2, session=6)])
-def test_what_is_for_another_queue_or_session_is_passed_over(record: MessageDelivered) -> None:
-    assert _session(BOUND).hear(record) is None
+def test_an_answer_to_another_queue_or_session_is_ignored(record: MessageDelivered) -> None:
+    assert _session(BOUND).receive(record) is None
 
 
-def test_a_settlement_is_said_once() -> None:
+def test_a_settlement_is_sent_once() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery)
     assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
     assert list(session.settle(delivery, "failed", 0)) == []
 
 
-def test_a_message_that_comes_again_may_be_settled_again() -> None:
+def test_a_redelivered_message_may_be_settled_again() -> None:
     first, again = _delivered(2), _delivered(3, count=2)
     session = _session(BOUND, first)
     list(session.settle(first, "failed", 0))
-    session.hear(again)
+    session.receive(again)
     assert list(session.settle(again, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
 
 
-def test_acceptances_go_together_and_failures_alone_and_at_once() -> None:
+def test_acceptances_are_sent_together_and_failures_alone_and_at_once() -> None:
     """AMPS-33 and AMPS-34 as they are on the wire."""
     deliveries = [_delivered(number, f"m{number}") for number in range(2, 8)]
     session = _session(BOUND, *deliveries, ack_batch=4)
@@ -88,7 +92,7 @@ def test_acceptances_go_together_and_failures_alone_and_at_once() -> None:
     assert [_due(session, now) for now in (1_029, 1_030)] == [[], [SettleMessages("q", "A", 7, ("m7",))]]
 
 
-def test_a_batch_shrinks_to_the_backlog_that_was_granted() -> None:
+def test_a_batch_shrinks_to_the_granted_backlog() -> None:
     delivery = _delivered(2)
     session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000), delivery, ack_batch=10)
     assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
@@ -105,14 +109,14 @@ def test_an_outcome_that_was_not_declared_is_refused_and_the_message_stays() -> 
 def test_what_was_delivered_in_a_session_that_is_over_cannot_be_settled() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery, Unbound("q", "A", 7, "lost"))
-    with pytest.raises(NotConnectedError, match="comes again"):
+    with pytest.raises(NotConnectedError, match="will be redelivered"):
         session.settle(delivery, "accepted", 0)
     with pytest.raises(NotConnectedError):
         _session(BOUND).settle(_delivered(2, session=6), "accepted", 0)
     assert _due(session, 60_000) == []
 
 
-def test_the_last_words_are_what_was_accepted_then_goodbye() -> None:
+def test_closing_sends_the_acceptances_then_the_unbind() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery, ack_batch=4)
     list(session.settle(delivery, "accepted", 0))
@@ -126,7 +130,7 @@ def test_everything_is_counted() -> None:
     session = QueueSession(BIND, 1, 1_000, counts)
     delivery = _delivered(2)
     for record in (BOUND, delivery, delivery, NotSettled("q", "A", 7, 3, "m", "failed", "not-held")):
-        session.hear(record)
+        session.receive(record)
     list(session.settle(delivery, "failed", 0))
     assert counts == {"received": 1, "copies": 1, "refused": 1, "failed": 1}
 
@@ -136,12 +140,12 @@ def test_batches_that_might_never_be_full_are_refused() -> None:
         _session(ack_batch=2, ack_timeout_ms=0)
 
 
-def test_acknowledgements_go_together_when_the_batch_is_full() -> None:
+def test_acceptances_are_sent_when_the_batch_is_full() -> None:
     batches = AckBatches(3)
     assert [batches.add(message, 0) for message in "abcd"] == [None, None, AckBatch(("a", "b", "c")), None]
 
 
-def test_or_when_the_oldest_has_waited_long_enough() -> None:
+def test_acceptances_are_sent_when_the_oldest_has_waited_long_enough() -> None:
     batches = AckBatches(10, 1_000)
     for at, message in enumerate("abcd"):
         batches.add(message, at * 10)
@@ -150,7 +154,7 @@ def test_or_when_the_oldest_has_waited_long_enough() -> None:
     assert (batches.deadline, batches.due(5_000)) == (None, None)
 
 
-def test_another_outcome_goes_at_once_alone() -> None:
+def test_another_outcome_is_sent_at_once_alone() -> None:
     batches = AckBatches(10)
     batches.add("a", 0)
     assert batches.add("b", 1, "failed") == AckBatch(("b",), "failed")
@@ -167,7 +171,7 @@ def test_a_batch_is_never_larger_than_the_granted_backlog(granted: int, size: in
 
 
 @pytest.mark.parametrize(("size", "timeout"), [(0, 1_000), (2, 0), (2, -1)])
-def test_a_batch_that_might_never_go_is_refused(size: int, timeout: int) -> None:
+def test_a_batch_that_might_never_be_sent_is_refused(size: int, timeout: int) -> None:
     with pytest.raises(InconsistentQosError, match="more than 0 ms for more than 1"):
         AckBatches(size, timeout)
 
@@ -176,7 +180,9 @@ def test_a_batch_that_might_never_go_is_refused(size: int, timeout: int) -> None
     ("mode", "returned", "raised"),
     [("client", None, None), ("auto", "accepted", None), ("auto-cancel", "accepted", "failed")],
 )
-def test_what_the_end_of_a_handler_means(mode: AckMode, returned: str | None, raised: str | None) -> None:
+def test_how_the_library_settles_when_a_handler_has_ended(
+    mode: AckMode, returned: str | None, raised: str | None
+) -> None:
     assert after_handler(mode, raised=False) == returned
     assert after_handler(mode, raised=True) == raised
 

@@ -18,10 +18,10 @@ from kafka import TopicPartition
 from ackstream.client.errors import BindTimeout, MessageGoneError, UnknownQueueError
 from ackstream.client.publisher import Publisher
 from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queue_link import Fetcher
+from ackstream.client.queue_messages import MessageFetcher
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.persist import job as persist
-from ackstream.jobs.queues.job import TOPICS, running
+from ackstream.jobs.queues.job import JOB
 from ackstream.kafka import clients
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import ensure_topics
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.queue_link import QueueMessage
+    from ackstream.client.queue_messages import QueueMessage
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ class System:
         self.start()
 
     def start(self) -> None:
-        self.query = self._queues.enter_context(running(self.spark, self.settings))
+        self.query = self._queues.enter_context(JOB.running(self.spark, self.settings))
 
     def stop(self) -> None:
         self._queues.close()
@@ -118,7 +118,7 @@ class System:
     def wait_for_exits(self, queue: str, number: int) -> None:
         wait_until(lambda: sum(event.event == "left" for event in self.events(queue)) >= number)
 
-    def say(self, record: queues.ConsumerRecord) -> None:
+    def say(self, record: queues.QueueRequest) -> None:
         """Say something as a consumer that is none of the SDK's."""
         self.say_bytes(queues.write(record), record.consumer.encode())
 
@@ -182,8 +182,8 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
         clock=Clock(interval="300ms"),  # type: ignore[arg-type]
         queues=QUEUES,
     )
-    ensure_topics(settings, (*persist.TOPICS, *TOPICS))
-    persisting = persist.start(spark, settings)
+    ensure_topics(settings, (*persist.JOB.topics, *JOB.topics))
+    persisting = persist.JOB.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
     for queue in QUEUES[3:]:
@@ -272,7 +272,7 @@ def who_learns_that_its_session_is_over_binds_again(system: System) -> None:
         system.say(Unbind("again", "A", first.delivery.session))
         (again,) = _take(consumer, 1)
         assert (again.id, again.count) == (first.id, 2)
-        with pytest.raises(NotConnectedError, match="comes again"):
+        with pytest.raises(NotConnectedError, match="will be redelivered"):
             first.settle()
         again.settle()
         assert _values(_take(consumer, 1)) == ["2"]
@@ -504,17 +504,20 @@ def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> Non
         with connect_admin(system.settings.kafka) as client:
             client.delete_records({place: new.delivery.offset})
         both = [old.delivery, new.delivery]
-        fetcher = Fetcher(system.kafka, system.settings.lake)
+        fetcher = MessageFetcher(system.kafka, system.settings.lake)
         found = fetcher.fetch(both)
         fetcher.close()
-        assert found == {old.id: old.content, new.id: new.content}
-        fetcher = Fetcher(system.kafka, None)
+        for message in (old, new):
+            sample = found[message.id]
+            assert (sample.value, sample.key, sample.headers) == (message.value, message.key, message.headers)
+            assert sample.timestamp_ms == message.content.timestamp_ms
+        fetcher = MessageFetcher(system.kafka, None)
         with pytest.raises(MessageGoneError, match="give the consumer the lake"):
             fetcher.fetch(both)
         fetcher.close()
 
 
 def test_without_the_job_a_bind_is_not_answered(kafka: Kafka) -> None:
-    ensure_topics(Settings(kafka=kafka), (*TOPICS, "messages"))
+    ensure_topics(Settings(kafka=kafka), (*JOB.topics, "messages"))
     with pytest.raises(BindTimeout, match="ackstream submit queues"):
         QueueConsumer(kafka, queue="q", name="A", bind_timeout=0.5)

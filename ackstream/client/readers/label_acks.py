@@ -1,4 +1,4 @@
-"""Acknowledgements of labels by a reader of publishers' messages, so that one consumer serves all planes."""
+"""Acknowledgements of the labels that publishers' messages request, sent by a reader that has declared them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.client.outbox import Outgoing, Work
+from ackstream.client.group import Work
+from ackstream.client.outbox import Outgoing
+from ackstream.client.readers.samples import text
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
@@ -27,20 +29,20 @@ _ENTITY_TYPE = "thing:"
 
 
 class LabelAcks:
-    """What a message asks for in the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels).
+    """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
 
-    Of these labels the reader answers for those it has declared. The thing is that of the header ``ditto-entity-id``,
-    else the key where it is an id (``namespace:name``); an acknowledgement finds its request by the correlation-id.
+    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
+    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
     """
 
     def __init__(self, labels: Labels, outbox: Outbox) -> None:
-        """Answer for ``labels``, on the topic of ``outbox``."""
+        """Acknowledge ``labels`` on the topic of ``outbox``."""
         self._labels = labels
         self._outbox = outbox
 
     def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
-        """Say that the application has finished with a sample, or weakly that it never saw it."""
-        for label in self._asked(sample):
+        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
+        for label in self._requested(sample):
             headers = _headers(sample)
             if auto is None:
                 self._send(sample, Acknowledgement(label, OK, _payload(response), headers))
@@ -48,49 +50,45 @@ class LabelAcks:
                 self._send(sample, Acknowledgement(label, OK, raw(FILTERED), headers | {WEAK_ACK: True}))
 
     def rejected(self, sample: Sample, reason: str, status: int) -> None:
-        """Say that the application could not do it."""
-        for label in self._asked(sample):
+        """Report that the application rejected a sample."""
+        for label in self._requested(sample):
             self._send(sample, Acknowledgement(label, status, raw(reason), _headers(sample)))
 
     def failed(self, sample: Sample, error: BaseException) -> None:
-        """Say that the handler failed."""
-        for label in self._asked(sample):
+        """Report that the handler failed."""
+        for label in self._requested(sample):
             self._send(sample, issued_ack(label, error, _headers(sample)))
 
-    def _asked(self, sample: Sample) -> list[str]:
-        asked = sample.headers.get(REQUESTED_ACKS)
+    def _requested(self, sample: Sample) -> list[str]:
+        requested = sample.headers.get(REQUESTED_ACKS)
         held = self._labels.held
-        if not asked or not held or not sample.headers.get(CORRELATION_ID):
+        if not requested or not held or not sample.headers.get(CORRELATION_ID):
             return []
-        labels = [label for label in requested_acks_in(_text(asked)) if isinstance(label, str) and label in held]
+        labels = [label for label in requested_acks_in(text(requested)) if isinstance(label, str) and label in held]
         return list(dict.fromkeys(labels))
 
     def _send(self, sample: Sample, ack: Acknowledgement) -> None:
         message = write_ack(ack, _thing_id(sample))
-        correlation_id = _text(sample.headers.get(CORRELATION_ID))
+        correlation_id = text(sample.headers.get(CORRELATION_ID))
         key = message.topic.thing_id.encode()
         self._outbox.put(Outgoing(correlation_id, key, encode(message), Work(sample.offset)), 0.0, time.monotonic())
 
 
 def _headers(sample: Sample) -> dict[str, Any]:
-    headers: dict[str, Any] = {CORRELATION_ID: _text(sample.headers.get(CORRELATION_ID))}
+    headers: dict[str, Any] = {CORRELATION_ID: text(sample.headers.get(CORRELATION_ID))}
     return headers | {CHANNEL: "live"} if sample.headers.get(CHANNEL) == b"live" else headers
 
 
 def _thing_id(sample: Sample) -> str:
-    for text in (_text(sample.headers.get(ENTITY_ID)).removeprefix(_ENTITY_TYPE), _text(sample.key)):
-        namespace, _, name = text.partition(":")
-        if namespace and name and "/" not in text:
-            return text
+    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix(_ENTITY_TYPE), text(sample.key)):
+        namespace, _, name = id_.partition(":")
+        if namespace and name and "/" not in id_:
+            return id_
     return "unknown:unknown"
 
 
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
-
-
 def _payload(response: bytes | None) -> Raw | UnsetType:
-    """Return a response as JSON: as it is where it is JSON, else its text, else its base64."""
+    """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
     if response is None:
         return UNSET
     try:

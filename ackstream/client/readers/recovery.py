@@ -1,18 +1,20 @@
-"""What is stored but does not come from Kafka: it is fetched from the table."""
+"""Recovery of samples that are stored but do not arrive from Kafka: they are read from the table ``messages``."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.readers import samples
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
-    from ackstream.client.readers.sample_reader import SampleReader
+    from ackstream.client.readers.samples import Sample, SampleCallbacks
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Lake
 
@@ -22,66 +24,107 @@ FETCH_ROWS = 2_000
 
 
 class Recovery:
-    """Looks for samples that everything behind waits for, in the thread of the consumer that should have read them.
+    """Looks for missing samples that hold up all behind them, in the thread of the consumer that should read them.
 
-    One is missing for certain when all was read that Kafka had when it was noticed: Kafka has deleted it, or it was
-    before the place where reading began.
+    A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed:
+    Kafka has deleted it, or it is before the offset where reading began.
     """
 
     def __init__(
-        self, consumer: Any, inbox: PrefetchBuffer, reader: SampleReader, lake: Lake | None, max_samples: int
+        self,
+        consumer: Any,
+        buffer: PrefetchBuffer,
+        lake: Lake | None,
+        max_samples: int,
+        callbacks: SampleCallbacks | None = None,
     ) -> None:
-        """Look after what ``consumer`` reads for ``inbox``."""
+        """Recover what ``consumer`` does not read for ``buffer``.
+
+        :param lake: where the table is; ``None``: missing samples are lost
+        :param max_samples: nothing is fetched while as many samples are unacknowledged
+        :param callbacks: of the recovered samples
+        """
+        self.counts: Counter[str] = Counter()
         self._consumer = consumer
-        self._inbox = inbox
-        self._reader = reader
+        self._buffer = buffer
         self._lake = lake
         self._max_samples = max_samples
+        self._callbacks = callbacks
         self._suspects: dict[str, list[Interval]] = {}
         self._ends: dict[Any, int] = {}
 
-    def look(self, places: Sequence[Any], *, stuck: bool) -> bool:
-        """Notice what is missing; fetch what was missing before and is for certain. To be called now and then.
+    def recover(self, partitions: Sequence[Any], *, stuck: bool) -> bool:
+        """Fetch what was found missing earlier and is certain now; call this from time to time.
 
-        Returns whether there may be more to fetch now.
-
-        :param places: the partitions that are read
-        :param stuck: nothing more can be read, so that nothing more will come
-        :raises Exception: the broker does not answer, or the table cannot be read; to be tried again
+        :param partitions: those that are read
+        :param stuck: nothing more can be read, so that nothing more will arrive
+        :return: whether there may be more to fetch at once
+        :raises Exception: the broker does not answer, or the table cannot be read; to be retried
         """
-        missing, fetched = self._inbox.missing(), False
-        if self._suspects and (stuck or self._has_read()):
+        missing, fetched = self._buffer.missing(), False
+        if self._suspects and (stuck or self._has_read_all()):
             for writer, runs in missing.items():
                 certain = [found for run in runs for found in _common(run, self._suspects.get(writer, ()))]
                 fetched |= bool(certain) and self._fetch(writer, certain)
-            missing, self._suspects = self._inbox.missing(), {}
+            missing, self._suspects = self._buffer.missing(), {}
         if missing and not self._suspects:
-            self._ends = self._consumer.end_offsets(places)
+            self._ends = self._consumer.end_offsets(partitions)
             self._suspects = missing
         return fetched
 
-    def _has_read(self) -> bool:
-        return all((self._consumer.position(place, timeout_ms=5_000) or 0) >= end for place, end in self._ends.items())
+    def _has_read_all(self) -> bool:
+        return all(
+            (self._consumer.position(partition, timeout_ms=5_000) or 0) >= end for partition, end in self._ends.items()
+        )
 
     def _fetch(self, writer: str, runs: list[Interval]) -> bool:
-        absent = runs
+        lost = runs
         if self._lake is not None:
-            if self._inbox.unacknowledged >= self._max_samples:
+            if self._buffer.unacknowledged >= self._max_samples:
                 return False
-            found, absent = samples.read_stored_samples(self._lake, writer, runs, FETCH_ROWS, self._reader)
+            found, lost = read_stored(self._lake, writer, runs, FETCH_ROWS, self._callbacks)
+            self.counts["fetched"] += len(found)
             for sample in found:
-                self._inbox.counts["fetched"] += 1
-                self._inbox.arrive(sample, readable=False)
-        if absent:
-            self._inbox.counts["lost"] += sum(last - first + 1 for first, last in absent)
+                self._buffer.add(sample, in_kafka=False)
+        if lost:
+            self.counts["lost"] += sum(last - first + 1 for first, last in lost)
             where = "the table" if self._lake is not None else "what is read from Kafka; give `lake`, the table"
-            log.error("Messages of %s are not in %s, and are left out: %s", writer, where, absent[:10])
-            self._inbox.pass_over(writer, absent)
+            log.error("Skipped messages of %s that are not in %s: %s", writer, where, lost[:10])
+            self._buffer.skip(writer, lost)
         return True
 
 
+def read_stored(
+    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, callbacks: SampleCallbacks | None = None
+) -> tuple[list[Sample], list[Interval]]:
+    """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that are not stored.
+
+    :param runs: ascending, not empty
+    :raises Exception: the table cannot be read; the type depends on where it is stored
+    """
+    # loads slowly, and most readers never need it
+    from ackstream.lake import reading  # noqa: PLC0415
+
+    chosen = list(_first(runs, limit))
+    first, last = chosen[0][0], chosen[-1][1]
+    wanted = Intervals(chosen, start=first)
+    rows = sorted(reading.writer_messages(lake, writer, first, last), key=itemgetter("seq"))
+    found = [samples.of_row(row, callbacks) for row in rows if row["seq"] in wanted]
+    stored = Intervals(((sample.seq, sample.seq) for sample in found), start=first)
+    return found, [run for low, high in chosen for run in stored.missing(low, high)]
+
+
+def _first(runs: Iterable[Interval], limit: int) -> Iterator[Interval]:
+    """Yield the runs of the first ``limit`` numbers."""
+    for first, last in runs:
+        if limit <= 0:
+            return
+        yield first, min(last, first + limit - 1)
+        limit -= last - first + 1
+
+
 def _common(run: Interval, others: Iterable[Interval]) -> list[Interval]:
-    """Return what of a run is in others."""
+    """Return the parts of a run that are in others."""
     first, last = run
     outside = Intervals(others, start=first).missing(first, last)
     return Intervals(outside, start=first).missing(first, last)

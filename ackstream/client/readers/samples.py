@@ -1,28 +1,26 @@
-"""A publisher's message as a reader gets it, from a record of ``messages`` or a row of the table of that name."""
+"""A publisher's message as a reader gets it: from a record of ``messages``, or from a row of that table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import read_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from pyarrow.dataset import Expression
-
-    from ackstream.client.readers.sample_reader import SampleReader
-    from ackstream.protocol.intervals import Interval
-    from ackstream.settings import Lake
-
+    from collections.abc import Callable, Mapping
 
 SERVICE_HEADERS = frozenset(
     {"client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation", "key"}
 )
-"""Record headers that say something to the service; the others are the application's own."""
+"""Record headers addressed to the service; all others belong to the application."""
+
+
+class SampleCallbacks(NamedTuple):
+    """What a sample calls when the application acknowledges or rejects it."""
+
+    acknowledge: Callable[[Sample, bytes | None], None]
+    reject: Callable[[Sample, str, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +28,11 @@ class Sample:
     """One message.
 
     :ivar writer: the client that published it
-    :ivar seq: the client's number of it
+    :ivar seq: the client's sequence number of it
     :ivar topic: the subject that the publisher named
-    :ivar headers: the application's own record headers; of a name that comes twice the last value
+    :ivar headers: the application's own record headers; the last value of a name that occurs twice
     :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
-    :ivar partition: with ``offset`` its place in the Kafka topic ``messages``
+    :ivar partition: of the Kafka topic ``messages``, as is ``offset``
     """
 
     writer: str
@@ -46,43 +44,41 @@ class Sample:
     timestamp_ms: int
     partition: int
     offset: int
-    _reader: SampleReader | None = field(default=None, repr=False)
+    _callbacks: SampleCallbacks | None = field(default=None, repr=False)
 
     def acknowledge(self, response: bytes | None = None) -> None:
-        """Say that the application has finished with it; see :meth:`SampleReader.acknowledge_sample`."""
-        if self._reader is not None:
-            self._reader.acknowledge_sample(self, response)
+        """Acknowledge the sample to its writer; see :meth:`SampleReader.acknowledge_sample`."""
+        if self._callbacks is not None:
+            self._callbacks.acknowledge(self, response)
 
     def reject(self, reason: str, status: int = 400) -> None:
-        """Say that the application could not do it; see :meth:`SampleReader.reject_sample`."""
-        if self._reader is not None:
-            self._reader.reject_sample(self, reason, status)
+        """Reject the sample; see :meth:`SampleReader.reject_sample`."""
+        if self._callbacks is not None:
+            self._callbacks.reject(self, reason, status)
 
 
-def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
-    """Return the message in a record; ``None`` for a command, and for what no writer or no number claims."""
+def of_record(record: Any, callbacks: SampleCallbacks | None = None) -> Sample | None:
+    """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
     headers = dict(record.headers)
-    command = headers.get("command")
-    client = (headers.get("client") or b"").decode("utf-8", "replace")
-    seq = read_number((headers.get("seq") or b"").decode("utf-8", "replace"))
-    if command not in (None, b"publish") or not client or seq is None:
+    writer, seq = text(headers.get("client")), read_number(text(headers.get("seq")))
+    if headers.get("command") not in (None, b"publish") or not writer or seq is None:
         return None
     topic = headers.get("topic")
     return Sample(
-        client,
+        writer,
         seq,
-        None if topic is None else topic.decode("utf-8", "replace"),
+        None if topic is None else text(topic),
         headers.get("key"),
         record.value,
         {name: value for name, value in headers.items() if name not in SERVICE_HEADERS},
         record.timestamp,
         record.partition,
         record.offset,
-        reader,
+        callbacks,
     )
 
 
-def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
+def of_row(row: dict[str, Any], callbacks: SampleCallbacks | None = None) -> Sample:
     """Return the message in a row of the table ``messages``."""
     return Sample(
         row["client"],
@@ -94,60 +90,10 @@ def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
         round(row["received_at"].timestamp() * 1000),
         row["partition"],
         row["offset"],
-        reader,
+        callbacks,
     )
 
 
-COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "partition", "offset")
-"""Those that :func:`of_row` needs."""
-
-
-# -- The table ``messages`` as readers see it: what Kafka has deleted is there still. Read without Spark.
-
-
-def stored_rows(
-    lake: Lake, columns: Iterable[str], wanted: Callable[[Callable[[str], Expression]], Expression]
-) -> list[dict[str, Any]]:
-    """Return rows of messages that were taken.
-
-    :param wanted: makes the condition, given what makes a field of a name
-    :raises Exception: the table cannot be read; of which kind depends on where it is
-    """
-    # these load slowly, and most clients never need them
-    from deltalake import DeltaTable  # noqa: PLC0415
-    from pyarrow.dataset import field  # noqa: PLC0415
-
-    table = DeltaTable(lake.table("messages")).to_pyarrow_dataset()
-    found: list[dict[str, Any]] = table.to_table(
-        columns=list(columns), filter=wanted(field) & field("reason").is_null()
-    ).to_pylist()
-    return found
-
-
-def read_stored_samples(
-    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: SampleReader
-) -> tuple[list[Sample], list[Interval]]:
-    """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that it lacks.
-
-    :param runs: ascending, not empty
-    :raises Exception: the table cannot be read; of which kind depends on where it is
-    """
-    chosen = list(_first(runs, limit))
-    first, last = chosen[0][0], chosen[-1][1]
-    taken = stored_rows(
-        lake,
-        COLUMNS,
-        lambda field: (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last),
-    )
-    wanted = Intervals(chosen, start=first)
-    found = [of_row(row, reader) for row in sorted(taken, key=itemgetter("seq")) if row["seq"] in wanted]
-    there = Intervals(((sample.seq, sample.seq) for sample in found), start=first)
-    return found, [run for low, high in chosen for run in there.missing(low, high)]
-
-
-def _first(runs: Iterable[Interval], limit: int) -> Iterator[Interval]:
-    for first, last in runs:
-        if limit <= 0:
-            return
-        yield first, min(last, first + limit - 1)
-        limit -= last - first + 1
+def text(value: bytes | None) -> str:
+    """Return the text of a header; bytes that are not UTF-8 are replaced."""
+    return (value or b"").decode("utf-8", "replace")

@@ -8,10 +8,10 @@ import pytest
 from deltalake import write_deltalake
 from kafka import TopicPartition
 
-from ackstream.client.readers import recovery, samples
+from ackstream.client.readers import recovery
 from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
 from ackstream.client.readers.qos import ReaderQos
-from ackstream.client.readers.recovery import Recovery
+from ackstream.client.readers.recovery import Recovery, read_stored
 from ackstream.client.readers.samples import Sample
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Lake
@@ -19,8 +19,7 @@ from ackstream.settings import Lake
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLACE = TopicPartition("messages", 0)
-READER: Any = None
+PARTITION = TopicPartition("messages", 0)
 
 
 class Consumer:
@@ -29,10 +28,10 @@ class Consumer:
     def __init__(self, position: int = 10) -> None:
         self.at = position
 
-    def end_offsets(self, places: list[Any]) -> dict[Any, int]:
-        return dict.fromkeys(places, 10)
+    def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 10)
 
-    def position(self, _place: Any, timeout_ms: int) -> int:
+    def position(self, _partition: Any, timeout_ms: int) -> int:
         assert timeout_ms
         return self.at
 
@@ -46,6 +45,7 @@ def lake(tmp_path: Path) -> Lake:
             "seq": seq,
             "reason": "not entitled" if seq == 3 else None,
             "subject": "orders",
+            "topic": "messages",
             "key": b"k",
             "value": b"%d" % seq,
             "headers": [{"name": "colour", "value": b"red"}],
@@ -58,7 +58,7 @@ def lake(tmp_path: Path) -> Lake:
     found = Lake(path=str(tmp_path))
     header = pa.struct([("name", pa.string()), ("value", pa.binary())])
     fields = {
-        **dict.fromkeys(("client", "reason", "subject"), pa.string()),
+        **dict.fromkeys(("client", "reason", "subject", "topic"), pa.string()),
         **dict.fromkeys(("key", "value"), pa.binary()),
         **dict.fromkeys(("seq", "offset"), pa.int64()),
         "headers": pa.list_(header),
@@ -69,27 +69,27 @@ def lake(tmp_path: Path) -> Lake:
     return found
 
 
-def _inbox(stored: int, *arrived: int) -> PrefetchBuffer:
-    inbox = PrefetchBuffer(
+def _buffer(stored: int, *arrived: int) -> PrefetchBuffer:
+    buffer = PrefetchBuffer(
         ReaderQos(kind="application-explicit"),
         "r1",
         epoch=1,
         role=None,
         wanted=lambda _: True,
-        told=lambda *_: None,
+        on_acknowledged=lambda *_: None,
     )
-    inbox.decide(StoredRange("w1", 1, stored, 0, ((3, 3),)))
+    buffer.mark_stored(StoredRange("w1", 1, stored, 0, ((3, 3),)))
     for seq in arrived:
-        inbox.arrive(Sample("w1", seq, None, None, b"%d" % seq, {}, 0, 0, seq))
-    return inbox
+        buffer.add(Sample("w1", seq, None, None, b"%d" % seq, {}, 0, 0, seq))
+    return buffer
 
 
-def _numbers(inbox: PrefetchBuffer) -> list[int]:
-    return [sample.seq for sample in inbox.take(100, 0)]
+def _numbers(buffer: PrefetchBuffer) -> list[int]:
+    return [sample.seq for sample in buffer.take(100, 0)]
 
 
-def test_the_table_gives_the_stored_messages_of_a_writer_in_order_and_says_which_it_lacks(lake: Lake) -> None:
-    found, absent = samples.read_stored_samples(lake, "w1", [(2, 2), (4, 8)], 100, READER)
+def test_the_table_gives_the_stored_messages_of_a_writer_in_order_and_reports_which_it_lacks(lake: Lake) -> None:
+    found, absent = read_stored(lake, "w1", [(2, 2), (4, 8)], 100)
     assert [(sample.seq, sample.value, sample.offset) for sample in found] == [
         (2, b"2", 12),
         (4, b"4", 14),
@@ -100,75 +100,75 @@ def test_the_table_gives_the_stored_messages_of_a_writer_in_order_and_says_which
     assert absent == [(7, 8)]
 
 
-def test_no_more_than_so_many_are_fetched_at_once(lake: Lake) -> None:
-    found, absent = samples.read_stored_samples(lake, "w1", [(1, 2), (4, 6)], 3, READER)
+def test_no_more_than_the_limit_is_fetched_at_once(lake: Lake) -> None:
+    found, absent = read_stored(lake, "w1", [(1, 2), (4, 6)], 3)
     assert ([sample.seq for sample in found], absent) == ([1, 2, 4], [])
 
 
-def test_what_everything_behind_waits_for_is_fetched_once_it_is_certain_that_it_does_not_come(lake: Lake) -> None:
-    consumer, inbox = Consumer(position=9), _inbox(6, 6)
-    looking = Recovery(consumer, inbox, READER, lake, 100)
-    assert [looking.look([PLACE], stuck=False) for _ in range(3)] == [False] * 3
-    assert _numbers(inbox) == []
+def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake) -> None:
+    consumer, buffer = Consumer(position=9), _buffer(6, 6)
+    recovering = Recovery(consumer, buffer, lake, 100)
+    assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
+    assert _numbers(buffer) == []
     consumer.at = 10
-    assert looking.look([PLACE], stuck=False)
-    assert _numbers(inbox) == [1, 2, 4, 5, 6]
-    assert (inbox.counts["fetched"], inbox.counts["lost"], inbox.missing()) == (4, 0, {})
+    assert recovering.recover([PARTITION], stuck=False)
+    assert _numbers(buffer) == [1, 2, 4, 5, 6]
+    assert (recovering.counts["fetched"], recovering.counts["lost"], buffer.missing()) == (4, 0, {})
 
 
-def test_what_was_noticed_only_now_waits_for_what_kafka_has_now(lake: Lake) -> None:
-    inbox = _inbox(2, 2)
-    looking = Recovery(Consumer(), inbox, READER, lake, 100)
-    looking.look([PLACE], stuck=False)
-    inbox.decide(StoredRange("w1", 3, 6, 1, ((3, 3),)))
-    looking.look([PLACE], stuck=False)
-    assert _numbers(inbox) == [1, 2]
-    assert looking.look([PLACE], stuck=False)
-    assert _numbers(inbox) == [4, 5, 6]
+def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
+    buffer = _buffer(2, 2)
+    recovering = Recovery(Consumer(), buffer, lake, 100)
+    recovering.recover([PARTITION], stuck=False)
+    buffer.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
+    recovering.recover([PARTITION], stuck=False)
+    assert _numbers(buffer) == [1, 2]
+    assert recovering.recover([PARTITION], stuck=False)
+    assert _numbers(buffer) == [4, 5, 6]
 
 
-def test_a_reader_that_can_read_no_more_does_not_wait(lake: Lake) -> None:
-    inbox = _inbox(6, 6)
-    looking = Recovery(Consumer(position=0), inbox, READER, lake, 100)
-    looking.look([PLACE], stuck=True)
-    assert looking.look([PLACE], stuck=True)
-    assert _numbers(inbox) == [1, 2, 4, 5, 6]
+def test_a_stuck_reader_does_not_wait(lake: Lake) -> None:
+    buffer = _buffer(6, 6)
+    recovering = Recovery(Consumer(position=0), buffer, lake, 100)
+    recovering.recover([PARTITION], stuck=True)
+    assert recovering.recover([PARTITION], stuck=True)
+    assert _numbers(buffer) == [1, 2, 4, 5, 6]
 
 
 def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None:
-    inbox = _inbox(6, 1, 2)
-    looking = Recovery(Consumer(), inbox, READER, lake, 2)
-    assert [looking.look([PLACE], stuck=False) for _ in range(3)] == [False] * 3
-    inbox.take(1, 0)
-    inbox.acknowledge_all(None)
-    assert looking.look([PLACE], stuck=False)
-    assert _numbers(inbox) == [2, 4, 5, 6]
+    buffer = _buffer(6, 1, 2)
+    recovering = Recovery(Consumer(), buffer, lake, 2)
+    assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
+    buffer.take(1, 0)
+    buffer.acknowledge_all(None)
+    assert recovering.recover([PARTITION], stuck=False)
+    assert _numbers(buffer) == [2, 4, 5, 6]
 
 
 def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "FETCH_ROWS", 2)
-    inbox = _inbox(6)
-    looking = Recovery(Consumer(), inbox, READER, lake, 100)
+    buffer = _buffer(6)
+    recovering = Recovery(Consumer(), buffer, lake, 100)
     seen: list[int] = []
     while len(seen) < 5:
-        looking.look([PLACE], stuck=False)
-        seen += _numbers(inbox)
-        inbox.acknowledge_all(None)
+        recovering.recover([PARTITION], stuck=False)
+        seen += _numbers(buffer)
+        buffer.acknowledge_all(None)
     assert seen == [1, 2, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
-    ("table", "got", "lost", "said"),
+    ("table", "got", "lost", "text"),
     [(True, [1, 2, 4, 5, 6, 8], 1, "in the table"), (False, [1, 8], 5, "give `lake`")],
     ids=["nowhere", "no table"],
 )
-def test_what_is_nowhere_is_left_out_and_said(
-    lake: Lake, table: object, got: list[int], lost: int, said: str, caplog: pytest.LogCaptureFixture
+def test_what_is_nowhere_is_skipped_and_logged(
+    lake: Lake, table: object, got: list[int], lost: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inbox = _inbox(8, 1, 8)
-    looking = Recovery(Consumer(), inbox, READER, lake if table else None, 100)
+    buffer = _buffer(8, 1, 8)
+    recovering = Recovery(Consumer(), buffer, lake if table else None, 100)
     for _ in range(3):
-        looking.look([PLACE], stuck=False)
-    assert _numbers(inbox) == got
-    assert inbox.counts["lost"] == lost
-    assert said in caplog.text
+        recovering.recover([PARTITION], stuck=False)
+    assert _numbers(buffer) == got
+    assert recovering.counts["lost"] == lost
+    assert text in caplog.text

@@ -1,34 +1,34 @@
-"""One writer with its readers, driven through the pure parts of ``delivery``: what connects them may lose messages."""
+"""One writer, its readers and what settle knows of them; the link between them may lose messages."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.reader_acks import Publications
-from ackstream.client.readers.delivery import SampleDelivery, SampleId
+from ackstream.client.readers.history import ReaderHistory
+from ackstream.client.readers.samples import Sample
 from ackstream.jobs.settle.retention import Retention
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AppAck, ApplicationAcknowledged
-from tests.conformance.models.bridge import endpoints
+from tests.jobs.settle.logs import receive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.readers.delivery import Loan
+    from ackstream.client.readers.history import Loan
     from ackstream.client.readers.qos import ReaderQos, WriterQos
     from tests.conformance.scenarios.scenario import Json
 
 FLAGS = {True: "0x0100", False: "0x0000"}
-SERVICE = "PERSISTENCE"
+WRITER = "P"
 
 
-class Hop:
-    """A writer, who has acknowledged its samples, and the readers it has."""
+class System:
+    """A writer, the retention of its samples, and its readers."""
 
     def __init__(
         self,
-        writer: str,
         readers: Sequence[str],
         reader_qos: ReaderQos,
         writer_qos: WriterQos,
@@ -37,7 +37,7 @@ class Hop:
         roles: Mapping[str, str],
         start: int,
     ) -> None:
-        self.writer = writer
+        required = given.get("required", {})
         self.names = list(readers)
         self._qos = reader_qos
         self._roles = roles
@@ -45,51 +45,39 @@ class Hop:
         self._lost_app_acks = set(given.get("lose_app_ack", []))
         self._lost_confs = set(given.get("lose_conf", []))
         durable = bool(given.get("durable_reader"))
-        self._kept = {name: durable or roles.get(name) in writer_qos.required for name in readers}
-        persistence = given.get("persistence")
-        self._endpoints = endpoints(persistence=persistence is not None, direct_communication=persistence != "relay")
+        self._kept = {name: durable or roles.get(name) in required for name in readers}
         self.publications = Publications(writer_qos, start=start)
-        self.retention = Retention(writer, writer_qos.required, start=start)
-        # behind the service the writer stays who it is: samples keep their names
-        self._service = Retention(writer, writer_qos.required, start=start)
-        self.readers: dict[str, SampleDelivery] = {}
+        self._max_blocking_ms = writer_qos.max_blocking_ms
+        self.retention = Retention(WRITER, required, start=start)
+        self.readers: dict[str, ReaderHistory] = {}
         self._epochs: dict[str, int] = {}
         for name in readers:
             self._join(name)
-        if "writer" not in self._endpoints:
-            self.retention.join(SERVICE)
         self.numbers: list[int] = []
         self.requested = start - 1
         self.writes: dict[int, tuple[str, int]] = {}
         self._blocked: list[tuple[int, int, list[str]]] = []
         self._loans: dict[tuple[str, int | None], Loan] = {}
         self.done_at: int | None = None
-        self._confs = 0
+        self._received = 0
         self._seen: dict[str, list[Any]] = {
             word: [] for word in ("app_acks", "auto_acked", "callbacks", "conf_counts", "redelivered")
         }
-        self._received = 0
-        self._told: list[str] = []
 
     def _join(self, name: str) -> None:
         role, epoch = self._roles.get(name), self._epochs.get(name, 0) + 1
         self._epochs[name] = epoch
-        for endpoint in self._keepers():
-            endpoint.join(name, role, durable=self._kept[name])
-        known = self._keepers()[0].readers[name].acknowledged
-        acknowledged = {self.writer: Intervals(known, start=known.start)}
-        self.readers[name] = SampleDelivery(self._qos, name, epoch=epoch, role=role, acknowledged=acknowledged)
-
-    def _keepers(self) -> list[Retention]:
-        both = {"writer": self.retention, "persistence": self._service}
-        return [both[endpoint] for endpoint in self._endpoints]
+        self.retention.join(name, role, durable=self._kept[name])
+        known = self.retention.readers[name].acknowledged
+        self.readers[name] = ReaderHistory(self._qos, name, epoch=epoch, role=role)
+        self.readers[name].begin(WRITER, Intervals(known, start=known.start))
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 
     def write(self, number: int, now: int, arriving: list[str]) -> None:
         """Write the sample with this number, or begin to wait for room."""
         self.requested = max(number, self.requested)
-        self._blocked.append((number, self.publications.blocked_until(now), arriving))
+        self._blocked.append((number, now + self._max_blocking_ms, arriving))
         self._write_blocked(now)
 
     def _write_blocked(self, now: int) -> None:
@@ -111,16 +99,12 @@ class Hop:
             gap = (self.publications.written + 1, last)
             self.publications.written = last
             self.publications.acknowledge([gap])
-            for keeper in (self.retention, self._service):
-                keeper.write(last)
-                keeper.done.add(*gap)
+            self.retention.write(last)
+            self.retention.done.add(*gap)
 
     def _written(self, number: int, now: int, arriving: list[str]) -> None:
         self.numbers.append(number)
         self.retention.write(number)
-        self._service.write(number)
-        if "writer" not in self._endpoints:
-            self.retention.leave(SERVICE)
         self._learn(now)
         for name in arriving:
             self.arrive(name, number, now)
@@ -135,9 +119,10 @@ class Hop:
     def arrive(self, name: str, number: int, now: int) -> None:
         """Let a sample reach a reader."""
         if name in self.readers and number in self.numbers:
-            self.readers[name].receive(SampleId(self.writer, number), now, filtered=number in self._filtered)
+            sample = Sample(WRITER, number, None, None, None, {}, 0, 0, number)
+            self.readers[name].receive(sample, now, filtered=number in self._filtered)
 
-    def _samples(self, name: str, number: int | None) -> list[SampleId]:
+    def _samples(self, name: str, number: int | None) -> list[Sample]:
         return [sample for sample in self.readers[name].available if number in (None, sample.seq)]
 
     def take(self, name: str, number: int | None, now: int, *, loan: bool = False) -> None:
@@ -158,14 +143,13 @@ class Hop:
         """Take a reader away, for good or until it starts again."""
         self.readers.pop(name, None)
         if not (crashed and self._kept[name]):
-            for keeper in self._keepers():
-                keeper.leave(name)
+            self.retention.leave(name)
             self._learn(now)
 
     def restart(self, name: str, now: int) -> None:
         """Start a reader again under its name; it gets what was kept for it."""
         self._join(name)
-        for first, last in self._keepers()[-1].undelivered(name) if self._kept[name] else []:
+        for first, last in self.retention.undelivered(name) if self._kept[name] else []:
             for number in range(first, last + 1):
                 self._seen["redelivered"].append(number)
                 self.arrive(name, number, now)
@@ -185,33 +169,29 @@ class Hop:
                 if isinstance(report, AppAck):
                     self._carry(reader, report, now)
                 else:
-                    for keeper in self._keepers():
-                        keeper.receive(report)
+                    receive(self.retention, report)
                     self._learn(now)
         self._write_blocked(now)
 
-    def _carry(self, reader: SampleDelivery, report: AppAck, now: int) -> None:
+    def _carry(self, reader: ReaderHistory, report: AppAck, now: int) -> None:
         app_acks = self._seen["app_acks"]
         app_acks.append(_app_ack(report, now))
         if len(app_acks) in self._lost_app_acks:
             return
         self._received += 1
-        self._told = list(self._endpoints)
-        receipts = [keeper.receive(report) for keeper in self._keepers()]
-        for event in receipts[0].events:
+        receipt = receive(self.retention, report)
+        for event in receipt.events:
             if event.auto:
                 self._seen["auto_acked"] += [
                     {"sn": seq, "why": event.auto, "reader": event.reader, "t_ms": now}
                     for seq in range(event.first, event.last + 1)
                 ]
-            if "writer" in self._endpoints:
-                self._call_back(event, now)
+            self._call_back(event, now)
         self._learn(now)
-        conf = receipts[0].conf
-        if conf is not None:
-            self._seen["conf_counts"].append(conf.count)
+        if receipt.conf is not None:
+            self._seen["conf_counts"].append(receipt.conf.count)
             if len(self._seen["conf_counts"]) not in self._lost_confs:
-                reader.confirm(conf)
+                reader.confirm(receipt.conf)
 
     def _call_back(self, event: ApplicationAcknowledged, now: int) -> None:
         self._seen["callbacks"] += [_callback(callback, now) for callback in self.publications.notify(event)]
@@ -226,14 +206,11 @@ class Hop:
     def seen(self) -> Json:
         """What passed between them."""
         confs = len(self._seen["conf_counts"])
-        unacknowledged = Intervals(run for name in self.names for run in self._service.undelivered(name))
         return self._seen | {
             "app_ack_sent_at_ms": [app_ack["t_ms"] for app_ack in self._seen["app_acks"]],
             "app_ack_received": self._received,
             "conf": confs,
             "conf_sent": confs,
-            "ack_sent_to": self._told,
-            "persistence_resends": [seq for first, last in unacknowledged for seq in range(first, last + 1)],
         }
 
 

@@ -4,23 +4,28 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.readers.delivery import SampleDelivery, SampleId
+from ackstream.client.readers.history import ReaderHistory
 from ackstream.client.readers.qos import Kind, ReaderQos
+from ackstream.client.readers.samples import Sample
 from ackstream.errors import BadParameterError, PreconditionNotMetError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AppAck, AppAckConf, ProtocolAck
 
 
-def _reader(kind: Kind = "application-explicit", **qos: Any) -> SampleDelivery:
-    return SampleDelivery(ReaderQos(kind=kind, **qos), "R1", role="Logger")
+def sample(seq: int, writer: str = "w1", key: bytes | None = None) -> Sample:
+    return Sample(writer, seq, None, key, None, {}, 0, 0, seq)
 
 
-def _receive(reader: SampleDelivery, *numbers: int, now: int = 0, writer: str = "w1", key: str | None = None) -> None:
+def _reader(kind: Kind = "application-explicit", **qos: Any) -> ReaderHistory:
+    return ReaderHistory(ReaderQos(kind=kind, **qos), "R1", role="Logger")
+
+
+def _receive(reader: ReaderHistory, *numbers: int, now: int = 0, writer: str = "w1", key: bytes | None = None) -> None:
     for number in numbers:
-        reader.receive(SampleId(writer, number, key), now)
+        reader.receive(sample(number, writer, key), now)
 
 
-def _told(reader: SampleDelivery, now: int) -> list[list[tuple[int, int]]]:
+def _reported(reader: ReaderHistory, now: int) -> list[list[tuple[int, int]]]:
     return [
         [(interval.first, interval.last) for interval in report.intervals]
         for report in reader.due(now)
@@ -28,22 +33,22 @@ def _told(reader: SampleDelivery, now: int) -> list[list[tuple[int, int]]]:
     ]
 
 
-def test_an_explicit_reader_acknowledges_when_the_application_says_so() -> None:
+def test_an_explicit_reader_acknowledges_when_the_application_does() -> None:
     reader = _reader()
     _receive(reader, 1, 2)
-    assert [sample.seq for sample in reader.take(5)] == [1, 2]
+    assert [one.seq for one in reader.take(5)] == [1, 2]
     assert reader.due(5) == []
     reader.acknowledge_sample("w1", 2, 20)
-    assert _told(reader, 20) == [[(2, 2)]]
+    assert _reported(reader, 20) == [[(2, 2)]]
 
 
-def test_acknowledge_all_is_for_what_was_handed_out_not_for_what_waits() -> None:
+def test_acknowledge_all_covers_what_was_handed_out_but_not_what_is_available() -> None:
     reader = _reader()
     _receive(reader, 1, 2, 3, 4, 5)
     reader.take(5, reader.available[:3])
     reader.acknowledge_all(20)
-    assert _told(reader, 20) == [[(1, 3)]]
-    assert [sample.seq for sample in reader.available] == [4, 5]
+    assert _reported(reader, 20) == [[(1, 3)]]
+    assert [one.seq for one in reader.available] == [4, 5]
 
 
 def test_acknowledge_all_covers_every_writer_with_the_response() -> None:
@@ -73,7 +78,7 @@ def test_a_second_acknowledgement_changes_nothing() -> None:
     reader.take(5)
     reader.acknowledge_sample("w1", 1, 10)
     reader.acknowledge_sample("w1", 1, 11)
-    assert _told(reader, 11) == [[(1, 1)]]
+    assert _reported(reader, 11) == [[(1, 1)]]
 
 
 def test_a_response_that_is_too_long_leaves_the_sample_to_be_acknowledged() -> None:
@@ -83,14 +88,14 @@ def test_a_response_that_is_too_long_leaves_the_sample_to_be_acknowledged() -> N
     with pytest.raises(BadParameterError):
         reader.acknowledge_sample("w1", 1, 10, b"ab")
     reader.acknowledge_sample("w1", 1, 11, b"a")
-    assert _told(reader, 11) == [[(1, 1)]]
+    assert _reported(reader, 11) == [[(1, 1)]]
 
 
 def test_an_automatic_reader_acknowledges_copies_when_they_are_taken() -> None:
     reader = _reader("application-auto")
     _receive(reader, 1, 2)
     reader.take(10, reader.available[:1])
-    assert _told(reader, 10) == [[(1, 1)]]
+    assert _reported(reader, 10) == [[(1, 1)]]
 
 
 def test_an_automatic_reader_acknowledges_a_loan_when_it_comes_back() -> None:
@@ -99,7 +104,7 @@ def test_an_automatic_reader_acknowledges_a_loan_when_it_comes_back() -> None:
     loan = reader.loan()
     assert reader.due(10) == []
     reader.return_loan(loan, 300)
-    assert _told(reader, 300) == [[(1, 1)]]
+    assert _reported(reader, 300) == [[(1, 1)]]
     with pytest.raises(PreconditionNotMetError, match="was returned before"):
         reader.return_loan(loan, 301)
 
@@ -125,14 +130,14 @@ def test_a_protocol_reader_reports_how_far_its_library_has_all_samples() -> None
 
 
 def test_a_best_effort_reader_reports_nothing() -> None:
-    reader = SampleDelivery(ReaderQos(reliable=False), "R1")
+    reader = ReaderHistory(ReaderQos(reliable=False), "R1")
     _receive(reader, 1)
     assert (reader.due(0), reader.deadline) == ([], None)
 
 
 def test_what_the_filter_excludes_is_acknowledged_with_that_reason() -> None:
     reader = _reader()
-    assert not reader.receive(SampleId("w1", 1), 0, filtered=True)
+    assert not reader.receive(sample(1), 0, filtered=True)
     (report,) = reader.due(0)
     assert isinstance(report, AppAck)
     assert [(interval.first, interval.auto) for interval in report.intervals] == [(1, "filtered")]
@@ -141,14 +146,14 @@ def test_what_the_filter_excludes_is_acknowledged_with_that_reason() -> None:
 
 def test_what_keep_last_replaces_unread_is_acknowledged_with_that_reason() -> None:
     reader = _reader(history="keep-last", depth=2)
-    _receive(reader, 1, 2, key="a")
-    _receive(reader, 3, key="b")
+    _receive(reader, 1, 2, key=b"a")
+    _receive(reader, 3, key=b"b")
     assert reader.due(0) == []
-    _receive(reader, 4, key="a")
+    _receive(reader, 4, key=b"a")
     (report,) = reader.due(0)
     assert isinstance(report, AppAck)
     assert [(interval.first, interval.auto) for interval in report.intervals] == [(1, "replaced")]
-    assert [sample.seq for sample in reader.available] == [2, 3, 4]
+    assert [one.seq for one in reader.available] == [2, 3, 4]
 
 
 def test_what_was_read_before_it_was_replaced_is_left_to_the_application() -> None:
@@ -158,24 +163,25 @@ def test_what_was_read_before_it_was_replaced_is_left_to_the_application() -> No
     _receive(reader, 2)
     assert reader.due(0) == []
     reader.acknowledge_all(1)
-    assert _told(reader, 1) == [[(1, 1)]]
+    assert _reported(reader, 1) == [[(1, 1)]]
 
 
-def test_a_copy_never_reaches_the_application_again() -> None:
+def test_a_duplicate_never_reaches_the_application() -> None:
     reader = _reader()
     _receive(reader, 1)
     reader.take(0)
-    assert not reader.receive(SampleId("w1", 1), 1)
+    assert not reader.receive(sample(1), 1)
     reader.acknowledge_all(2)
-    assert not reader.receive(SampleId("w1", 1), 3)
+    assert not reader.receive(sample(1), 3)
     assert reader.take(4) == []
 
 
 def test_a_reader_that_starts_again_is_not_handed_what_it_had_acknowledged() -> None:
     qos = ReaderQos(kind="application-explicit")
-    reader = SampleDelivery(qos, "R1", epoch=2, acknowledged={"w1": Intervals([(1, 1), (3, 3)])})
+    reader = ReaderHistory(qos, "R1", epoch=2)
+    reader.begin("w1", Intervals([(1, 1), (3, 3)]))
     _receive(reader, 1, 2, 3, 4)
-    assert [sample.seq for sample in reader.take(0)] == [2, 4]
+    assert [one.seq for one in reader.take(0)] == [2, 4]
     reader.acknowledge_sample("w1", 1, 0)
     assert reader.due(0) == []
 
@@ -195,23 +201,23 @@ def test_confirmations_go_to_their_writer() -> None:
     assert reader.deadline is None
 
 
-def test_each_acknowledged_sample_is_told_once_with_its_response_or_the_reason() -> None:
-    told: list[tuple[int, bytes | None, str | None]] = []
-    reader = SampleDelivery(
+def test_each_acknowledged_sample_is_passed_on_once_with_its_response_or_the_reason() -> None:
+    acknowledged: list[tuple[int, bytes | None, str | None]] = []
+    reader = ReaderHistory(
         ReaderQos(kind="application-explicit", history="keep-last", max_response_length=9),
         "R1",
-        told=lambda sample, response, auto: told.append((sample.seq, response, auto)),
+        on_acknowledged=lambda one, response, auto: acknowledged.append((one.seq, response, auto)),
     )
-    reader.receive(SampleId("w1", 1), 0, filtered=True)
+    reader.receive(sample(1), 0, filtered=True)
     _receive(reader, 2, 3)
     reader.take(0)
     reader.acknowledge_sample("w1", 3, 1, b"ok")
     reader.acknowledge_sample("w1", 3, 1)
     reader.acknowledge_all(2)
-    assert told == [(1, None, "filtered"), (2, None, "replaced"), (3, b"ok", None)]
+    assert acknowledged == [(1, None, "filtered"), (2, None, "replaced"), (3, b"ok", None)]
 
 
-def test_numbers_that_are_no_samples_do_not_hold_up_a_protocol_reader() -> None:
+def test_skipped_numbers_do_not_hold_up_a_protocol_reader() -> None:
     reader = _reader("protocol")
     reader.begin("w1", Intervals([(1, 3)], start=1))
     reader.skip("w1", 4, 5)
@@ -219,7 +225,7 @@ def test_numbers_that_are_no_samples_do_not_hold_up_a_protocol_reader() -> None:
     assert [report.up_to for report in reader.due(0) if isinstance(report, ProtocolAck)] == [6]
 
 
-def test_what_is_confirmed_or_no_sample_is_not_needed_after_a_restart() -> None:
+def test_confirmed_and_skipped_numbers_are_not_needed_after_a_restart() -> None:
     reader = _reader()
     _receive(reader, 1, 2)
     reader.skip("w1", 3, 3)
@@ -232,7 +238,7 @@ def test_what_is_confirmed_or_no_sample_is_not_needed_after_a_restart() -> None:
     assert not reader.settled("w2", 1)
 
 
-def test_at_the_end_all_that_is_not_confirmed_is_said_again() -> None:
+def test_closing_reports_everything_that_is_not_confirmed() -> None:
     reader = _reader(samples_per_app_ack=9)
     _receive(reader, 1, 2)
     reader.take(0)
@@ -246,7 +252,7 @@ def test_at_the_end_all_that_is_not_confirmed_is_said_again() -> None:
 def test_samples_of_a_protocol_reader_are_not_kept_once_they_are_handed_out() -> None:
     reader = _reader("protocol")
     _receive(reader, 1, 2)
-    assert [sample.seq for sample in reader.first(1)] == [1]
+    assert [one.seq for one in reader.first(1)] == [1]
     reader.take(0)
     assert reader.available == []
     reader.acknowledge_sample("w1", 1, 0)

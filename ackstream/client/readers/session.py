@@ -1,0 +1,315 @@
+"""A reader's session with the settle job: the thread that reads the topics, and reports what is acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from ackstream.client.errors import SettleTimeout, TakenOverError
+from ackstream.client.readers import samples
+from ackstream.client.readers.recovery import Recovery
+from ackstream.kafka.partitions import offsets_since
+from ackstream.kafka.reader import CLOSE_SECONDS, ClientConnection
+from ackstream.protocol import messages, readers
+from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator
+
+    from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
+    from ackstream.client.readers.samples import SampleCallbacks
+    from ackstream.protocol.readers import ConsumerRecord, KnownWriter, ReaderStart
+    from ackstream.settings import Kafka, Lake
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 20
+"""The longest time that an acknowledgement waits to be sent."""
+
+MAX_RECORDS = 500
+START_SECONDS = 3.0
+ALIVE_PER_LEASE = 3
+RECOVER_SECONDS = 1.0
+DROP_SECONDS = 10.0
+COMMIT_SECONDS = 5.0
+LOOKBACK_MS = 10 * 60_000
+"""How long messages may be in Kafka before they are stored, for a reader that has no earlier samples to receive."""
+
+
+class SessionState:
+    """The :class:`ReaderState` records that answer one start. A later answer of a shard replaces the earlier one."""
+
+    def __init__(self) -> None:
+        """Begin without answers."""
+        self._answers: dict[int, dict[int, ReaderState]] = {}
+
+    def add(self, state: ReaderState) -> None:
+        """Add a record."""
+        parts = self._answers.setdefault(state.shard, {})
+        if any((part.as_of, part.parts) != (state.as_of, state.parts) for part in parts.values()):
+            parts.clear()
+        parts[state.part] = state
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part of every shard has arrived."""
+        shards = next((state.shards for state in self._states()), None)
+        return shards is not None and all(
+            any(len(parts) == part.parts for part in parts.values())
+            for parts in (self._answers.get(shard, {}) for shard in range(shards))
+        )
+
+    @property
+    def as_of(self) -> int:
+        """The time from which the topic ``stored`` must be read."""
+        return min(state.as_of for state in self._states())
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the reader may be silent."""
+        return min(state.lease_ms for state in self._states())
+
+    @property
+    def writers(self) -> list[KnownWriter]:
+        """One record per writer; the runs of a writer may arrive in several."""
+        found: dict[str, KnownWriter] = {}
+        for known in (writer for state in self._states() for writer in state.writers):
+            before = found.get(known.writer)
+            found[known.writer] = known if before is None else _merged(before, known)
+        return list(found.values())
+
+    def _states(self) -> Iterator[ReaderState]:
+        for parts in self._answers.values():
+            yield from parts.values()
+
+
+def _merged(one: KnownWriter, other: KnownWriter) -> KnownWriter:
+    return msgspec.structs.replace(
+        one,
+        acknowledged=tuple(sorted(one.acknowledged + other.acknowledged)),
+        undelivered=tuple(sorted(one.undelivered + other.undelivered)),
+    )
+
+
+class ReaderSession:
+    """Reads ``messages``, ``stored`` and the answers of the settle job; writes ``app-acks``; all in one thread.
+
+    The restart offsets are committed to a consumer group named after the reader. They are only a hint: the settle job
+    knows what was acknowledged, and gaps are recovered from the table.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        start: ReaderStart,
+        buffer: PrefetchBuffer,
+        callbacks: SampleCallbacks,
+        *,
+        max_samples: int,
+        lake: Lake | None,
+        after_poll: Callable[[float], None],
+    ) -> None:
+        """Connect.
+
+        :param buffer: receives the samples and the confirmations
+        :param callbacks: of the samples
+        :param max_samples: reading pauses while as many are waiting or unacknowledged
+        :param after_poll: called several times a second with the monotonic time in seconds
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self._start = start
+        self._buffer = buffer
+        self._callbacks = callbacks
+        self._max_samples = max_samples
+        self._after_poll = after_poll
+        self._state = SessionState()
+        self._started = threading.Event()
+        self._closing = threading.Event()
+        self._paused = False
+        self._full_since: float | None = None
+        self._due = dict.fromkeys(("start", "alive", "recover", "commit"), 0.0)
+        self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
+        self._link = ClientConnection(
+            kafka,
+            start.reader,
+            self._closing,
+            sends="app-acks",
+            addressed="publisher-acks",
+            whole=("messages", "stored"),
+            group=kafka.topic(f"reader-{start.reader}"),
+        )
+        self.producer = self._link.producer
+        self._link.consumer.pause(*self._link.assignment.of(self._messages))
+        self._recovery = Recovery(self._link.consumer, buffer, lake, max_samples, callbacks)
+        self._thread = threading.Thread(
+            target=self._link.follow,
+            args=(self._receive, self._step),
+            kwargs={"poll_ms": POLL_MS, "max_records": MAX_RECORDS},
+            name="ackstream-reader",
+            daemon=True,
+        )
+
+    def begin(self, timeout: float) -> None:
+        """Start reading; when this returns, the settle job knows the reader.
+
+        :raises SettleTimeout: no answer within ``timeout`` seconds
+        """
+        self._thread.start()
+        if not self._started.wait(timeout):
+            raise SettleTimeout(
+                f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
+                " acknowledgements (`ackstream submit settle`)."
+            )
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The samples that were recovered from the table, or lost."""
+        return self._recovery.counts
+
+    @property
+    def unreadable(self) -> int:
+        """The number of records that could not be unpacked."""
+        return self._link.unreadable
+
+    def close(self, *, leave: bool = False) -> None:
+        """Report what is acknowledged (for at most 5 s) and disconnect; may be called twice.
+
+        :param leave: tell the settle job that the reader will not come back
+        """
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._started.is_set():
+            for report in self._buffer.flush():
+                self._send(report)
+            if leave:
+                self._send(ReaderStop(self._start.reader, self._start.epoch))
+        self._link.flush()
+        try:
+            if self._started.is_set():
+                self._link.consumer.commit(self._restart_offsets(), timeout_ms=CLOSE_SECONDS * 1000)
+        except (KafkaError, AssertionError) as error:
+            log.warning("The last offsets of reader %s were not committed: %s", self._start.reader, error)
+        self._link.close()
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, record: Any) -> None:
+        if record.topic == self._messages:
+            sample = samples.of_record(record, self._callbacks)
+            if sample is not None and self._reads(sample.writer):
+                self._buffer.add(sample)
+        elif record.topic == self._stored:
+            if self._started.is_set():
+                self._receive_stored(record)
+        else:
+            answer = readers.read_answer(record.value)
+            if isinstance(answer, AppAckConf):
+                self._buffer.confirm(answer)
+            elif isinstance(answer, ReaderState):
+                self._receive_state(answer)
+
+    def _receive_stored(self, record: Any) -> None:
+        try:
+            stored = messages.read_stored(record.value)
+        except messages.StoredError as error:
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            return
+        if self._reads(stored.client):
+            self._buffer.mark_stored(stored)
+
+    def _receive_state(self, state: ReaderState) -> None:
+        if state.epoch > self._start.epoch:
+            self._buffer.end(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
+        elif state.epoch == self._start.epoch and not self._started.is_set():
+            self._state.add(state)
+
+    def _reads(self, writer: str) -> bool:
+        return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
+
+    # -- after each poll -----------------------------------------------------------------------------------------------
+
+    def _step(self, now: float) -> None:
+        self._after_poll(now)
+        if not self._started.is_set():
+            if self._state.complete:
+                self._start_reading()
+            elif self._is_due("start", now, START_SECONDS):
+                self._send(self._start)
+            return
+        for report in self._buffer.due():
+            self._send(report)
+        if self._is_due("alive", now, self._state.lease_ms / 1000 / ALIVE_PER_LEASE):
+            self._send(ReaderAlive(self._start.reader, self._start.epoch))
+        self._limit(now)
+        if self._is_due("recover", now, RECOVER_SECONDS) and self._recovery.recover(
+            self._link.assignment.of(self._messages), stuck=self._paused
+        ):
+            self._due["recover"] = now
+        if self._is_due("commit", now, COMMIT_SECONDS):
+            self._link.consumer.commit_async(self._restart_offsets())
+
+    def _is_due(self, what: str, now: float, period: float) -> bool:
+        due = now >= self._due[what]
+        if due:
+            self._due[what] = now + period
+        return due
+
+    def _send(self, record: ConsumerRecord) -> None:
+        try:
+            self._link.send(readers.write(record))
+        except (KafkaError, ValueError) as error:
+            # each is repeated: when it is next due, or at the end of the period of an AppAck
+            log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
+
+    def _start_reading(self) -> None:
+        """Seek to the first message that may be unacknowledged, and to what was stored since the state was taken."""
+        consumer, state = self._link.consumer, self._state
+        partitions = self._link.assignment.of(self._messages)
+        known = [writer for writer in state.writers if self._reads(writer.writer)]
+        committed = {partition: consumer.committed(partition) for partition in partitions}
+        if any(writer.undelivered for writer in known):
+            earliest = consumer.beginning_offsets(partitions)
+            starts = {partition: committed[partition] or earliest[partition] for partition in partitions}
+        else:
+            recent = offsets_since(consumer, partitions, max(0, state.as_of - LOOKBACK_MS))
+            starts = {partition: max(committed[partition] or 0, recent[partition]) for partition in partitions}
+        starts |= offsets_since(consumer, self._link.assignment.of(self._stored), state.as_of)
+        for partition, offset in starts.items():
+            consumer.seek(partition, offset)
+        for writer in known:
+            self._buffer.begin(writer)
+        consumer.resume(*partitions)
+        self._started.set()
+
+    def _limit(self, now: float) -> None:
+        """Pause reading while the buffer is full."""
+        waiting = self._buffer.waiting
+        full = max(waiting, self._buffer.unacknowledged) >= self._max_samples
+        if full != self._paused:
+            consumer = self._link.consumer
+            (consumer.pause if full else consumer.resume)(*self._link.assignment.of(self._messages))
+            self._paused = full
+        if waiting < self._max_samples:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since > DROP_SECONDS:
+            # a writer with a gap in its numbers, which may never be filled, must not hold up the others
+            log.warning("Dropped %s messages until they are stored.", self._buffer.drop_unstored())
+
+    def _restart_offsets(self) -> dict[Any, OffsetAndMetadata]:
+        consumer = self._link.consumer
+        partitions = {partition.partition: partition for partition in self._link.assignment.of(self._messages)}
+        read = {number: consumer.position(partition, timeout_ms=5_000) for number, partition in partitions.items()}
+        found = self._buffer.restart_offsets({number: offset for number, offset in read.items() if offset is not None})
+        return {partitions[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}

@@ -1,0 +1,70 @@
+"""Reading tables with delta-rs, without Spark: for clients that miss messages, and for the gateway.
+
+Importing this module takes about a second, so clients import it where they first need it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyarrow.dataset import field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyarrow.dataset import Expression
+
+    from ackstream.settings import Lake
+
+MESSAGE_COLUMNS = (
+    "client",
+    "seq",
+    "subject",
+    "key",
+    "value",
+    "headers",
+    "received_at",
+    "topic",
+    "partition",
+    "offset",
+)
+"""The columns of ``messages`` that the rows returned here have."""
+
+
+def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
+    """Return the accepted messages ``first`` to ``last`` of a writer, in any order.
+
+    :raises Exception: the table cannot be read; the type depends on where it is stored
+    """
+    return _messages(lake, (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last))
+
+
+def batch_messages(lake: Lake, batches: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the accepted messages of some batches, in any order.
+
+    :raises Exception: the table cannot be read; the type depends on where it is stored
+    """
+    return _messages(lake, field("batch").isin(sorted(set(batches))))
+
+
+def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id: str) -> list[dict[str, Any]]:
+    """Return the rows about one request, in any order; none if the table does not exist yet.
+
+    :raises Exception: the table cannot be read; the type depends on where it is stored
+    """
+    try:
+        return _rows(lake, table, columns, field("correlation_id") == correlation_id)
+    except TableNotFoundError:
+        return []
+
+
+def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
+    return _rows(lake, "messages", MESSAGE_COLUMNS, condition & field("reason").is_null())
+
+
+def _rows(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
+    dataset = DeltaTable(lake.table(table)).to_pyarrow_dataset()
+    rows: list[dict[str, Any]] = dataset.to_table(columns=list(columns), filter=condition).to_pylist()
+    return rows
