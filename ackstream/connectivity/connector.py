@@ -1,4 +1,4 @@
-"""All connections of the settings: each is opened, and opened again where it fails."""
+"""Run the connections of the settings, reopening each one that fails."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from kafka.errors import KafkaError
 from ackstream.client.labels import Labels
 from ackstream.connectivity.deliveries import backoff
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.kafka import KafkaPublisher, KafkaSource
-from ackstream.connectivity.mqtt import MqttPublisher, MqttSource
-from ackstream.connectivity.outbound import Outlets
+from ackstream.connectivity.kafka import KafkaTransport
+from ackstream.connectivity.mqtt import MqttTransport
+from ackstream.connectivity.outbound import OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.errors import DittoError
-from ackstream.settings import Kafka
-from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings, MqttConnection
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
 
-    from ackstream.settings import Settings
+    from ackstream.connectivity.transport import MessageSource, TargetPublisher, Transport
+    from ackstream.settings import Kafka, Settings
+    from ackstream.settings.connections import Connection
 
 log = logging.getLogger(__name__)
+
+TRANSPORTS: dict[str, Transport] = {"kafka": KafkaTransport(), "mqtt": MqttTransport()}
+"""By the ``type`` of a connection."""
 
 TURN_SECONDS = 0.1
 
 
 class Connector(Closing):
-    """Runs connections. One that cannot be opened is tried again, after 100 ms to a minute; the others go on."""
+    """Runs connections; one that cannot be opened is retried after 0.1 to 60 s while the others continue."""
 
-    def __init__(self, settings: Settings, connections: Sequence[KafkaConnection | MqttConnection]) -> None:
+    def __init__(self, settings: Settings, connections: Sequence[Connection]) -> None:
         """Connect to the system's Kafka.
 
         :raises UnreachableError: no broker, or a topic is missing
@@ -49,27 +52,27 @@ class Connector(Closing):
             self._stack = stack.pop_all()
 
     def turn(self) -> bool:
-        """Open what is closed and due; tell whether everything is open."""
+        """Open connections that are closed and due; return whether all are open."""
         now = time.monotonic()
         for link in self._links:
             link.turn(now)
         return all(link.is_open for link in self._links)
 
     def run(self, until: threading.Event) -> None:
-        """Keep everything open until the event is set."""
+        """Keep all connections open until the event is set."""
         while not until.is_set():
             self.turn()
             until.wait(TURN_SECONDS)
 
     def close(self) -> None:
-        """Close all connections; what is on its way comes again with the next start."""
+        """Close all connections; messages in flight are delivered again at the next start."""
         self._stack.close()
 
 
 class _Link:
     """One connection, open or not."""
 
-    def __init__(self, connection: KafkaConnection | MqttConnection, kafka: Kafka, system: System) -> None:
+    def __init__(self, connection: Connection, kafka: Kafka, system: System) -> None:
         self._connection = connection
         self._wanted = frozenset(connection.labels.to_declare)
         self._kafka = kafka
@@ -96,7 +99,7 @@ class _Link:
             wait = backoff(self._attempts)
             self._open_at = time.monotonic() + wait
             log.warning(
-                "The connection %s cannot be opened now: %s It is tried again in %g s.",
+                "The connection %s cannot be opened: %s Retrying in %g s.",
                 self._connection.id,
                 error,
                 wait,
@@ -114,31 +117,18 @@ class _Link:
         connection = self._connection
         with ExitStack() as stack:
             labels = Labels(stack, self._kafka, self._wanted, connection.id)
-            publisher = stack.enter_context(
-                MqttPublisher(connection)
-                if isinstance(connection, MqttConnection)
-                else KafkaPublisher(foreign(connection, self._kafka), debug=connection.debug)
-            )
+            publisher = TRANSPORTS[connection.type].publisher(connection, self._kafka)
+            stack.callback(publisher.close)
             if connection.targets or self._wanted:
-                outlets = stack.enter_context(Outlets(connection, self._kafka, publisher, self._system.extra))
+                outlets = stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
                 outlets.start()
             for source in self._sources(publisher):
-                stack.enter_context(source)
+                stack.callback(source.close)
                 source.start()
             self._stack, self._labels = stack.pop_all(), labels
 
-    def _sources(self, publisher: KafkaPublisher | MqttPublisher) -> Iterator[KafkaSource | MqttSource]:
+    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource]:
         connection = self._connection
         for index, source in enumerate(connection.sources):
             intake = Intake(connection.id, source, self._system, publisher)
-            if isinstance(connection, MqttConnection):
-                yield MqttSource(connection, index, source, intake)
-            elif isinstance(source, KafkaSourceSettings):
-                yield KafkaSource(connection.id, source, foreign(connection, self._kafka), intake)
-
-
-def foreign(connection: KafkaConnection, own: Kafka) -> Kafka:
-    """Return the cluster of a connection: the one it names, else the system's own; its topics have no prefix."""
-    if connection.bootstrap is None:
-        return Kafka(bootstrap=own.bootstrap, options=own.options | connection.options)
-    return Kafka(bootstrap=connection.bootstrap, options=connection.options)
+            yield TRANSPORTS[connection.type].source(connection, index, source, self._kafka, intake)

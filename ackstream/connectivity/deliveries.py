@@ -1,11 +1,11 @@
-"""Deliveries in order: up to where a place is settled, and from where it has to be read again."""
+"""Deliveries in order: up to which offset a partition is settled, and from where it must be read again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from ackstream.client.outbox import OffsetProgress, Place, Work
+from ackstream.client.group import OffsetProgress, Partition, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,97 +15,94 @@ MAX_BACKOFF_SECONDS = 60.0
 
 
 def backoff(attempt: int) -> float:
-    """Return how many seconds to wait before attempt 1, 2, … of a redelivery: 0.1, 0.2, 0.4 … at most 60."""
+    """Return the seconds to wait before attempt 1, 2, …: 0.1, 0.2, 0.4, … up to 60."""
     return min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 16))
 
 
 @dataclass(eq=False)
-class Delivery(Generic[Place]):
-    """One message on its way; ``redelivered``: it may have come before."""
+class Delivery(Generic[Partition]):
+    """A message in flight; ``redelivered`` if it may have been delivered before."""
 
-    place: Place
+    partition: Partition
     work: Work
     run: int
     redelivered: bool
 
 
-class Deliveries(Generic[Place]):
-    """Follows the messages of places (partitions), by their offsets.
+class Deliveries(Generic[Partition]):
+    """Tracks the messages of partitions by offset.
 
-    A message that is not settled holds back all later ones of its place. One that is rejected with redelivery makes
-    its place be read again from there, once all before it are settled; what was settled behind it comes again.
+    An unsettled message holds back the commit of all later ones of its partition. A message rejected with redelivery
+    rewinds its partition once all messages before it are settled; messages settled after it are delivered again.
     """
 
     def __init__(self) -> None:
-        self._progress: OffsetProgress[Place] = OffsetProgress()
-        self._seen: dict[Place, int] = {}
-        self._runs: dict[Place, int] = {}
-        self._rejected: dict[Place, set[int]] = {}
-        self._attempts: dict[Place, tuple[int, int]] = {}
+        self._progress: OffsetProgress[Partition] = OffsetProgress()
+        self._seen: dict[Partition, int] = {}
+        self._runs: dict[Partition, int] = {}
+        self._rejected: dict[Partition, set[int]] = {}
+        self._attempts: dict[Partition, tuple[int, int]] = {}
 
-    def start(self, place: Place, offset: int, seen: int = 0) -> None:
-        """Follow a place from an offset on, unless it is followed already.
+    def start(self, partition: Partition, offset: int, seen: int = 0) -> None:
+        """Track a partition from an offset, unless it is tracked already.
 
-        :param seen: messages before this offset may have come to whoever read the place before
+        :param seen: messages below this offset may have been delivered to a previous owner
         """
-        self._progress.start(place, offset)
-        self._seen.setdefault(place, seen)
+        self._progress.start(partition, offset)
+        self._seen.setdefault(partition, seen)
 
-    def begin(self, place: Place, offset: int) -> Delivery[Place] | None:
-        """Take up a message; ``None`` for one that was taken up before."""
-        work = self._progress.begin(place, offset)
+    def begin(self, partition: Partition, offset: int) -> Delivery[Partition] | None:
+        """Begin the delivery of a message; ``None`` if it was begun before."""
+        work = self._progress.begin(partition, offset)
         if work is None:
             return None
         work.remaining = 1
-        seen = self._seen.get(place, 0)
-        self._seen[place] = max(seen, offset + 1)
-        return Delivery(place, work, self._runs.get(place, 0), redelivered=offset < seen)
+        seen = self._seen.get(partition, 0)
+        self._seen[partition] = max(seen, offset + 1)
+        return Delivery(partition, work, self._runs.get(partition, 0), redelivered=offset < seen)
 
-    def settle(self, delivery: Delivery[Place]) -> None:
-        """Be done with a message."""
+    def settle(self, delivery: Delivery[Partition]) -> None:
+        """Mark a message as settled."""
         delivery.work.remaining = 0
 
-    def reject(self, delivery: Delivery[Place]) -> None:
-        """Have a message delivered again; of no effect where its place is read again already."""
-        if delivery.run == self._runs.get(delivery.place, 0):
-            self._rejected.setdefault(delivery.place, set()).add(delivery.work.offset)
+    def reject(self, delivery: Delivery[Partition]) -> None:
+        """Schedule redelivery of a message, unless its partition has been rewound since."""
+        if delivery.run == self._runs.get(delivery.partition, 0):
+            self._rejected.setdefault(delivery.partition, set()).add(delivery.work.offset)
 
-    def keep(self, places: Iterable[Place]) -> None:
-        """Forget all places but these: the others belong to somebody else now."""
-        kept = set(places)
+    def keep(self, partitions: Iterable[Partition]) -> None:
+        """Forget all other partitions; they were assigned to another consumer."""
+        kept = set(partitions)
         gone = self._progress.positions().keys() - kept
         self._progress.keep(kept)
-        for place in gone:
-            self._forget(place)
-            self._seen.pop(place, None)
+        for partition in gone:
+            self._forget(partition)
+            self._seen.pop(partition, None)
 
-    def positions(self) -> dict[Place, int]:
-        """Return for each place the offset that may be committed: the first that is not settled, else the next."""
+    def positions(self) -> dict[Partition, int]:
+        """Return the offset to commit per partition: the first unsettled one, else the next."""
         return self._progress.positions()
 
-    def seen(self, place: Place) -> int:
-        """Return the offset behind the last message that was taken up, in whatever order."""
-        return self._seen.get(place, 0)
+    def seen(self, partition: Partition) -> int:
+        """Return the offset after the highest one delivered so far."""
+        return self._seen.get(partition, 0)
 
-    def again(self) -> dict[Place, tuple[int, float]]:
-        """Return the places to be read again now: from which offset, and after how many seconds.
-
-        They are followed anew from there.
-        """
+    def again(self) -> dict[Partition, tuple[int, float]]:
+        """Rewind partitions due for redelivery; return the offset and the delay in seconds for each."""
         found = {}
         positions = self._progress.positions()
-        for place, offset in positions.items():
-            if offset not in self._rejected.get(place, ()):
+        for partition, offset in positions.items():
+            if offset not in self._rejected.get(partition, ()):
                 continue
-            failed, attempts = self._attempts.get(place, (offset, 0))
+            failed, attempts = self._attempts.get(partition, (offset, 0))
             attempts = attempts + 1 if failed == offset else 1
-            self._attempts[place] = (offset, attempts)
-            self._forget(place)
-            self._progress.keep(positions.keys() - {place})
-            self._progress.start(place, offset)
-            found[place] = (offset, backoff(attempts))
+            self._attempts[partition] = (offset, attempts)
+            self._forget(partition)
+            self._progress.keep(positions.keys() - {partition})
+            self._progress.start(partition, offset)
+            found[partition] = (offset, backoff(attempts))
         return found
 
-    def _forget(self, place: Place) -> None:
-        self._rejected.pop(place, None)
-        self._runs[place] = self._runs.get(place, 0) + 1
+    def _forget(self, partition: Partition) -> None:
+        self._rejected.pop(partition, None)
+        self._runs[partition] = self._runs.get(partition, 0) + 1

@@ -1,6 +1,7 @@
-"""What a message of a source means: requests, acknowledgements to pass on, errors to publish.
+"""Map the messages of a source to requests, acknowledgements to forward, and errors to publish.
 
-Source of the rules: Eclipse Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink`` (ditto.md 1.7, 6, 7).
+Source of the rules: Eclipse Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``RequestedAcksFilter``
+(ditto.md 1.7, 6, 7).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connections import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text, raw
 from ackstream.protocol.ditto.errors import (
-    DittoError,
     correlation_id_missing,
     header_invalid,
     label_not_declared,
@@ -26,6 +26,7 @@ from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
@@ -35,24 +36,24 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import PayloadTemplate, Source
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A command or message to be sent to the system, and what it asks for."""
+class InboundRequest(msgspec.Struct, frozen=True):
+    """A command or message to send, with what it requests."""
 
     envelope: Envelope
     request: Request
 
 
-class Relayed(msgspec.Struct, frozen=True):
-    """An acknowledgement or a live response to be passed on."""
+class InboundAnswer(msgspec.Struct, frozen=True):
+    """An acknowledgement or a live response to forward."""
 
     envelope: Envelope
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """What is not sent: the error, and what it concerns.
+class RejectedSignal(msgspec.Struct, frozen=True):
+    """A signal that is not sent, and why.
 
-    ``rejects``: the message is rejected for it, because its headers contradict each other; after any other error it is
-    settled, since it would fail again.
+    ``rejects`` if the message is rejected because its headers contradict each other; after any other error it is
+    settled, since redelivery would fail again.
     """
 
     error: DittoError
@@ -62,10 +63,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Inbound:
-    """Reads the messages of one source."""
+    """Maps the messages of one source."""
 
     def __init__(self, connection_id: str, source: Source) -> None:
-        """Read by the settings of ``source``."""
+        """Map according to the settings of ``source``."""
         self._connection_id = connection_id
         self._source = source
         self._declared = frozenset(resolve_label(connection_id, label) for label in source.declared_acks)
@@ -73,11 +74,13 @@ class Inbound:
         self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
         self._filter = None if wishes.filter is None else Pipeline.parse(wishes.filter)
 
-    def read(self, message: ExternalMessage) -> list[Asked | Relayed | Refused]:
-        """Return what a message means, one thing for each of the source's payload mappings."""
+    def read(self, message: ExternalMessage) -> list[InboundRequest | InboundAnswer | RejectedSignal]:
+        """Map a message, once per payload mapping of the source."""
         return [self._read(message, mapping) for mapping in self._source.payload_mapping]
 
-    def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Asked | Relayed | Refused:
+    def _read(
+        self, message: ExternalMessage, mapping: str | PayloadTemplate
+    ) -> InboundRequest | InboundAnswer | RejectedSignal:
         envelope = None
         headers: dict[str, Any] = dict(message.headers)
         try:
@@ -85,23 +88,25 @@ class Inbound:
             envelope = self._with_headers(envelope, message)
             headers = envelope.headers
             if envelope.status is not None:
-                return Relayed(self._checked_answer(envelope))
+                return InboundAnswer(self._checked_answer(envelope))
             envelope = self._with_requested_acks(envelope, message)
         except DittoError as error:
-            return Refused(error, None if envelope is None else envelope.topic, headers, rejects=False)
+            return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=False)
         try:
-            return Asked(envelope, read_request(envelope))
+            return InboundRequest(envelope, read_request(envelope))
         except DittoError as error:
-            return Refused(error, envelope.topic, headers, rejects=signal_kind(envelope.topic, headers) is not None)
+            return RejectedSignal(
+                error, envelope.topic, headers, rejects=signal_kind(envelope.topic, headers) is not None
+            )
 
     def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:
-        """Make a command or message with the payload as its value: JSON as it is, anything else as a text."""
+        """Build a command or message with the payload as its value: JSON as is, anything else as a string."""
         context = Context(message.headers, self._connection_id)
         topic, path = (Template.parse(text).resolve(context) for text in (template.topic, template.path))
         if topic is None or path is None:
             raise header_invalid(
                 "payload_mapping",
-                "A placeholder of the payload mapping comes to nothing for this message.",
+                "A placeholder of the payload mapping does not resolve for this message.",
                 named=False,
             )
         try:
@@ -112,9 +117,9 @@ class Inbound:
         return Envelope(TopicPath.parse(topic), {}, path, value)
 
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
-        """Add mapped headers; those in the message's JSON win.
+        """Add mapped headers; headers in the JSON of the message take precedence.
 
-        :raises DittoError: a value is not of its header's type
+        :raises DittoError: a value has the wrong type for its header
         """
         context = Context(message.headers, self._connection_id, envelope.topic)
         own = read_headers(envelope.headers)
@@ -150,16 +155,11 @@ class Inbound:
                     raise label_not_declared(ack.label)
         elif topic.channel != "live" or topic.criterion not in ("commands", "messages", "errors"):
             raise unknown_topic_path(
-                str(topic), "Besides commands and messages, a source takes acknowledgements and live responses."
+                str(topic), "Besides commands and messages, a source accepts acknowledgements and live responses."
             )
         if CORRELATION_ID not in envelope.headers:
             raise correlation_id_missing()
         return envelope
-
-
-# -- ``acknowledgementRequests`` of a source: which acknowledgements are requested for the signals that come from it.
-# Source of the rules: Eclipse Ditto, ``InboundDispatchingSink#appendConnectionAcknowledgementsToSignal``,
-# ``RequestedAcksFilter`` (ditto.md 1.7).
 
 
 _NONE = "[]"
@@ -168,13 +168,13 @@ _NONE = "[]"
 def requested_acks(
     own: list[str] | None, includes: Sequence[str], condition: Pipeline | None, context: Context
 ) -> list[str] | None:
-    """Return the labels that are requested for a signal; ``None``: the channel's default follows.
+    """Apply ``acknowledgementRequests`` of a source; ``None`` leaves the labels to the channel's default.
 
-    :param own: those the signal itself requests, ``None`` where it does not say
-    :param includes: added, unless the signal says ``[]``
-    :param condition: the filter, over the headers of the external message. Where it lets nothing through, nothing is
-        requested; what it lets through is requested; without any labels its own result is
-    :raises DittoError: 400 ``header.invalid``: the filter's result is not a JSON array of labels
+    :param own: labels the signal itself requests, or ``None`` without the header
+    :param includes: added unless the signal requests ``[]``
+    :param condition: the filter, evaluated on the headers of the external message: if it resolves to nothing, no label
+        is requested; without any labels its own result is taken
+    :raises DittoError: 400 ``header.invalid``: the result of the filter is not a JSON array of labels
     """
     labels = own
     if includes and own != []:

@@ -1,4 +1,8 @@
-"""The messages of one source that are on their way through the system."""
+"""The messages of one source in flight: who still has to answer, and how each message is settled.
+
+Source of the rules: Eclipse Ditto, ``ResponseCollectorActor``, ``OutboundMappingProcessorActor``, ``ResponseType``,
+``BaseConsumerActor`` (ditto.md 4, 7).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.connectivity.inbound import Asked, Inbound, Refused, Relayed
+from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal
 from ackstream.connectivity.transport import outgoing, text_headers
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
 from ackstream.protocol.ditto.envelopes import error_envelope
@@ -35,14 +39,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""So often is looked for messages whose wait is to be given up."""
+"""How often messages are checked for an expired wait."""
 
 
 class Intake:
-    """Takes messages, and says of each what becomes of it; for one thread, which calls ``turn`` again and again."""
+    """Accepts messages and settles each one; used by a single thread, which calls ``turn`` regularly."""
 
     def __init__(self, connection_id: str, source: Source, system: System, publisher: TargetPublisher) -> None:
-        """Send what the messages mean to ``system``, and their answers to ``publisher``."""
+        """Send the signals of messages to ``system`` and their replies to ``publisher``."""
         self._connection_id = connection_id
         self._reply_target = source.reply_target
         self._inbound = Inbound(connection_id, source)
@@ -50,19 +54,19 @@ class Intake:
         self._system = system
         self._publisher = publisher
         self._open: dict[Collector, Done] = {}
-        # filled by the threads of the clients, emptied by ours
-        self._news: SimpleQueue[tuple[Collector, SettlementAnswer | SourceFailure | None]] = SimpleQueue()
+        # filled by client threads, drained by ``turn``
+        self._received: SimpleQueue[tuple[Collector, SettlementAnswer | SourceFailure | None]] = SimpleQueue()
         self._check_at = 0.0
 
     @property
     def room(self) -> int:
-        """How many more messages may be taken: beyond the limit none is read."""
+        """How many more messages may be accepted before the in-flight limit."""
         return max(0, self._limit - len(self._open))
 
     def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
-        """Take a message; ``done`` is called once, in this thread, with what becomes of it.
+        """Accept a message; ``done`` is called once, in this thread, with its settlement.
 
-        :param redelivered: it may have come before
+        :param redelivered: it may have been delivered before
         """
         now = time.monotonic()
         collector = Collector(now)
@@ -70,12 +74,14 @@ class Intake:
         try:
             parts = self._inbound.read(message)
         except Exception:
-            # it would fail the next time, too
-            log.exception("A message of %s was left out (%s).", self._connection_id, message.identity)
+            # redelivery would fail in the same way
+            log.exception(
+                "A message of %s cannot be mapped and is dropped (%s).", self._connection_id, message.identity
+            )
             parts = []
         expected = 0
         for part in parts:
-            if isinstance(part, Refused):
+            if isinstance(part, RejectedSignal):
                 self._publish(published_error(part, self._reply_target, self._connection_id))
                 if part.rejects:
                     collector.receive(SourceFailure(part.error.status), now)
@@ -89,22 +95,22 @@ class Intake:
         collector.expect(expected, now)
         self._decide(collector, now)
 
-    def _send(self, part: Asked | Relayed, received: Received, *, redelivered: bool) -> None:
-        if isinstance(part, Relayed):
+    def _send(self, part: InboundRequest | InboundAnswer, received: Received, *, redelivered: bool) -> None:
+        if isinstance(part, InboundAnswer):
             self._system.relay(part.envelope, received)
         else:
             self._system.ask(part, redelivered=redelivered, replied=partial(self._reply, part), received=received)
 
     def turn(self, timeout: float = 0.0) -> None:
-        """Let answers count that have come; wait for the first one at most so many seconds."""
+        """Process received answers, waiting up to ``timeout`` seconds for the first."""
         try:
-            news = self._news.get(timeout=timeout) if timeout > 0 else self._news.get_nowait()
+            entry = self._received.get(timeout=timeout) if timeout > 0 else self._received.get_nowait()
             while True:
-                collector, answer = news
+                collector, answer = entry
                 now = time.monotonic()
                 collector.receive(answer, now)
                 self._decide(collector, now)
-                news = self._news.get_nowait()
+                entry = self._received.get_nowait()
         except Empty:
             pass
         now = time.monotonic()
@@ -114,7 +120,7 @@ class Intake:
                 self._decide(collector, now)
 
     def forget(self) -> None:
-        """Let go of all messages: they come again."""
+        """Forget all messages; they will be delivered again."""
         self._open.clear()
 
     def _decide(self, collector: Collector, now: float) -> None:
@@ -124,9 +130,9 @@ class Intake:
             done(settlement)
 
     def _receive(self, collector: Collector, answer: SettlementAnswer | SourceFailure | None) -> None:
-        self._news.put((collector, answer))
+        self._received.put((collector, answer))
 
-    def _reply(self, asked: Asked, answer: Envelope) -> None:
+    def _reply(self, asked: InboundRequest, answer: Envelope) -> None:
         headers = asked.envelope.headers
         self._publish(published_reply(answer, headers, self._reply_target, self._connection_id))
 
@@ -136,62 +142,53 @@ class Intake:
 
     def _published(self, result: object) -> None:
         if isinstance(result, BaseException):
-            log.warning("An answer of %s was not published: %s", self._connection_id, result)
-
-
-# -- The answers to the signals of one message, until it is known what becomes of the message.
-# Source of the rules: Eclipse Ditto, ``ResponseCollectorActor`` (ditto.md 7).
+            log.warning("A reply of %s was not published: %s", self._connection_id, result)
 
 
 IDLE_SECONDS = 100.0
-"""So long after the last news the wait is given up."""
+"""Seconds without an answer after which the wait is abandoned."""
 
 
 class Collector:
-    """Collects the answers of one message. Time is seconds of any clock that only goes forward."""
+    """Collects the answers for one message until its settlement is known. Times are monotonic seconds."""
 
     def __init__(self, now: float) -> None:
-        """Begin to wait; how many answers there will be is not known yet."""
+        """Start waiting for a number of answers that is not known yet."""
         self._expected: int | None = None
         self._answers: list[SettlementAnswer] = []
         self._failure: int | None = None
         self._missing = False
-        self._news_at = now
+        self._received_at = now
 
     def expect(self, number: int, now: float) -> None:
-        """Say how many answers there will be."""
+        """Set the number of expected answers."""
         self._expected = number
-        self._news_at = now
+        self._received_at = now
 
     def receive(self, answer: SettlementAnswer | SourceFailure | None, now: float) -> None:
-        """Take an answer, an error that came instead, or ``None``: this one will never come."""
+        """Record an answer, an error in its place, or ``None`` if it will never arrive."""
         if isinstance(answer, SettlementAnswer):
             self._answers.append(answer)
         elif answer is None:
             self._missing = True
         elif self._failure is None:
             self._failure = answer.status
-        self._news_at = now
+        self._received_at = now
 
     def settlement(self, now: float) -> Settlement | None:
-        """Return what becomes of the message; ``None`` as long as that is open."""
+        """Return how to settle the message, or ``None`` while that is open."""
         if self._failure is not None:
             return settle(self._expected or 0, error_status=self._failure)
         arrived = self._expected is not None and len(self._answers) >= self._expected
         if arrived and not self._missing:
             return settle(self._expected, self._answers)
-        if self._missing or now - self._news_at >= IDLE_SECONDS:
+        if self._missing or now - self._received_at >= IDLE_SECONDS:
             return settle(self._expected, self._answers, complete=False)
         return None
 
 
-# -- What is published at a source's reply-target, and what an answer means for the settlement of its message.
-# Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``ResponseType``, ``BaseConsumerActor``
-# (ditto.md 4, 7).
-
-
 class SourceFailure(msgspec.Struct, frozen=True):
-    """An error that came instead of an answer, by its status."""
+    """The status of an error received in place of an answer."""
 
     status: int
 
@@ -199,9 +196,9 @@ class SourceFailure(msgspec.Struct, frozen=True):
 def published_reply(
     answer: Envelope, asked: Mapping[str, Any], target: ReplyTarget | None, connection_id: str
 ) -> OutgoingMessage | None:
-    """Return an answer as it is published; ``None`` where its kind is not expected, or nobody is to get it.
+    """Convert an answer for the reply target; ``None`` without a target or if its kind is not expected.
 
-    :param asked: the headers of the request, whose correlation-id the answer has; placeholders find them too
+    :param asked: headers of the request: source of the correlation-id and of placeholders
     """
     if target is None or response_kind(answer) not in target.expected:
         return None
@@ -212,8 +209,8 @@ def published_reply(
     return outgoing(named, target.address, target.header_mapping, connection_id, further=text_headers(asked))
 
 
-def published_error(refused: Refused, target: ReplyTarget | None, connection_id: str) -> OutgoingMessage | None:
-    """Return the error of what was refused as it is published, or ``None``."""
+def published_error(refused: RejectedSignal, target: ReplyTarget | None, connection_id: str) -> OutgoingMessage | None:
+    """Convert the error of a rejected signal for the reply target, or return ``None``."""
     topic = refused.topic
     answer = error_envelope(
         refused.error,
@@ -225,17 +222,17 @@ def published_error(refused: Refused, target: ReplyTarget | None, connection_id:
 
 
 def response_kind(answer: Envelope) -> ResponseKind:
-    """Return how an answer counts: acknowledgements are a ``response`` where all succeeded, else a ``nack``."""
+    """Classify an answer: acknowledgements are a ``response`` if all succeeded, else a ``nack``."""
     if answer.topic.criterion == "errors":
         return "error"
     return response_type(_statuses(answer)) if answer.topic.criterion == "acks" else "response"
 
 
 def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
-    """Return what an answer means for the message that asked.
+    """Return what an answer means for the settlement of the requesting message.
 
-    :param completed_by: what ended the wait, as the record headers of a reply tell
-    :param live: the request was a live command or message, so that a response is the business of the two who talk
+    :param completed_by: what ended the wait, from the record headers of the reply
+    :param live: the request was a live command or message, so any response counts as processed
     """
     if answer.topic.criterion == "acks":
         return SettlementAnswer(_statuses(answer))

@@ -1,4 +1,8 @@
-"""MQTT clients as connections need them, on paho: acknowledging is up to us, which aiomqtt does not offer."""
+"""MQTT 3.1.1 as a transport, on paho, which unlike aiomqtt offers manual acknowledgement.
+
+A message is acknowledged once it is settled, in the order of arrival. Source of the rules: Eclipse Ditto,
+``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 (order of PUBACK).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ackstream.client.errors import UnreachableError
 from ackstream.connectivity.deliveries import Deliveries, Delivery, backoff
-from ackstream.connectivity.transport import ExternalMessage, MqttSettlement, Published, mqtt
+from ackstream.connectivity.transport import ExternalMessage, Published
+from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
@@ -29,21 +33,24 @@ if TYPE_CHECKING:
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import OutgoingMessage
     from ackstream.protocol.ditto.settlement import Settlement
+    from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 
     Done = Callable[[Published | Exception], None]
 
 
+log = logging.getLogger(__name__)
+
 CONNECT_SECONDS = 10.0
 KEEPALIVE_SECONDS = 120
-"""Longer than messages can be waited for while nothing is read."""
+"""Longer than reading may pause while messages are in flight."""
 
 
 def mqtt_client(connection: MqttConnection, name: str, *, persistent: bool) -> Client:
-    """Return a client that is not connected yet.
+    """Create a client without connecting it.
 
-    :param name: tells the clients of a connection apart
-    :param persistent: the broker keeps what comes while the client is away
+    :param name: distinguishes the clients of a connection
+    :param persistent: the broker keeps messages while the client is offline
     """
     client = Client(
         CallbackAPIVersion.VERSION2,
@@ -62,9 +69,9 @@ def mqtt_client(connection: MqttConnection, name: str, *, persistent: bool) -> C
 
 
 def connect(client: Client, connection: MqttConnection) -> None:
-    """Connect; lost connections come back by themselves from now on.
+    """Connect; from now on the client reconnects by itself.
 
-    :raises UnreachableError: nothing answers there
+    :raises UnreachableError: no broker responds at the address
     """
     try:
         client.connect(connection.host, connection.port, KEEPALIVE_SECONDS)
@@ -74,33 +81,27 @@ def connect(client: Client, connection: MqttConnection) -> None:
 
 
 def unreachable(connection: MqttConnection, reason: Any) -> UnreachableError:
-    """Say that the broker does not answer as it should."""
+    """Report that the broker does not respond as expected."""
     return UnreachableError(
-        f"No MQTT broker answers the connection {connection.id} at {connection.host}:{connection.port} ({reason}): "
-        f"start it, or correct connections.host, port, username or password."
+        f"The connection {connection.id} cannot use the MQTT broker at {connection.host}:{connection.port} ({reason}): "
+        f"start the broker, or correct connections.host, port, username or password."
     )
 
-
-# -- Consuming from MQTT: a message is acknowledged when it is settled, in the order in which messages came.
-# Source of the rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 (order of PUBACK).
-
-
-log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 
 
 class MqttSource(Closing):
-    """Reads the topics of a source with a thread of its own.
+    """Consumes the topics of a source in a thread.
 
-    The broker keeps what comes while the connection is away (QoS 1). What was not acknowledged comes again with the
-    next connection.
+    With QoS 1 the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
+    connection.
     """
 
     def __init__(self, connection: MqttConnection, index: int, source: Source, intake: Intake) -> None:
-        """Read later.
+        """Prepare the client.
 
-        :param index: which source of the connection; part of the client id
+        :param index: position of the source in the connection, part of the client id
         """
         self._id = connection.id
         self._connection = connection
@@ -113,7 +114,7 @@ class MqttSource(Closing):
         self._joined = threading.Event()
         self._closing = threading.Event()
         self._leaving = threading.Event()
-        # of one place at most: the client's thread waits, and so does the broker, while there is no room
+        # a full queue blocks the client thread, which in turn holds back the broker
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
         self._session = self._taken_session = 0
         self._numbers = count()
@@ -124,9 +125,9 @@ class MqttSource(Closing):
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}-{index}", daemon=True)
 
     def start(self) -> None:
-        """Connect and begin; when this returns, what comes from now on is read.
+        """Connect and subscribe; once this returns, every message that arrives is consumed.
 
-        :raises UnreachableError: the broker does not answer, or refuses
+        :raises UnreachableError: the broker does not respond or refuses
         """
         self._thread.start()
         connect(self._client, self._connection)
@@ -134,7 +135,7 @@ class MqttSource(Closing):
             raise unreachable(self._connection, "it did not accept the subscription")
 
     def close(self) -> None:
-        """Stop; what is not acknowledged comes again with the next start."""
+        """Stop; unacknowledged messages are delivered again at the next start."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -144,11 +145,11 @@ class MqttSource(Closing):
         self._client.disconnect()
         self._client.loop_stop()
 
-    # called in the client's thread
+    # called in the client thread
 
     def _connected(self, client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
         if code.is_failure:
-            log.warning("The MQTT broker of the connection %s refuses it: %s", self._id, code)
+            log.warning("The MQTT broker refuses the connection %s: %s", self._id, code)
             return
         self._session += 1
         client.subscribe([(address, self._source.qos) for address in self._source.addresses])
@@ -167,7 +168,7 @@ class MqttSource(Closing):
                 continue
             return
 
-    # called in our own thread
+    # called in the source thread
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -191,7 +192,7 @@ class MqttSource(Closing):
 
     def _take(self, session: int, message: MQTTMessage) -> None:
         if session != self._session:
-            # it comes again with the new connection
+            # redelivered on the new connection
             return
         if session != self._taken_session:
             self._taken_session = session
@@ -206,11 +207,12 @@ class MqttSource(Closing):
             self._deliveries.settle(delivery)
         else:
             self._unacknowledged.append((number, message))
-        self._intake.take(external(message), partial(self._done, delivery, message.qos), redelivered=message.dup)
+        self._intake.take(
+            external_message(message), partial(self._done, delivery, message.qos), redelivered=message.dup
+        )
 
     def _done(self, delivery: Delivery[int], qos: int, settlement: Settlement) -> None:
-        reconnect = qos > 0 and self._connection.reconnect_for_redelivery
-        if mqtt(settlement, reconnect_for_redelivery=reconnect) is MqttSettlement.RECONNECT:
+        if redelivers(settlement, qos, reconnect=self._connection.reconnect_for_redelivery):
             self._deliveries.reject(delivery)
         else:
             self._deliveries.settle(delivery)
@@ -218,7 +220,7 @@ class MqttSource(Closing):
     def _acknowledge(self) -> None:
         position = self._deliveries.positions().get(self._session)
         if position is None:
-            # a new connection, on which nothing has come yet
+            # a new connection without messages so far
             self._unacknowledged.clear()
             return
         while self._unacknowledged and self._unacknowledged[0][0] < position:
@@ -227,12 +229,12 @@ class MqttSource(Closing):
             self._reconnects = 0
 
     def _read_again(self, now: float) -> None:
-        """Have rejected messages sent again, which takes a new connection."""
+        """Reconnect to have rejected messages redelivered."""
         if self._deliveries.again():
-            # as often as nothing was settled in between
+            # consecutive reconnects without a settled message in between
             self._reconnects += 1
             wait = backoff(self._reconnects)
-            log.warning("A message of the connection %s was rejected; it connects anew in %g s.", self._id, wait)
+            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._id, wait)
             self._leave()
             self._reconnect_at = now + wait
         if self._reconnect_at is not None and now >= self._reconnect_at:
@@ -240,12 +242,12 @@ class MqttSource(Closing):
             self._leaving.clear()
             try:
                 connect(self._client, self._connection)
-            except Exception as error:  # noqa: BLE001 - tried again
+            except Exception as error:  # noqa: BLE001 - retried
                 log.warning("%s", error)
                 self._reconnect_at = now + 1.0
 
     def _leave(self) -> None:
-        """Disconnect, and forget what is at hand: it comes again."""
+        """Disconnect and drop received messages; they will be redelivered."""
         self._leaving.set()
         self._client.disconnect()
         self._client.loop_stop()
@@ -253,8 +255,13 @@ class MqttSource(Closing):
             self._queue.get_nowait()
 
 
-def external(message: MQTTMessage) -> ExternalMessage:
-    """Return an MQTT message as a message; ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain`` are its headers."""
+def redelivers(settlement: Settlement, qos: int, *, reconnect: bool) -> bool:
+    """Return whether a settlement leaves a message unacknowledged; only a new connection then redelivers it."""
+    return qos > 0 and reconnect and settlement == "reject-with-redelivery"
+
+
+def external_message(message: MQTTMessage) -> ExternalMessage:
+    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain``."""
     headers = {
         "mqtt.topic": message.topic,
         "mqtt.qos": str(message.qos),
@@ -263,19 +270,16 @@ def external(message: MQTTMessage) -> ExternalMessage:
     return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload))
 
 
-# -- Publishing to MQTT, with QoS 1.
-
-
 OK, INTERNAL_ERROR = 200, 500
 
 
 class MqttPublisher(Closing):
-    """Sends with one client; while the broker is away, messages are kept and sent when it is back."""
+    """Publishes with QoS 1; while the broker is unavailable, messages are kept and sent later."""
 
     def __init__(self, connection: MqttConnection) -> None:
         """Connect.
 
-        :raises UnreachableError: nothing answers there
+        :raises UnreachableError: no broker responds at the address
         """
         self._lock = threading.Lock()
         self._waiting: dict[int, Done] = {}
@@ -284,25 +288,25 @@ class MqttPublisher(Closing):
         connect(self._client, connection)
 
     def publish(self, message: OutgoingMessage, done: Done) -> None:
-        """Send a message; see ``Publisher``."""
+        """Send a message; see :class:`.TargetPublisher`."""
         try:
-            # the broker's answer must not come before it is known whose it is
+            # register the callback before the broker can respond
             with self._lock:
                 sent = self._client.publish(message.address, message.payload, qos=1)
                 if sent.rc in (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN):
                     self._waiting[sent.mid] = done
                     return
-            done(ConnectionError(f"the client has too much to send ({sent.rc.name})"))
+            done(ConnectionError(f"the send queue of the client is full ({sent.rc.name})"))
         except ValueError as error:
-            # no topic, or one with wildcards
+            # not a topic name, or one with wildcards
             done(error)
 
-    def status_of(self, error: Exception) -> int:  # noqa: ARG002 - as all publishers
-        """Return 500: whatever it is, it is not the requester's fault."""
+    def status_of(self, error: Exception) -> int:  # noqa: ARG002 - part of the contract
+        """Return 500: no error here is caused by the requester."""
         return INTERNAL_ERROR
 
     def close(self) -> None:
-        """Disconnect; messages without an answer are given up."""
+        """Disconnect; unconfirmed messages are dropped."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -311,3 +315,15 @@ class MqttPublisher(Closing):
             done = self._waiting.pop(identity, None)
         if done is not None:
             done(Published(OK))
+
+
+class MqttTransport:
+    """Opens sources and publishers on the MQTT broker of a connection."""
+
+    def publisher(self, connection: MqttConnection, _own: Kafka) -> MqttPublisher:
+        """Connect a publisher; see :class:`.Transport`."""
+        return MqttPublisher(connection)
+
+    def source(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Intake) -> MqttSource:
+        """Prepare a source; see :class:`.Transport`."""
+        return MqttSource(connection, index, source, intake)

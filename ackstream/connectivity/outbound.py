@@ -1,4 +1,4 @@
-"""What becomes of a signal at the targets of a connection.
+"""Publish signals to the targets of a connection and issue their acknowledgements.
 
 Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6).
 """
@@ -17,10 +17,10 @@ from msgspec import UNSET
 from ackstream.client.worker import Worker
 from ackstream.connectivity.transport import OutgoingMessage, outgoing
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, write_acks
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.subscriptions import (
@@ -32,7 +32,7 @@ from ackstream.protocol.ditto.subscriptions import (
     publication,
     weak_acks,
 )
-from ackstream.protocol.record_headers import correlation_id
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,20 +42,23 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import KafkaConnection, MqttConnection, Target
 
     Extra = Callable[[str, str], Mapping[str, Any]]
-    from ackstream.client.outbox import Work
+    from ackstream.client.group import Work
     from ackstream.connectivity.transport import Published, TargetPublisher
     from ackstream.settings import Kafka
 
 
+log = logging.getLogger(__name__)
+
+
 class Publishing(msgspec.Struct, frozen=True):
-    """A message for a target; ``label``: its transport's answer is acknowledged with it."""
+    """A message for a target; ``label`` is acknowledged once the transport confirms."""
 
     message: OutgoingMessage
     label: str | None
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is published of a signal, for which labels weak acknowledgements go out, and which failed ones."""
+    """What to publish for a signal, which labels get weak acknowledgements, and which failed ones."""
 
     publishings: list[Publishing]
     weak: Drop
@@ -63,55 +66,55 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outbound:
-    """Decides for one connection."""
+    """The rules of one connection."""
 
     def __init__(self, connection: KafkaConnection | MqttConnection) -> None:
-        """Decide by the settings of ``connection``."""
+        """Decide according to the settings of ``connection``."""
         self._id = connection.id
         self._labels = connection.labels
-        self._outlets = [_Outlet(connection.id, target) for target in connection.targets]
+        self._targets = [_TargetRules(connection.id, target) for target in connection.targets]
 
     @property
     def streams(self) -> frozenset[Stream]:
-        """What has to be read: what targets want, and everything that may ask for a declared label."""
+        """The streams to read: those of the targets, and all that may request a declared label."""
         if self._labels.to_declare:
             return frozenset({"events", "live-commands", "messages"})
-        return frozenset(wanted.stream for outlet in self._outlets for wanted in outlet.subscriptions)
+        return frozenset(wanted.stream for target in self._targets for wanted in target.subscriptions)
 
     def plan(self, signal: Publication, time: datetime | None = None, extra: Extra | None = None) -> Plan:
-        """Return what becomes of a signal.
+        """Decide what to publish and acknowledge for a signal.
 
-        :param time: the moment of ``time:now`` in filters
-        :param extra: gives the fields of a thing (its id, a selector) for topics with ``extraFields``. Where it raises,
-            nobody can tell whether the target wants the signal: the label it issues gets the error
+        :param time: the value of ``time:now`` in filters
+        :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the filter
+            cannot be evaluated, and the label of the target gets the error
         """
         own = {*self._labels.declared, *self._labels.issued}
         shown = [label for label in signal.labels if label in own]
         publishings, failed = [], []
         fates: list[tuple[str | None, bool]] = []
-        for outlet in self._outlets:
-            if not outlet.is_for(signal):
+        for target in self._targets:
+            if not target.is_for(signal):
                 continue
-            label = outlet.label if outlet.is_asked(signal) else None
+            label = target.label if target.is_requested(signal) else None
             try:
-                wanted, fields = outlet.looks_at(signal, time, extra)
-            except Exception as error:  # noqa: BLE001 - the acknowledgement tells it
-                fates.append((outlet.label, True))
+                wanted, fields = target.evaluate(signal, time, extra)
+            except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
+                fates.append((target.label, True))
                 if label is not None:
                     failed.append(issued_ack(label, error, signal.envelope.headers))
                 continue
-            delivered = as_delivered(signal, [each for each in shown if each != outlet.label], fields)
-            payload = outlet.payload(delivered)
+            delivered = as_delivered(signal, [each for each in shown if each != target.label], fields)
+            payload = target.payload(delivered)
             publishes = wanted and payload is not UNSET
-            fates.append((outlet.label, publishes))
-            message = outlet.message(delivered, payload) if publishes else None
+            fates.append((target.label, publishes))
+            message = target.message(delivered, payload) if publishes else None
             if message is not None:
                 publishings.append(Publishing(message, label))
         weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates)
         return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed)
 
 
-class _Outlet:
+class _TargetRules:
     def __init__(self, connection_id: str, target: Target) -> None:
         self._id = connection_id
         self._target = target
@@ -121,10 +124,10 @@ class _Outlet:
     def is_for(self, signal: Publication) -> bool:
         return any(each.covers(signal) for each in self.subscriptions)
 
-    def looks_at(
+    def evaluate(
         self, signal: Publication, time: datetime | None, extra: Extra | None
     ) -> tuple[bool, Mapping[str, Any] | None]:
-        """Tell whether a filter lets the signal through, and with which extra fields."""
+        """Return whether a filter accepts the signal, and the extra fields."""
         for each in self.subscriptions:
             if each.covers(signal):
                 fields = extra(signal.thing_id, each.extra_fields) if extra and each.extra_fields else None
@@ -132,13 +135,13 @@ class _Outlet:
                     return True, fields
         return False, None
 
-    def is_asked(self, signal: Publication) -> bool:
+    def is_requested(self, signal: Publication) -> bool:
         if self.label == LIVE_RESPONSE:
             return signal.response_required and signal.stream in ("live-commands", "messages")
         return self.label in signal.labels
 
     def payload(self, signal: Envelope) -> Any:
-        """Return the bytes, ``None`` for the protocol JSON, or ``UNSET`` where there is nothing to publish."""
+        """Return the bytes, ``None`` for the protocol JSON, or ``UNSET`` if there is nothing to publish."""
         if self._target.payload == "ditto":
             return None
         return UNSET if signal.value is UNSET else bytes(signal.value)
@@ -158,35 +161,30 @@ class _Outlet:
 
 
 def answer_of(signal: Publication, acks: list[Acknowledgement]) -> Envelope:
-    """Return acknowledgements of a connection as the aggregate that goes to the acks topic.
+    """Aggregate the acknowledgements of a connection for the topic acks.
 
-    It may hold ``live-response``, which a single one may not.
+    Unlike a single acknowledgement, an aggregate may contain ``live-response``.
     """
     channel = "live" if signal.stream != "events" else "twin"
     headers = signal.envelope.headers | ({CHANNEL: "live"} if channel == "live" else {})
     return write_acks(acks, thing_id=signal.thing_id, channel=channel, headers=headers)
 
 
-# -- The targets of a connection: what happens in the system goes to them, and is acknowledged.
-
-
-log = logging.getLogger(__name__)
-
 MAX_PUBLISHING = 1_000
-"""With so many messages on their way to the other system, no further signals are read."""
+"""Maximum number of messages in flight to the other system before reading pauses."""
 
 WAIT_SECONDS = 0.5
 
 
-class Outlets(Closing):
-    """Publishes what targets want. After a crash some signals are published again, none is left out."""
+class OutboundWorker(Closing):
+    """Publishes signals to the targets at least once: after a crash some are published again, none is lost."""
 
     def __init__(
         self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: TargetPublisher, extra: Extra
     ) -> None:
         """Connect to the system's Kafka.
 
-        :param extra: gives the fields of a thing
+        :param extra: returns fields of a thing
         :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
@@ -202,11 +200,11 @@ class Outlets(Closing):
         )
 
     def start(self) -> None:
-        """Begin; when this returns, every signal from now on is published."""
+        """Start; once this returns, every further signal is published."""
         self._worker.run()
 
     def close(self) -> None:
-        """Stop; what is not published comes again with the next start."""
+        """Stop; unpublished signals are published at the next start."""
         self._closing.set()
         self._worker.close()
 
@@ -221,7 +219,7 @@ class Outlets(Closing):
             self._worker.outbox.hold(work)
             while not self._room.acquire(timeout=WAIT_SECONDS):
                 if self._closing.is_set():
-                    # it comes again with the next start
+                    # published at the next start
                     return
             self._publisher.publish(publishing.message, partial(self._published, signal, publishing, work))
 
@@ -231,7 +229,7 @@ class Outlets(Closing):
             identity = correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
             return publication(envelope, identity)
         except DittoError as error:
-            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            log.warning("Skipped an unreadable record of %s (offset %s): %s", record.topic, record.offset, error)
             return None
 
     def _published(

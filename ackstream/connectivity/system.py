@@ -1,4 +1,4 @@
-"""The system's own side of connections: requests go to ``signals``, what others answer goes to ``acks``."""
+"""The Kafka side of connections: requests go to ``signals``, acknowledgements and live responses to ``acks``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
-    from ackstream.connectivity.inbound import Asked
+    from ackstream.connectivity.inbound import InboundRequest
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
@@ -40,16 +40,16 @@ log = logging.getLogger(__name__)
 
 DELIVERY_SECONDS = 120.0
 EXTRA_TIMEOUT = "20s"
-"""So long the twin has for extra fields."""
+"""How long to wait for the twin to return extra fields."""
 
 STORED = SettlementAnswer(())
-"""The broker has it, and nothing else is waited for."""
+"""The broker has the request, and nothing else is awaited."""
 
 _CLOSE_SECONDS = 5.0
 
 
 class System(Closing):
-    """Sends what sources bring. Safe to use from several threads; callbacks run in threads of the clients."""
+    """Sends the signals of sources; thread-safe. Callbacks run in client threads."""
 
     def __init__(self, kafka: Kafka) -> None:
         """Connect.
@@ -69,16 +69,16 @@ class System(Closing):
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Send what was accepted (for at most 5 s), forget what is waited for."""
+        """Flush accepted records for at most 5 s and drop open waits."""
         self._stack.close()
 
-    def ask(self, asked: Asked, *, redelivered: bool, replied: Replied, received: Received) -> None:
+    def ask(self, asked: InboundRequest, *, redelivered: bool, replied: Replied, received: Received) -> None:
         """Send a request.
 
         :param redelivered: it may have been sent before
-        :param replied: called with the reply, where a response is required
-        :param received: called once, with what the answer means for the message that asked; ``None`` where none will
-            come. Where nothing is awaited that is as soon as the broker has the request
+        :param replied: called with the reply if a response is required
+        :param received: called once with what the answer means for the requesting message, or with ``None`` if no
+            answer will arrive; if nothing is awaited, as soon as the broker has the request
         """
         request = asked.request
         with self._lock:
@@ -91,7 +91,7 @@ class System(Closing):
         future.add_done_callback(partial(_replied, asked, replied, received))
 
     def relay(self, envelope: Envelope, received: Received) -> None:
-        """Pass an acknowledgement or a live response on to whoever waits for it."""
+        """Forward an acknowledgement or a live response."""
         headers = [(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())]
         try:
             sent = self._producer.send(self._acks, encode(envelope), envelope.topic.thing_id.encode(), headers)
@@ -102,7 +102,7 @@ class System(Closing):
             sent.add_errback(partial(_not_sent, received))
 
     def _publish(self, envelope: Envelope, identity: str, received: Received, *, waits: bool) -> None:
-        """Send a request that gets no reply; what is awaited stands in the ledger."""
+        """Send a request without reply; if acknowledgements are awaited, its outcome is read from the ledger."""
         waiting = ExitStack()
         if waits:
             outcome = waiting.enter_context(self._outcomes.expect(identity, any_answer=False))
@@ -119,11 +119,11 @@ class System(Closing):
         self._requester.publish(envelope, correlation_id=identity).add_done_callback(published)
 
 
-def _replied(asked: Asked, replied: Replied, received: Received, future: Future[Reply]) -> None:
+def _replied(asked: InboundRequest, replied: Replied, received: Received, future: Future[Reply]) -> None:
     request = asked.request
     error = future.exception()
     if error is not None:
-        # a request that is stored, and for which nothing is awaited, was settled by that
+        # without awaited acknowledgements, the request was settled when the broker stored it
         if request.waits_for_acks or not isinstance(error, RequestTimeout):
             _not_sent(received, error)
         else:
@@ -150,32 +150,30 @@ def _decided(waiting: ExitStack, received: Received, future: Future[RequestOutco
 
 
 def _not_sent(received: Received, error: BaseException) -> None:
-    log.warning("A signal of a connection got no answer: %s", error)
+    log.warning("A signal of a connection was not answered: %s", error)
     received(None)
-
-
-# -- Under which correlation-id a signal goes to the system.
-# The system takes a correlation-id that comes twice for a producer's retry, which the first answer serves too. A
-# message that is delivered again wants an answer of its own, as does one that repeats the id of another; so their
-# signals get a suffix, as Ditto does (``AcknowledgementForwarderActorStarter``, ditto.md 2).
 
 
 REMEMBERED = 100_000
 
 
 class Identities:
-    """Gives each signal a correlation-id that was not used lately."""
+    """Assigns each signal a correlation-id that was not used recently.
+
+    correlate treats a repeated correlation-id as a producer's retry. A redelivered message, or one that reuses an id,
+    needs an answer of its own, so its signal gets a suffix (``AcknowledgementForwarderActorStarter``, ditto.md 2).
+    """
 
     def __init__(self, token: Callable[[], str] = lambda: uuid4().hex[:8]) -> None:
-        """Make suffixes with ``token``."""
+        """Create suffixes with ``token``."""
         self._token = token
-        # a dict keeps the order in which they came
+        # a dict keeps insertion order
         self._used: dict[str, None] = {}
 
     def take(self, correlation_id: str, *, redelivered: bool) -> str:
-        """Return the correlation-id itself where it is fresh, else one with a suffix.
+        """Return the correlation-id, with a suffix unless it is fresh.
 
-        :param redelivered: the message may have come before, to another process perhaps
+        :param redelivered: the message may have been delivered before, possibly to another process
         """
         fresh = correlation_id not in self._used and not redelivered
         identity = correlation_id if fresh else suffixed(correlation_id, self._token())

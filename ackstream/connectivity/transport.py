@@ -1,9 +1,12 @@
-"""Messages of other systems, as they come and as they go; headers are texts, names in lower case."""
+"""The contract of a transport: what connections exchange with other systems, and who carries it.
+
+A new transport is one module with a :class:`Transport`, entered in ``connector.TRANSPORTS``. Headers of messages are
+strings, their names in lower case.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,14 +19,15 @@ from ackstream.protocol.ditto.placeholders import Context, Template
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.protocol.ditto.settlement import Settlement
+    from ackstream.connectivity.intake import Intake
+    from ackstream.settings import Kafka
 
 
 CONNECTION_ID = "ditto-connection-id"
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
-    """A message that came. ``identity`` tells it from all others: its correlation-id where it brings none."""
+    """A received message; ``identity`` is unique and becomes its correlation-id if it has none."""
 
     identity: str
     headers: Mapping[str, str]
@@ -31,7 +35,7 @@ class ExternalMessage(msgspec.Struct, frozen=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """A message to be published; ``address`` is that of its transport."""
+    """A message to publish; the transport defines the form of ``address``."""
 
     address: str
     headers: dict[str, str]
@@ -39,7 +43,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 def text_headers(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a signal as texts, for placeholders and for transports."""
+    """Convert the headers of a signal to strings, for placeholders and transports."""
     return {
         name.lower(): value if isinstance(value, str) else json_text(value)
         for name, value in headers.items()
@@ -48,7 +52,7 @@ def text_headers(headers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def resolved(mapping: Mapping[str, str], context: Context) -> dict[str, str]:
-    """Return the headers of a header mapping; what comes to nothing is left out."""
+    """Resolve a header mapping, omitting headers whose placeholders do not resolve."""
     found = {name.lower(): Template.parse(text).resolve(context) for name, text in mapping.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -63,12 +67,12 @@ def outgoing(
     content_type: str = PROTOCOL_CONTENT_TYPE,
     further: Mapping[str, str] | None = None,
 ) -> OutgoingMessage | None:
-    """Return a signal as a message: content-type, correlation-id, connection id and the mapped headers.
+    """Convert a signal to a message with content-type, correlation-id, connection id and the mapped headers.
 
     :param address: a template
-    :param payload: else the protocol JSON
-    :param further: headers that placeholders find besides those of the signal, which win
-    :return: ``None`` where the address comes to nothing
+    :param payload: replaces the protocol JSON
+    :param further: additional headers for placeholders; those of the signal take precedence
+    :return: ``None`` if the address does not resolve
     """
     headers = text_headers(signal.headers)
     context = Context({**(further or {}), **headers}, connection_id, signal.topic)
@@ -81,85 +85,52 @@ def outgoing(
     return OutgoingMessage(where, own | resolved(mapping, context), encode(signal) if payload is None else payload)
 
 
-# -- Publishing to another system: what its transport answers becomes an acknowledgement, where one is asked for.
-
-
 class Published(msgspec.Struct, frozen=True):
-    """The transport has a message: the status and payload of the acknowledgement that says so."""
+    """Confirmation of the transport that it has a message: status and payload of the acknowledgement to issue."""
 
     status: int
     payload: Raw | UnsetType = UNSET
 
 
 class TargetPublisher(Protocol):
-    """What sends messages to another system. Safe to use from several threads, none of which it holds up."""
+    """Publishes messages to another system; thread-safe and never blocking."""
 
     def publish(self, message: OutgoingMessage, done: Callable[[Published | Exception], None]) -> None:
-        """Send a message; ``done`` is called once, in any thread, with what the transport answers."""
+        """Send a message; ``done`` is called once, in any thread, with the confirmation or the error."""
 
     def status_of(self, error: Exception) -> int:
         """Return the status of the acknowledgement for a message that was not published."""
 
     def close(self) -> None:
-        """Send what was accepted, for some seconds at most, and disconnect."""
+        """Flush accepted messages for a few seconds at most, then disconnect."""
 
 
-# -- What a settlement is on each transport.
-# Source of the rules: Eclipse Ditto, the consumer actors of its transports (ditto.md 7). AMQP is here as a table only:
-# no AMQP client comes with ackstream.
+class MessageSource(Protocol):
+    """Consumes messages in a thread of its own and hands them to an :class:`.Intake`, which settles them."""
+
+    def start(self) -> None:
+        """Connect; once this returns, every message that arrives is consumed.
+
+        :raises AckstreamError: the other system is unreachable or refuses
+        """
+
+    def close(self) -> None:
+        """Stop; unsettled messages are delivered again at the next start. Safe to call before ``start`` and twice."""
 
 
-class Amqp10(Enum):
-    """Delivery states of AMQP 1.0."""
+class Transport(Protocol):
+    """Opens the sources and the publisher of a connection."""
 
-    ACCEPTED = "ACCEPTED"
-    MODIFIED_FAILED = "MODIFIED_FAILED"
-    REJECTED = "REJECTED"
+    def publisher(self, connection: Any, own: Kafka, /) -> TargetPublisher:
+        """Connect a publisher for the targets and reply targets of a connection.
 
+        :param own: the Kafka of ackstream itself
+        :raises AckstreamError: the other system is unreachable
+        """
 
-class Amqp091(Enum):
-    """Methods of AMQP 0.9.1."""
+    def source(self, connection: Any, index: int, source: Any, own: Kafka, intake: Intake, /) -> MessageSource:
+        """Prepare a source without starting it.
 
-    ACK = "basicAck"
-    NACK_REQUEUE = "basicNack(requeue=true)"
-    NACK = "basicNack(requeue=false)"
-
-
-class MqttSettlement(Enum):
-    """What an MQTT client does with a message of QoS 1."""
-
-    ACKNOWLEDGE = "acknowledged"
-    RECONNECT = "not acknowledged; client reconnects"
-
-
-class KafkaSettlement(Enum):
-    """What becomes of the offset of a Kafka record."""
-
-    COMMIT = "offset is committed"
-    CONSUME_AGAIN = "consumed again from the last committed offset"
-    NOTHING = "nothing (auto-commit)"
-
-
-AMQP_1_0: dict[Settlement, Amqp10] = {
-    "settle": Amqp10.ACCEPTED,
-    "reject-with-redelivery": Amqp10.MODIFIED_FAILED,
-    "reject-without-redelivery": Amqp10.REJECTED,
-}
-AMQP_0_9_1: dict[Settlement, Amqp091] = {
-    "settle": Amqp091.ACK,
-    "reject-with-redelivery": Amqp091.NACK_REQUEUE,
-    "reject-without-redelivery": Amqp091.NACK,
-}
-
-
-def mqtt(settlement: Settlement, *, reconnect_for_redelivery: bool) -> MqttSettlement:
-    """Return what an MQTT client does; a message can only be had again by a new connection."""
-    again = settlement == "reject-with-redelivery" and reconnect_for_redelivery
-    return MqttSettlement.RECONNECT if again else MqttSettlement.ACKNOWLEDGE
-
-
-def kafka(settlement: Settlement, *, qos: int) -> KafkaSettlement:
-    """Return what becomes of an offset; with ``qos`` 0 the record is lost, whatever becomes of it."""
-    if qos == 0:
-        return KafkaSettlement.NOTHING
-    return KafkaSettlement.CONSUME_AGAIN if settlement == "reject-with-redelivery" else KafkaSettlement.COMMIT
+        :param index: position of the source in the connection
+        :raises AckstreamError: the other system is unreachable
+        """

@@ -1,4 +1,4 @@
-"""What a monitor reads from Kafka: the ledger from some time ago on, and how far behind the jobs are."""
+"""Read the ledger from a point in time, and the lag of the jobs, for the live page and ``ackstream watch``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 POLL_MS = 200
 END_POLLS = 50
-"""So often at most the end of the ledger is looked for; it moves on meanwhile."""
+"""Maximum number of attempts to reach the end of the ledger, which keeps growing."""
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How many records of a topic a consumer group has still to read; ``None`` where it has committed nothing."""
+    """Number of records a consumer group has yet to read; ``None`` if it has committed nothing."""
 
     topic: str
     group: str
@@ -36,13 +36,13 @@ class Lag:
 
 
 class LedgerFeed:
-    """Reads the ledger without a consumer group: it leaves no trace and disturbs nobody. A context manager."""
+    """Reads the ledger without a consumer group, leaving no trace on the broker; a context manager."""
 
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect.
 
         :param since: epoch milliseconds; older records are not read
-        :raises AckstreamError: no broker, or a topic is not there
+        :raises AckstreamError: the broker is unavailable or a topic is missing
         """
         self._settings = settings
         kafka = settings.kafka
@@ -54,8 +54,8 @@ class LedgerFeed:
             self._reader = TopicReader(self._consumer, threading.Event())
             self._ledger = partitions.of_topics(self._admin, [kafka.topic("ledger")])
             self._consumer.assign(self._ledger)
-            for place, offset in partitions.at_time(self._admin, self._ledger, max(0, since)).items():
-                self._consumer.seek(place, offset)
+            for partition, offset in partitions.at_time(self._admin, self._ledger, max(0, since)).items():
+                self._consumer.seek(partition, offset)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -67,32 +67,32 @@ class LedgerFeed:
         self._stack.close()
 
     def records(self) -> list[Any]:
-        """Return the records of the ledger that have come, and wait for them a moment."""
+        """Return new ledger records, waiting briefly for some."""
         return self._reader.read(POLL_MS)
 
     def read(self, meter: Meter) -> int:
-        """Let what has come count, and wait for it a moment; return how many records there were."""
+        """Feed new records to a meter, waiting briefly for some; return how many there were."""
         records = self.records()
         for record in records:
             meter.take(record.value, record.timestamp)
         return len(records)
 
     def read_to_end(self, meter: Meter) -> None:
-        """Let everything count that is there now.
+        """Feed all present records to a meter.
 
-        :raises KafkaError: the broker went away
+        :raises KafkaError: the broker is unavailable
         """
         ends = partitions.ends(self._admin, self._ledger)
         for _ in range(END_POLLS):
             while self.read(meter):
                 pass
-            if all(self._consumer.position(place) >= end for place, end in ends.items()):
+            if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
                 return
 
     def lags(self) -> list[Lag]:
-        """Return how far behind the jobs are: correlate on signals and acks, archive on the ledger.
+        """Return the lag of correlate on signals and acks, and of archive on the ledger.
 
-        :raises KafkaError: the broker went away
+        :raises KafkaError: the broker is unavailable
         """
         settings = self._settings
         correlate, archive = settings.correlate.group, settings.archive.group
@@ -102,11 +102,15 @@ class LedgerFeed:
         try:
             committed = self._admin.list_group_offsets([correlate, archive])
         except RetriableError:
-            # nobody has committed anything yet on this broker, or its coordinator is moving
+            # no group has committed on this broker yet, or the coordinator is moving
             committed = {}
         found = []
         for topic, group in topics.items():
-            done = {place: entry.offset for place, entry in committed.get(group, {}).items() if place.topic == topic}
-            behind = [end - done.get(place, 0) for place, end in ends.items() if place.topic == topic]
+            done = {
+                partition: entry.offset
+                for partition, entry in committed.get(group, {}).items()
+                if partition.topic == topic
+            }
+            behind = [end - done.get(partition, 0) for partition, end in ends.items() if partition.topic == topic]
             found.append(Lag(topic, group, sum(behind) if done else None))
         return found

@@ -1,4 +1,4 @@
-"""What the ledger tells of requests lately: who acknowledged and how fast, what failed, the story of each request."""
+"""Recent requests from the ledger: acknowledgements and latencies per label, failures, and the history of each."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
 EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
 
 MAX_SEEN = 200_000
-"""So many acknowledgements are counted, at most: the latest."""
+"""Maximum number of acknowledgements counted, keeping the latest."""
 
 FAILURES = 50
 STORY_RECORDS = 200
-"""So many records of one correlation-id, which somebody may repeat without end."""
+"""Maximum number of records kept per correlation-id, which a client may reuse endlessly."""
 
 STORY_BYTES = 32_000_000
-"""So much of the ledger is kept for stories; of older requests the tables tell."""
+"""Bytes of the ledger kept for histories; the tables have older requests."""
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a story; ``at`` in epoch milliseconds, ``content`` is JSON."""
+    """One event of a request; ``at`` is in epoch milliseconds, ``content`` is JSON."""
 
     at: int
     event: Event
@@ -56,7 +56,7 @@ class FailureEntry(msgspec.Struct, frozen=True):
 
 
 class LabelTally(msgspec.Struct):
-    """What became of a label, or of all labels of a party; latencies in milliseconds."""
+    """Counts of a label, or of all labels of a party; latencies are in milliseconds."""
 
     name: str
     acknowledged: int = 0
@@ -66,7 +66,7 @@ class LabelTally(msgspec.Struct):
     p95: int | None = None
 
 
-def _trouble(tally: LabelTally) -> tuple[int, int, str]:
+def _by_failures(tally: LabelTally) -> tuple[int, int, str]:
     return -(tally.missing + tally.refused), -tally.acknowledged, tally.name
 
 
@@ -78,7 +78,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Keeps what the last window tells, and the latest failures and stories. Times are epoch milliseconds."""
+    """Counts acknowledgements over a window and keeps recent failures and histories; times are epoch milliseconds."""
 
     def __init__(self, window: int) -> None:
         """Count over ``window`` milliseconds."""
@@ -89,13 +89,13 @@ class Journal:
         self._bytes = 0
 
     def take(self, correlation_id: str, value: bytes, written_at: int) -> None:
-        """Take a record of the ledger; what is no such record counts for nothing."""
+        """Process a ledger record; unreadable ones are ignored."""
         try:
             record = ledger.decode(value)
         except UNREADABLE:
             return
         if not self._keep(correlation_id, value):
-            # a copy, which a replayed batch writes
+            # a copy written by a replayed batch
             return
         outcome = record.outcome
         if outcome is None:
@@ -119,20 +119,22 @@ class Journal:
                 self._failures.popitem(last=False)
 
     def labels(self, now: int) -> list[LabelTally]:
-        """Return what became of each label in the window, those with the most trouble first."""
+        """Return the counts per label in the window, those with most failures first."""
         return self._tallies(now, lambda label: label)
 
     def parties(self, now: int) -> list[LabelTally]:
-        """Return the same of each party: the label up to its colon."""
+        """Return the counts per party, which is the part of a label before the colon."""
         return self._tallies(now, lambda label: label.partition(":")[0])
 
     def failures(self) -> list[FailureEntry]:
-        """Return the last failures, the latest first."""
+        """Return recent failures, latest first."""
         return list(reversed(self._failures.values()))
 
     def story(self, correlation_id: str) -> list[Happening]:
-        """Return what is remembered of a request, in the order of time."""
-        return in_order(happening for value in self._stories.get(correlation_id, ()) for happening in _tell(value))
+        """Return the remembered history of a request in time order."""
+        return in_order(
+            happening for value in self._stories.get(correlation_id, ()) for happening in _happenings(value)
+        )
 
     def _keep(self, correlation_id: str, value: bytes) -> bool:
         story = self._stories.setdefault(correlation_id, [])
@@ -167,16 +169,16 @@ class Journal:
         for name, found in latencies.items():
             found.sort()
             tallies[name].p50, tallies[name].p95 = percentile(found, 0.5), percentile(found, 0.95)
-        return sorted(tallies.values(), key=_trouble)
+        return sorted(tallies.values(), key=_by_failures)
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:
-    """Return a story in the order of time; what is told twice is in it once."""
+    """Sort a history by time and drop duplicates."""
     once = {(happening.event, happening.id): happening for happening in happenings}
     return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
 
 
-def _tell(value: bytes) -> Iterable[Happening]:
+def _happenings(value: bytes) -> Iterable[Happening]:
     record = ledger.decode(value)
     signal, outcome, letter = record.signal, record.outcome, record.dead_letter
     if signal is not None:

@@ -1,4 +1,4 @@
-"""How requests end, counted over a window that moves with time and in total."""
+"""Count how requests end, over a sliding window and in total."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Verdict = Literal["answered", "timed out", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
 
 REMEMBERED = 100_000
-"""So many decided requests are known by their ids, so that the copies which a replayed batch writes count once."""
+"""Number of decided requests remembered by id, so that copies written by a replayed batch count once."""
 
 
 def verdict(status: int, completed_by: str) -> Verdict:
-    """Return how a request ended for the one who sent it.
+    """Return how a request ended for its sender.
 
-    ``timed out``: the deadline came before all that was awaited; ``answered``: everything came and succeeded;
-    ``failed``: a party or the system said no.
+    ``timed out``: something was missing at the deadline; ``answered``: everything arrived and succeeded; ``failed``: a
+    party or the system refused.
     """
     if completed_by == "timeout":
         return "timed out"
@@ -37,14 +37,14 @@ def percentile(ordered: Sequence[int], share: float) -> int | None:
 
     :param ordered: ascending
     :param share: 0.95 for the 95th
-    :returns: ``None`` of nothing
+    :returns: ``None`` for an empty sequence
     """
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 @dataclass(frozen=True)
 class Count:
-    """Requests of one verdict: in the window, in total, and the window's latencies in milliseconds."""
+    """Requests of one verdict: in the window, in total, and latencies of the window in milliseconds."""
 
     recent: int
     total: int
@@ -54,7 +54,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a meter shows at one moment; spans in milliseconds."""
+    """The counts at one moment; durations are in milliseconds."""
 
     window: int
     counts: dict[Verdict, Count]
@@ -63,7 +63,7 @@ class Snapshot:
 
 
 class Meter:
-    """Counts requests as they are opened and decided. Times are epoch milliseconds, of one clock."""
+    """Counts requests as they are opened and decided; times are epoch milliseconds of one clock."""
 
     def __init__(self, window: int) -> None:
         """Count over ``window`` milliseconds."""

@@ -1,6 +1,6 @@
-"""What a subject may ask of the API, and what of an answer it gets to see.
+"""Apply the access rules to commands, replies and signals.
 
-As in Ditto, a thing of which one may read nothing does not exist.
+As in Ditto, a thing without any readable part does not exist for the subject.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _NOTHING = 'eq(thingId,"")'
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
-    """Refuse a command that its sender may not give; a query for several things is narrowed to the visible ones.
+    """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises DittoError: 404 for a thing the subjects cannot read anything of, 403 for a change they may not make
+    :raises DittoError: 404 for a thing without any readable part, 403 for a change that is not permitted
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
         command.value = raw({"thingIds": [thing_id for thing_id in ids if access.knows(subjects, thing_id)]})
         if command.fields is not None and "*" not in access.whole_things(subjects):
-            # what of each thing is visible is decided by its id
+            # the id decides which part of each thing is visible
             command.fields += ",thingId"
     elif kind in ("search", "count"):
         _narrow(access, subjects, command)
@@ -51,10 +51,10 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     if kind == "retrieve":
         allowed = access.knows(subjects, thing_id)
     else:
-        places = _touched(command.path, command.value) if kind == "merge" else [command.path]
-        allowed = all(access.may("WRITE", subjects, thing_id, place) for place in places)
+        paths = _touched(command.path, command.value) if kind == "merge" else [command.path]
+        allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
     if allowed and any(name in command.headers for name in CONDITIONS):
-        # its result tells something of every place it may name
+        # the result of a condition reveals every path it may name
         allowed = access.may("READ", subjects, thing_id, "/")
     if not allowed:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
@@ -62,7 +62,7 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
 
 
 def _touched(path: str, patch: Raw | UnsetType) -> Iterator[str]:
-    """Return the places that a merge patch changes: those of its values that are no objects."""
+    """Return the paths that a merge patch changes: those of its values that are not objects."""
     yield from _leaves("" if path == "/" else path, _decoded(patch))
 
 
@@ -75,7 +75,7 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
-    """Let a search find only things that the subjects may read entirely: a filter may name any place in them."""
+    """Restrict a search to fully readable things, since a filter may name any path in them."""
     patterns = access.whole_things(subjects)
     if "*" in patterns:
         return
@@ -87,9 +87,9 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
 
 
 def visible_part(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> Any:
-    """Return what of a query's reply (its value) the subjects get to see.
+    """Return the visible part of the value of a query's reply.
 
-    :raises DittoError: 404 where that is nothing
+    :raises DittoError: 404 if nothing is visible
     """
     if reply.value is UNSET or reply.topic.criterion != "commands":
         return reply.value
@@ -112,13 +112,10 @@ def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
 
 
-# -- What a subject gets to see of signals.
-
-
 def seen_by(access: Access, subjects: tuple[str, ...], signal: Publication) -> Publication | None:
-    """Return a signal as the subjects may see it, ``None`` where they may not.
+    """Return the visible part of a signal, or ``None``.
 
-    Of an event that is what they may read of what has changed; commands and messages they see whole or not at all.
+    An event is reduced to the readable part of the change; commands and messages are visible entirely or not at all.
     """
     envelope = signal.envelope
     if access is OPEN or access.may("READ", subjects, signal.thing_id, envelope.path):

@@ -1,6 +1,6 @@
-"""One WebSocket: what its client sends goes to Kafka; answers to its requests and what it subscribed to come back.
+"""The session of one WebSocket: signals of the client go to Kafka, replies and subscribed signals come back.
 
-Everything that goes out passes one queue, so that it keeps its order.
+All outgoing messages pass through one queue, which keeps them in order.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ log = logging.getLogger(__name__)
 
 ORIGINATOR = "ditto-originator"
 MAX_WAITING = 10_000
-"""With so many messages waiting for a client that does not read, its socket is closed: to skip some would be worse."""
+"""Maximum number of unread messages; beyond it the socket is closed rather than dropping some."""
 
 MAX_OPEN = 1_000
-"""With so many requests open, no further messages of the client are read."""
+"""Maximum number of open requests; beyond it, reading from the client pauses."""
 
 DECLARE_SECONDS = 15.0
 _LIFETIME_SECONDS = STREAM_TIMEOUT_MS / 1000
@@ -54,7 +54,7 @@ Outgoing = str | asyncio.Task[str | None]
 
 
 class SocketSession:
-    """One client for the time of its connection."""
+    """One client during its connection."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class SocketSession:
         subjects: tuple[str, ...],
         given: dict[str, Any],
     ) -> None:
-        """Take a socket that was accepted.
+        """Serve an accepted socket.
 
-        :param given: headers of the connection: those of messages win over them
+        :param given: headers of the connection; those of messages take precedence
         """
         self._websocket = websocket
         self._dependencies = dependencies
@@ -84,9 +84,9 @@ class SocketSession:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self, labels: frozenset[str]) -> None:
-        """Serve until the client leaves, its labels are lost or it is too slow.
+        """Serve until the client disconnects, loses its labels or is too slow.
 
-        :param labels: those to be declared
+        :param labels: the labels to declare
         """
         streaming = self._streaming
         declared = asyncio.wrap_future(streaming.declarer.declare(labels, lost=self._lost())) if labels else None
@@ -99,7 +99,7 @@ class SocketSession:
             self._start(self._receive())
             code = await self._end
         except asyncio.TimeoutError:
-            code = await self._refuse(unavailable("Kafka does not take declarations at the moment.", "Try again."))
+            code = await self._refuse(unavailable("Kafka does not accept declarations at the moment.", "Try again."))
         except DittoError as error:
             code = await self._refuse(error)
         finally:
@@ -130,7 +130,7 @@ class SocketSession:
         try:
             control = read_control(text)
         except DittoError as error:
-            self._tell(error, None)
+            self._put_error(error, None)
             return
         if control is not None:
             self._subscribe(control.stream, control.subscription)
@@ -138,12 +138,12 @@ class SocketSession:
             return
         maximum = self._dependencies.settings.gateway.max_body_bytes
         if len(text) > maximum:
-            self._tell(body_too_large(maximum), None)
+            self._put_error(body_too_large(maximum), None)
             return
         try:
             incoming = read_incoming(text, self._given, self._subscriber.labels, str(uuid.uuid4()))
         except RefusedMessage as refused:
-            self._tell(refused.error, refused.envelope)
+            self._put_error(refused.error, refused.envelope)
             return
         if incoming.what == "request":
             await self._room.acquire()
@@ -179,15 +179,15 @@ class SocketSession:
         except DittoError as error:
             command.headers[CORRELATION_ID] = client_id
             if incoming.response:
-                self._tell(error, command)
+                self._put_error(error, command)
         except Exception:
             log.exception("The request %s failed.", client_id)
-            self._tell(internal_error(), command)
+            self._put_error(internal_error(), command)
         finally:
             self._room.release()
 
     def _pass_on(self, incoming: Incoming) -> None:
-        """Send an answer to a signal, or a live event, on its way."""
+        """Forward an answer to a signal, or a live event."""
         envelope, access = incoming.envelope, self._dependencies.access
         thing_id = envelope.topic.thing_id
         event = incoming.what == "event"
@@ -197,7 +197,7 @@ class SocketSession:
             else access.knows(self._subjects, thing_id)
         )
         if not allowed:
-            self._tell(thing_not_found(thing_id), envelope)
+            self._put_error(thing_not_found(thing_id), envelope)
             return
         identity = str(envelope.headers[CORRELATION_ID])
         if event:
@@ -209,9 +209,9 @@ class SocketSession:
     # -- to the client -------------------------------------------------------------------------------------------------
 
     def receive(self, signal: Publication, moment: datetime) -> None:
-        """Take a signal from the hub."""
+        """Handle a signal from the hub."""
         if signal.correlation_id in self._issued:
-            # as in Ditto, who caused it is not told
+            # as in Ditto, the originator does not receive its own signal
             return
         shown = seen_by(self._dependencies.access, self._subjects, signal)
         wanted = self._subscriber.subscriptions.get(signal.stream)
@@ -234,7 +234,7 @@ class SocketSession:
     def _decide(
         self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Return what is sent of a signal; acknowledge it weakly where that is nothing."""
+        """Return the message to send for a signal; issue weak acknowledgements if there is none."""
         decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment)
         if isinstance(decision, Drop):
             for ack in weak_acks(signal, decision):
@@ -248,14 +248,14 @@ class SocketSession:
         published = self._forwarding.issue(signal.correlation_id, now, seconds)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
-    def _tell(self, error: DittoError, about: Envelope | None) -> None:
+    def _put_error(self, error: DittoError, about: Envelope | None) -> None:
         self._put(_error(error, about))
 
     def _put(self, message: Outgoing) -> None:
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:
-            log.warning("A WebSocket is closed: its client left %s messages unread.", MAX_WAITING)
+            log.warning("Closing a WebSocket whose client left %s messages unread.", MAX_WAITING)
             self._finish(_TRY_AGAIN_LATER)
 
     async def _send(self) -> None:
@@ -266,7 +266,7 @@ class SocketSession:
                 if text is not None:
                     await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):
-            # it was closed meanwhile
+            # the client closed it
             self._finish(_NORMAL)
         finally:
             self._finish(_INTERNAL_ERROR)
@@ -274,7 +274,7 @@ class SocketSession:
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def _lost(self) -> Any:
-        """Return what ends the session from the declarer's thread, with Ditto's error."""
+        """Return a callback that ends the session from the declarer's thread."""
         loop = asyncio.get_running_loop()
 
         def end() -> None:
@@ -304,7 +304,7 @@ class SocketSession:
 
 
 def _error(error: DittoError, about: Envelope | None) -> str:
-    """Return an error as it is sent: for the thing and with the correlation-id of what it is about."""
+    """Encode an error with the thing and correlation-id of the message that caused it."""
     headers: dict[str, Any] = {}
     thing_id = channel = None
     if about is not None:

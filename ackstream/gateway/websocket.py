@@ -1,4 +1,4 @@
-"""``/ws/2``: Ditto Protocol over a WebSocket. A socket costs three small tasks and no thread."""
+"""``/ws/2``: Ditto Protocol over a WebSocket. A socket costs three tasks and no thread."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ackstream.gateway.answers import response
 from ackstream.gateway.session import SocketSession
 from ackstream.gateway.translation import QueryParameters, read_request_headers
 from ackstream.protocol.ditto.declarations import parse_labels
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.headers import DECLARED_ACKS
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -24,7 +24,7 @@ PATH = "/ws/2"
 
 
 def routes(dependencies: Dependencies) -> list[BaseRoute]:
-    """Return the routes; none where there is nothing to hear."""
+    """Return the route; none if streaming is off."""
     streaming = dependencies.streaming
     if streaming is None:
         return []

@@ -1,9 +1,6 @@
-""""""
-
 from __future__ import annotations
 
 import io
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +14,7 @@ from ackstream.gateway.feed import Lag
 from ackstream.gateway.meter import Meter
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Settings
+from tests.gateway import ledgers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,12 +44,9 @@ def test_once_shows_the_last_window(settings: Settings):
         for number, (status, completed_by) in enumerate(
             [(200, "acknowledgements"), (200, "response"), (424, "timeout"), (404, "error")]
         ):
-            facts = {"status": status, "completed_by": completed_by, "started_at": 1}
-            record = {"kind": "outcome", "id": str(number), "outcome": facts}
-            producer.send(settings.kafka.topic("ledger"), value=json.dumps(record).encode())
-        opened = {"requested_acks": ["a:b"], "received_at": 1, "response_required": True}
-        record = {"kind": "signal", "id": "open", "signal": opened}
-        producer.send(settings.kafka.topic("ledger"), value=json.dumps(record).encode())
+            record = ledgers.outcome(str(number), status=status, completed_by=completed_by)
+            producer.send(settings.kafka.topic("ledger"), value=record)
+        producer.send(settings.kafka.topic("ledger"), value=ledgers.signal("open"))
     result = run("--once", "--window", "10m")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines()]

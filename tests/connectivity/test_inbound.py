@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.connectivity.inbound import Asked, Inbound, Refused, Relayed, requested_acks
+from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
 from ackstream.protocol.ditto.placeholders import Context, Pipeline
 from ackstream.settings.connections import Source
@@ -33,7 +33,7 @@ def command(topic: str = COMMAND, status: int | None = None, **headers: Any) -> 
 
 def test_a_protocol_message_is_asked_with_its_own_headers() -> None:
     found = read(command(timeout="7s", correlation_id="mine"))
-    assert isinstance(found, Asked)
+    assert isinstance(found, InboundRequest)
     assert found.envelope.headers == {"timeout": "7s", "correlation-id": "mine"}
     assert found.request.awaited == ("twin-persisted",)
 
@@ -82,7 +82,7 @@ def test_what_takes_no_acknowledgements_is_left_alone() -> None:
 
 def test_a_message_that_is_no_protocol_message_is_refused_and_settled() -> None:
     found = read(b"\xff")
-    assert isinstance(found, Refused)
+    assert isinstance(found, RejectedSignal)
     assert (found.error.status, found.topic, found.rejects) == (400, None, False)
 
 
@@ -96,7 +96,7 @@ def test_a_message_that_is_no_protocol_message_is_refused_and_settled() -> None:
 )
 def test_headers_that_contradict_each_other_reject_the_message(headers: dict[str, Any]) -> None:
     found = read(command(**headers))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RejectedSignal)
     assert (found.error.error, found.rejects) == ("header.invalid", True)
     assert str(found.topic) == COMMAND
 
@@ -115,7 +115,7 @@ def test_headers_that_contradict_each_other_reject_the_message(headers: dict[str
 )
 def test_any_other_error_is_published_and_the_message_settled(payload: Any, settings: dict[str, Any]) -> None:
     found = read(payload, **settings)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RejectedSignal)
     assert (found.error.status, found.rejects) == (400, False)
 
 
@@ -123,7 +123,7 @@ def test_any_other_error_is_published_and_the_message_settled(payload: Any, sett
     "topic", [MESSAGE, "org.acme/lamp/things/live/commands/modify", "org.acme/lamp/things/live/errors"]
 )
 def test_live_responses_are_passed_on(topic: str) -> None:
-    assert isinstance(read(command(topic, status=200, correlation_id="x")), Relayed)
+    assert isinstance(read(command(topic, status=200, correlation_id="x")), InboundAnswer)
 
 
 ACK = "org.acme/lamp/things/twin/acks/"
@@ -131,11 +131,11 @@ ACK = "org.acme/lamp/things/twin/acks/"
 
 def test_declared_acknowledgements_are_passed_on_single_and_aggregated() -> None:
     labels = ["{{connection:id}}:done", "plant:stored"]
-    assert isinstance(read(command(f"{ACK}plant:done", 200, correlation_id="x"), declared_acks=labels), Relayed)
+    assert isinstance(read(command(f"{ACK}plant:done", 200, correlation_id="x"), declared_acks=labels), InboundAnswer)
     several = command(ACK, 200, correlation_id="x") | {
         "value": {"plant:done": {"status": 200}, "plant:stored": {"status": 204}}
     }
-    assert isinstance(read(several, declared_acks=labels), Relayed)
+    assert isinstance(read(several, declared_acks=labels), InboundAnswer)
     refused = read(several, declared_acks=labels[:1])
     assert refused.error.error == "acknowledgement:label.not.declared"
 
@@ -180,7 +180,7 @@ def test_a_template_that_cannot_be_filled_in_is_an_error_of_the_message() -> Non
 def test_each_payload_mapping_makes_a_signal() -> None:
     source = Source(addresses=("in",), payload_mapping=("ditto", {"topic": MESSAGE, "path": "/inbox/messages/on"}))
     one, two = Inbound("plant", source).read(ExternalMessage("in-0-7", {}, json.dumps(command()).encode()))
-    assert [type(one), type(two)] == [Asked, Asked]
+    assert [type(one), type(two)] == [InboundRequest, InboundRequest]
     assert two.request.awaited == ("live-response",)
 
 

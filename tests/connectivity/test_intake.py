@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.inbound import Refused
+from ackstream.connectivity.inbound import RejectedSignal
 from ackstream.connectivity.intake import (
     IDLE_SECONDS,
     Collector,
@@ -296,7 +296,7 @@ def test_without_an_address_nothing_is_published() -> None:
 
 
 def test_an_error_names_what_it_concerns() -> None:
-    refused = Refused(label_not_declared("x-ack"), response().topic, {"correlation-id": "mine"}, rejects=False)
+    refused = RejectedSignal(label_not_declared("x-ack"), response().topic, {"correlation-id": "mine"}, rejects=False)
     found = published_error(refused, ReplyTarget(address="answers"), "plant")
     assert found is not None
     envelope = decode(found.payload)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderForPartitionError
 
-from ackstream.connectivity.kafka import KafkaPublisher, expired, external, facts
+from ackstream.connectivity.kafka import KafkaPublisher, expired, external_message, record_metadata, redelivers
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from tests.prose import each
 
@@ -19,7 +19,7 @@ def record(**parts: Any) -> Any:
 
 
 def test_a_record_is_a_message_with_its_place_as_identity() -> None:
-    found = external(record(key=b"k", headers=[("Device", b"d\xff"), ("none", None)]), "plant")
+    found = external_message(record(key=b"k", headers=[("Device", b"d\xff"), ("none", None)]), "plant")
     assert found.identity == "plant-in-1-7"
     assert found.headers == {
         "device": "d\ufffd",
@@ -27,7 +27,7 @@ def test_a_record_is_a_message_with_its_place_as_identity() -> None:
         "kafka.timestamp": "1234",
         "kafka.key": "k",
     }
-    assert external(record(value=None), "plant").payload == b""
+    assert external_message(record(value=None), "plant").payload == b""
 
 
 @each("settlement", "kafka-expired")
@@ -52,7 +52,7 @@ def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
     metadata = SimpleNamespace(
         timestamp=1, serialized_key_size=2, serialized_value_size=3, topic="out", partition=4, offset=5
     )
-    assert facts(metadata) == {
+    assert record_metadata(metadata) == {
         "timestamp": 1,
         "serializedKeySize": 2,
         "serializedValueSize": 3,
@@ -73,3 +73,9 @@ def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
 )
 def test_what_may_go_well_another_time_is_no_fault_of_the_requester(error: Exception, status: int) -> None:
     assert KafkaPublisher.status_of(None, error) == status  # type: ignore[arg-type]
+
+
+@each("settlement", "kafka-qos")
+def test_prose_settlement_of_a_record(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    again = redelivers(given_["settlement"], given_["sourceQos"])
+    assert again is ("consumes again" in expect["action"])

@@ -8,8 +8,8 @@ import pytest
 from ackstream.connectivity.outbound import Outbound, answer_of
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_acks
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
+from ackstream.protocol.errors import DittoError
 from ackstream.settings.connections import KafkaConnection
 from tests.prose import each
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from ackstream.gateway.feed import LedgerFeed
 from ackstream.gateway.meter import Meter
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Archive, Correlate, Settings
+from tests.gateway.ledgers import outcome
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
@@ -27,11 +27,6 @@ def settings(kafka: Kafka) -> Settings:
     return settings
 
 
-def outcome(number: int) -> bytes:
-    facts = {"status": 200, "completed_by": "acknowledgements", "started_at": 1}
-    return json.dumps({"kind": "outcome", "id": f"r{number}", "outcome": facts}).encode()
-
-
 def write(settings: Settings, topic: str, values: list[bytes]) -> int:
     """Write records, each with its own key; return the broker's time of the last one."""
     with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, linger_ms=0) as producer:
@@ -43,19 +38,19 @@ def write(settings: Settings, topic: str, values: list[bytes]) -> int:
 
 
 def test_a_feed_counts_what_was_written_since(settings: Settings):
-    last = write(settings, "ledger", [outcome(number) for number in range(10)])
-    write(settings, "ledger", [b"no json", outcome(10), outcome(10)])
+    last = write(settings, "ledger", [outcome(f"r{number}") for number in range(10)])
+    write(settings, "ledger", [b"no json", outcome("r10"), outcome("r10")])
     meter = Meter(60_000)
     with LedgerFeed(settings, 0) as feed:
         feed.read_to_end(meter)
         assert meter.snapshot(last).counts["answered"].total == 11
-        write(settings, "ledger", [outcome(11)])
+        write(settings, "ledger", [outcome("r11")])
         feed.read_to_end(meter)
         assert meter.snapshot(last).counts["answered"].total == 12
 
 
 def test_a_feed_leaves_out_what_is_older(settings: Settings):
-    last = write(settings, "ledger", [outcome(0)])
+    last = write(settings, "ledger", [outcome("r0")])
     meter = Meter(60_000)
     with LedgerFeed(settings, last + 3_600_000) as feed:
         feed.read_to_end(meter)
