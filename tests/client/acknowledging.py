@@ -10,21 +10,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.persist.account import fold
-from ackstream.jobs.persist.admission import Entitlement, Rules
-from ackstream.jobs.persist.columns import Fact
+from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.metadata import MessageMetadata
+from ackstream.jobs.persist.publishers import fold
 from ackstream.jobs.settle.output import REPORTS, STORED, DeliveryRow, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import messages
 from ackstream.protocol.messages import encode_ack
-from ackstream.settings import RequiredRole, Settle
+from ackstream.settings import Persist, PublishRule, RequiredRole, Settle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ackstream.jobs.persist.account import Ledger
+    from ackstream.jobs.persist.publishers import PublisherState
     from ackstream.settings import Kafka
 
 TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")
@@ -33,7 +33,7 @@ SLACK_MS = 200
 
 
 class Acknowledging:
-    """Stores every message (but what is published to ``secret``), and settles for the given roles.
+    """Stores every message to the topics ``or*`` and ``news`` or without a topic, and settles for the given roles.
 
     ``holding``: while it is set, nothing is stored; ``silent``: while it is set, nothing is settled.
     """
@@ -43,13 +43,13 @@ class Acknowledging:
         self.silent = threading.Event()
         self.deliveries: list[DeliveryRow] = []
         self._kafka = kafka
-        self._rules = Rules(entitlements=(Entitlement(("*",), ("[!s]*", "")),))
+        self._admission = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("or*", "news", "")),)))
         rules = Settle(
             required=[RequiredRole(role=role, quorum=quorum) for role, quorum in required.items()], shards=SHARDS
         )
         self._shards = [SettleShard(rules, index) for index in range(SHARDS)]
-        self._ledgers: dict[str, Ledger] = {}
-        self._facts: list[Fact] = []
+        self._states: dict[str, PublisherState] = {}
+        self._messages: list[MessageMetadata] = []
         self._reports: list[ReportRecord] = []
         self._batch = 0
         self._watermark = 0
@@ -84,7 +84,7 @@ class Acknowledging:
                         )
                     )
                 else:
-                    self._facts.append(_fact(record))
+                    self._messages.append(_metadata(record))
             if not self.holding.is_set():
                 self._persist()
             if not self.silent.is_set():
@@ -92,12 +92,12 @@ class Acknowledging:
                 self._watermark = watermark
 
     def _persist(self) -> None:
-        if not self._facts:
+        if not self._messages:
             return
-        result = fold(self._facts, self._ledgers, self._rules, floor_ms=20, batch=self._batch)
-        self._facts = []
+        result = fold(self._messages, self._states, self._admission, floor_ms=20, batch=self._batch)
+        self._messages = []
         self._batch += 1
-        self._ledgers.update(result.changed)
+        self._states.update(result.changed)
         for client, ack in result.acks:
             self._producer.send(self._answers, encode_ack(ack), client.encode())
         for record in result.stored:
@@ -112,9 +112,9 @@ class Acknowledging:
                 self._producer.send(self._answers, value, key.encode())
 
 
-def _fact(record: Any) -> Fact:
+def _metadata(record: Any) -> MessageMetadata:
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-    return Fact(
+    return MessageMetadata(
         record.partition,
         record.offset,
         record.timestamp,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import deltalake
 
-from ackstream.jobs.persist.account import Ledger
+from ackstream.jobs.persist.publishers import PublisherState
 from ackstream.jobs.persist.job import load
 from ackstream.lake import maintenance, messages, tables
 from ackstream.lake.schemas import PUBLISHERS
@@ -52,7 +52,7 @@ def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, la
         (0, "a"), (2, "a"), (3, "b"), (5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "c"),
     ]  # fmt: skip
     assert [load(spark, settings, NEW, batch) for batch in (4, 5)] == before
-    assert before[0] == (3, {"a": Ledger(watermark=6), "b": Ledger(watermark=5)})
+    assert before[0] == (3, {"a": PublisherState(watermark=6), "b": PublisherState(watermark=5)})
 
 
 def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
@@ -61,7 +61,7 @@ def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spar
     assert load(spark, settings, NEW, 0) == (0, {})
     _put(spark, lake, ("a", 0, OLD, None, None))
     _put_message(spark, lake, OLD, 1)
-    assert load(spark, settings, NEW, 0) == (2, {"a": Ledger(watermark=0)})
+    assert load(spark, settings, NEW, 0) == (2, {"a": PublisherState(watermark=0)})
     # and stay where they were
     _put_message(spark, lake, NEW, 2)
     assert load(spark, settings, NEW, 0)[0] == 2

@@ -1,44 +1,23 @@
-"""Further places that must have a message before it counts as persisted (brokers.md 1.1 A12, A13).
+"""Tracking the destinations that must have a message before it counts as persisted (brokers.md 1.1 A12, A13).
 
-Positions are those of the local log, whatever it is: a message's number, or a count of batches. A destination reports
-up to which position it has everything.
+Positions are those of the local log: a message's number, or a count of batches. A destination reports the position up
+to which it has everything.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ackstream.jobs.persist.conflation import Beat
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-
-@dataclass(frozen=True)
-class AgeRule:
-    """Every so often the age of the oldest message that a destination lacks is compared with ``age_ms``."""
-
-    every_ms: int
-    age_ms: int
-
-
-@dataclass(frozen=True)
-class AgeRules:
-    """When a sync destination is waited for no longer, so that what waits for it alone is persisted at once.
-
-    :ivar downgrade: it lacks a message as old as that
-    :ivar upgrade: it is waited for again when all that it lacks is younger than that
-    """
-
-    downgrade: AgeRule | None = None
-    upgrade: AgeRule | None = None
+    from ackstream.settings import Destination
 
 
 class DestinationChange(NamedTuple):
-    """A destination is waited for no longer, or again; ``position``: up to where it has everything."""
+    """A destination is no longer waited for, or is again; ``position``: up to where it has everything."""
 
     destination: str
     mode: Literal["sync", "async"]
@@ -46,16 +25,15 @@ class DestinationChange(NamedTuple):
     position: int
 
 
-class _Destination:
-    def __init__(self, rules: AgeRules) -> None:
-        self.reported = 0
-        self._waiting: deque[tuple[int, int]] = deque()
-        self._downgrade, self._upgrade = _AgeRule(rules.downgrade), _AgeRule(rules.upgrade)
-        self.sync = True
+class _SyncDestination:
+    """What a destination lacks, and whether it is waited for."""
 
-    @property
-    def lacking(self) -> bool:
-        return bool(self._waiting)
+    def __init__(self, settings: Destination) -> None:
+        self.reported = 0
+        self.sync = True
+        self._settings = settings
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._checks = 0
 
     def append(self, position: int, now: int) -> None:
         if position > self.reported:
@@ -67,83 +45,77 @@ class _Destination:
             self._waiting.popleft()
 
     def check(self, now: int) -> int | None:
-        """Apply the rules whose time has come; return the age that has changed the mode."""
-        downgrade, upgrade = self._downgrade.due(now), self._upgrade.due(now)
+        """Compare ages once per check interval; return the age that changed the mode."""
+        checks = now // self._settings.check_interval
+        if checks <= self._checks:
+            return None
+        self._checks = checks
         age = now - self._waiting[0][1] if self._waiting else 0
-        if self.sync:
-            changes = downgrade is not None and age >= downgrade.age_ms
-        else:
-            changes = upgrade is not None and age < upgrade.age_ms
-        self.sync ^= changes
-        return age if changes else None
+        downgrade, upgrade = self._settings.downgrade_age, self._settings.upgrade_age
+        downgraded = downgrade is not None and age >= downgrade
+        upgraded = upgrade is not None and age < upgrade
+        if not (downgraded if self.sync else upgraded):
+            return None
+        self.sync = not self.sync
+        return age
 
 
 class Replication:
-    """Which destinations are waited for, and up to where all of those have everything."""
+    """Tracks which destinations are waited for, and the position up to which all of those have everything."""
 
-    def __init__(self, sync: Mapping[str, AgeRules]) -> None:
-        """Begin at position 0.
-
-        :param sync: the destinations that are waited for, and the rules of each
-        """
-        self._destinations = {name: _Destination(rules) for name, rules in sync.items()}
+    def __init__(self, destinations: Iterable[Destination]) -> None:
+        """Start at position 0, waiting for all sync destinations."""
+        self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
         self._appended = 0
 
     @property
-    def waiting(self) -> bool:
-        """Whether a destination that is waited for lacks something."""
-        return any(destination.lacking for destination in self._waited_for())
-
-    @property
     def durable(self) -> int:
-        """The position up to which every sync destination has everything."""
-        return min((destination.reported for destination in self._waited_for()), default=self._appended)
+        """The position up to which every destination that is waited for has everything."""
+        reported = (destination.reported for destination in self._destinations.values() if destination.sync)
+        return min(reported, default=self._appended)
 
     def append(self, position: int, now: int) -> None:
-        """Note that a message has come; positions do not fall."""
+        """Note a new message; positions never decrease."""
         self._appended = position
         for destination in self._destinations.values():
             destination.append(position, now)
 
     def report(self, name: str, position: int) -> None:
-        """Take a destination's word that it has everything up to a position; only sync ones matter."""
+        """Note that a destination has everything up to a position; async ones are ignored."""
         if name in self._destinations:
             self._destinations[name].report(position)
 
     def check(self, now: int) -> list[DestinationChange]:
-        """Apply the rules whose time has come; return what has changed."""
+        """Compare ages with the settings where a check is due; return the changes of mode."""
         return [
             DestinationChange(name, "sync" if destination.sync else "async", age, destination.reported)
             for name, destination in sorted(self._destinations.items())
             if (age := destination.check(now)) is not None
         ]
 
-    def _waited_for(self) -> Iterable[_Destination]:
-        return (destination for destination in self._destinations.values() if destination.sync)
-
 
 class Backlog:
-    """The batches of which something is told only when every sync destination has their messages.
+    """The batches whose acks wait until every sync destination has their messages.
 
-    A batch that brought no messages waits for those before it, for no destination ever reports it.
+    A batch without messages waits for those before it, because no destination ever reports it.
     """
 
-    def __init__(self, replication: Replication, *, told: int, stored: int) -> None:
-        """Begin.
+    def __init__(self, replication: Replication, *, acknowledged: int, stored: int) -> None:
+        """Start after a restart.
 
-        :param told: the batch up to which everything is told
-        :param stored: the newest batch that brought messages, -1 for none
+        :param acknowledged: the batch up to which all acks were sent
+        :param stored: the newest batch with messages, -1 for none
         """
-        self.told = told
+        self.acknowledged = acknowledged
         self._replication = replication
         self._stored = stored
-        self._newest = told
+        self._newest = acknowledged
         self._waiting: deque[tuple[int, int]] = deque()
 
     def add(self, batch: int, now: int, *, stored: bool = True) -> None:
-        """Note a batch that is committed; one that runs again is known already.
+        """Note a committed batch; a replayed one is ignored.
 
-        :param stored: whether it brought messages
+        :param stored: whether it added messages
         """
         if batch <= self._newest:
             return
@@ -155,20 +127,20 @@ class Backlog:
         self._replication.append(position, now)
 
     def report(self, name: str, batch: int) -> None:
-        """Take a destination's word that it has all messages up to a batch."""
+        """Note that a destination has all messages up to a batch."""
         self._replication.report(name, _position(batch))
 
     def check(self, now: int) -> list[DestinationChange]:
-        """Apply the rules whose time has come; positions of changes are batches."""
+        """Return the changes of mode; their positions are batches."""
         return [change._replace(position=change.position - 1) for change in self._replication.check(now)]
 
     def ready(self, most: int) -> int:
-        """Return the batch up to which everything may be told now.
+        """Return the batch up to which acks may be sent now.
 
         :param most: how many batches at once
         """
         durable = self._replication.durable
-        found = self.told
+        found = self.acknowledged
         for batch, position in islice(self._waiting, most):
             if position > durable:
                 break
@@ -176,23 +148,12 @@ class Backlog:
         return found
 
     def confirm(self, batch: int) -> None:
-        """Note that everything up to a batch is told."""
-        self.told = batch
+        """Note that the acks of all batches up to this one were sent."""
+        self.acknowledged = batch
         while self._waiting and self._waiting[0][0] <= batch:
             self._waiting.popleft()
 
 
 def _position(batch: int) -> int:
-    """Count the batches up to one, the first of which is 0."""
+    """Count the batches up to this one; the first is 0."""
     return batch + 1
-
-
-class _AgeRule:
-    """A rule and its beat; without a rule nothing is ever due."""
-
-    def __init__(self, rule: AgeRule | None) -> None:
-        self._rule = rule
-        self._beat = Beat(rule.every_ms if rule else 0)
-
-    def due(self, now: int) -> AgeRule | None:
-        return self._rule if self._beat.due(now) else None

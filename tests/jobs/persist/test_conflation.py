@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.conflation import AckRun, Beat, Conflation
+from ackstream.jobs.persist.conflation import AckRun, Conflation
 
 
 def _runs(*outcomes: tuple[int, str | None], expected: int = 1) -> list[tuple[int, int, str | None]]:
@@ -91,24 +91,3 @@ def test_a_success_never_passes_a_number_that_is_not_decided(decided: set[int]) 
     assert {seq for run in conflation.take() for seq in range(run.first, run.last + 1)} == {
         seq for seq in decided if set(range(1, seq)) <= decided
     }
-
-
-@pytest.mark.parametrize(
-    ("asked", "floor", "interval", "told"), [(1000, 0, 1000, None), (100, 500, 500, 500), (500, 100, 500, None)]
-)
-def test_an_interval_that_cannot_be_had_is_named(asked: int, floor: int, interval: int, told: int | None) -> None:
-    beat = Beat(asked, floor)
-    assert (beat.interval_ms, beat.effective_ms) == (interval, told)
-
-
-@pytest.mark.parametrize(
-    ("interval", "start", "now", "at"),
-    [(1000, 0, 0, 1000), (1000, 0, 1000, 1000), (1000, 0, 1001, 2000), (1000, 300, 1000, 1300), (0, 0, 5, 5)],
-)
-def test_the_beat_is_counted_from_the_logon(interval: int, start: int, now: int, at: int) -> None:
-    assert Beat(interval, start_ms=start).next(now) == at
-
-
-def test_the_beat_is_due_once_an_interval() -> None:
-    beat = Beat(1000)
-    assert [beat.due(now) for now in (0, 999, 1000, 1999, 3500, 3600)] == [False, False, True, False, True, False]

@@ -1,4 +1,4 @@
-"""What records of the messages topic say besides their values, one by one or in runs."""
+"""The metadata of a batch of messages (everything but their values), record by record or in runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 
-class Fact(msgspec.Struct, frozen=True, gc=False):
-    """What a record says besides its value; ``timestamp`` is the broker's, in epoch milliseconds."""
+class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
+    """The coordinates, size and headers of a record; ``timestamp`` is the broker's, in epoch milliseconds."""
 
     partition: int
     offset: int
@@ -41,16 +41,15 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 class MessageRun(NamedTuple):
     """Messages of one client with consecutive numbers that differ in nothing else that matters."""
 
-    fact: Fact
-    """The first one."""
+    first: MessageMetadata
     numbers: range
     total: int
     """Bytes of all."""
     largest: int
     """Bytes of the largest."""
     newest: int
-    """The latest of their times."""
-    members: Callable[[], list[Fact]]
+    """The latest of their timestamps."""
+    members: Callable[[], list[MessageMetadata]]
     """Returns them one by one."""
 
 
@@ -59,64 +58,65 @@ def milliseconds(text: str | None) -> int | None:
     return read_number((text or "").removesuffix("ms"))
 
 
-# -- The facts of a batch in columns, and the runs in them: most messages are like the one before, one number on.
-
-
 Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.integer]]"
 Booleans: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
-"""What fits 64 bits for certain."""
+"""Matches only what certainly fits 64 bits."""
 
 
 @dataclass(frozen=True)
-class Columns:
-    """A table with the fields of :class:`Fact` as its columns, ordered by client, partition and offset."""
+class MetadataTable:
+    """An Arrow table with the fields of :class:`MessageMetadata`, ordered by client, partition and offset.
+
+    Iterating finds the runs in it: most messages equal the one before but for the next number.
+    """
 
     table: pa.Table
 
     @classmethod
-    def of(cls, table: pa.Table) -> Columns:
+    def of(cls, table: pa.Table) -> MetadataTable:
         """Order a table."""
         order = [("client", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
         return cls(table.sort_by(order).combine_chunks())
 
-    def __iter__(self) -> Iterator[Fact | MessageRun]:
-        """Iterate over the facts, those of a run at once; of each client in the order of its offsets."""
+    def __iter__(self) -> Iterator[MessageMetadata | MessageRun]:
+        """Iterate over single messages and runs; those of one client in the order of their offsets."""
         if not self.table.num_rows:
             return
         numbers = self._numbers()
-        starts = np.flatnonzero(~self._follows(numbers))
+        starts = np.flatnonzero(~self._continues(numbers))
         ends = np.append(starts[1:], self.table.num_rows)
         sizes, times = self._array("size"), self._array("timestamp")
         totals, largest = np.add.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
         newest = np.maximum.reduceat(times, starts)
         for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            (message,) = self._messages(start, 1)
             if end - start == 1:
-                yield from self._facts(start, 1)
+                yield message
                 continue
-            (fact,) = self._facts(start, 1)
             first = int(numbers[start])
             yield MessageRun(
-                fact,
+                message,
                 range(first, first + end - start),
                 int(totals[index]),
                 int(largest[index]),
                 int(newest[index]),
-                partial(self._facts, start, end - start),
+                partial(self._messages, start, end - start),
             )
 
-    def _follows(self, numbers: Integers) -> Booleans:
-        """Tell of each row whether it goes on where the row before it was."""
+    def _continues(self, numbers: Integers) -> Booleans:
+        """Return for each row whether it continues the run of the row before it."""
         plain: Booleans = numbers >= 0
         for name in ("command", "cid", "ttl"):
             plain &= self.table.column(name).is_null().to_numpy(zero_copy_only=False)
-        follows: Booleans = plain.copy()
-        follows[0] = False
-        follows[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
-        for same in (*map(self._codes, ("client", "ack", "topic")), self._array("partition"), self._days()):
-            follows[1:] &= same[1:] == same[:-1]
-        return follows
+        continues: Booleans = plain.copy()
+        continues[0] = False
+        continues[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
+        days = self._array("timestamp") // DAY_MS
+        for same in (*map(self._codes, ("client", "ack", "topic")), self._array("partition"), days):
+            continues[1:] &= same[1:] == same[:-1]
+        return continues
 
     def _numbers(self) -> Integers:
         text = self.table.column("seq")
@@ -131,13 +131,10 @@ class Columns:
         found: Integers = pc.fill_null(array.indices, -1).to_numpy()
         return found
 
-    def _days(self) -> Integers:
-        return self._array("timestamp") // DAY_MS
-
     def _array(self, name: str) -> Integers:
         found: Integers = self.table.column(name).to_numpy()
         return found
 
-    def _facts(self, start: int, count: int) -> list[Fact]:
+    def _messages(self, start: int, count: int) -> list[MessageMetadata]:
         columns = [column.to_pylist() for column in self.table.slice(start, count).columns]
-        return [Fact(*row) for row in zip(*columns, strict=True)]
+        return [MessageMetadata(*row) for row in zip(*columns, strict=True)]

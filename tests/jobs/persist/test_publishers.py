@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ackstream.jobs.persist import publishers
+from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
+from ackstream.jobs.persist.publishers import PersistResult, PublisherState, RejectedRecord, fold, is_durability_ack
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import StoredRange
+from ackstream.settings import Persist, PublishRule
+
+LIMITS = Persist(
+    entitlements=(PublishRule(clients=("*",), topics=("open*",)),), max_message_bytes=100, daily_quota_bytes=1000
+)
+
+
+def _message(offset: int, seq: int | str | None, **fields: Any) -> MessageMetadata:
+    text = None if seq is None else str(seq)
+    defaults = {"client": "p1", "ack": "persisted", "topic": "open"}
+    return MessageMetadata(0, offset, 1000 + offset, fields.pop("size", 10), seq=text, **(defaults | fields))
+
+
+def _messages(*numbers: int, **fields: Any) -> list[MessageMetadata]:
+    return [_message(offset, seq, **fields) for offset, seq in enumerate(numbers)]
+
+
+def _logon(offset: int, **fields: Any) -> MessageMetadata:
+    return _message(offset, None, command="logon", cid="l", **fields)
+
+
+def _fold(
+    records: list[MessageMetadata], states: dict[str, PublisherState] | None = None, limits: Persist = LIMITS
+) -> PersistResult:
+    return fold(records, states or {}, Admission(limits), floor_ms=500, batch=7)
+
+
+def _told(result: PersistResult) -> list[tuple[str, str | None, int | None, str | None]]:
+    return [(ack.ack_type, ack.cid, ack.seq, ack.reason) for _, ack in result.acks]
+
+
+def test_the_example_of_the_document() -> None:
+    messages = [_message(seq, seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
+    result = _fold(messages)
+    assert _told(result) == [
+        ("persisted", None, 2, None),
+        ("persisted", None, 3, "not entitled"),
+        ("persisted", None, 5, None),
+    ]
+    assert result.rejected == [RejectedRecord(0, 3, "not entitled")]
+    assert result.changed["p1"].watermark == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"topic": "secret"}, "not entitled"),
+        ({"size": 101}, "message too large"),
+        ({"ttl": "1"}, "message expired"),
+        ({"ttl": "60000"}, None),
+    ],
+)
+def test_verdicts(fields: dict[str, Any], reason: str | None) -> None:
+    result = _fold([_message(0, 1, **fields), _message(5, 2)])
+    assert _told(result)[0][3] == reason
+
+
+@pytest.mark.parametrize(("reject", "reason"), [(True, "spool over quota"), (False, None)])
+def test_a_quota_holds_for_a_day(reject: bool, reason: str | None) -> None:  # noqa: FBT001
+    limits = Persist(daily_quota_bytes=25, reject_over_quota=reject)
+    result = _fold(_messages(1, 2, 3), limits=limits)
+    assert result.rejected == [RejectedRecord(0, 2, reason)]
+    tomorrow = [MessageMetadata(0, 9, 86_400_000, 10, "p1", "4", ack="persisted")]
+    assert _fold(tomorrow, result.changed, limits).rejected == []
+
+
+@pytest.mark.parametrize(("reject", "reason"), [(True, "no subscription match"), (False, None)])
+def test_a_message_nobody_subscribes_to(reject: bool, reason: str | None) -> None:  # noqa: FBT001
+    result = _fold(_messages(1), limits=Persist(subscriptions=("other",), reject_no_match=reject))
+    assert result.rejected == [RejectedRecord(0, 0, reason)]
+    assert _told(result) == [("persisted", None, 1, reason)]
+
+
+def test_what_comes_again_is_stored_once_and_answered() -> None:
+    first = _fold(_messages(1, 2, 2))
+    assert first.rejected == [RejectedRecord(0, 2, None)]
+    again = _fold(_messages(2, 3), first.changed)
+    assert _told(again) == [("persisted", None, 2, "duplicate"), ("persisted", None, 3, None)]
+    assert again.rejected == [RejectedRecord(0, 0, None)]
+
+
+def test_a_refusal_that_comes_again_is_no_duplicate() -> None:
+    first = _fold(_messages(1, topic="secret"))
+    assert _told(_fold(_messages(1), first.changed)) == [("persisted", None, 1, "not entitled")]
+
+
+def test_behind_a_hole_everything_waits_over_batches() -> None:
+    first = _fold([*_messages(1, 3), _message(5, 4, topic="secret"), _message(6, None, command="flush", cid="f")])
+    assert _told(first) == [("persisted", None, 1, None)]
+    second = _fold([_message(7, 2)], first.changed)
+    assert _told(second) == [
+        ("persisted", None, 3, None),
+        ("persisted", None, 4, "not entitled"),
+        ("persisted", "f", None, None),
+    ]
+    assert second.rejected == []
+
+
+def test_a_logon_tells_how_far_the_client_is_and_what_was_refused() -> None:
+    first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
+    result = _fold([_logon(4, first="2", conflation="100ms")], first.changed)
+    assert _told(result) == [("persisted", None, 3, "not entitled"), ("processed", "l", 3, None)]
+    assert result.acks[-1][1].effective_conflation_ms == 500
+    assert _told(_fold([_logon(5, first="4", conflation="900ms")], result.changed)) == [("processed", "l", 3, None)]
+
+
+def test_a_logon_without_kept_messages_is_told_of_no_refusals() -> None:
+    first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
+    result = _fold([_logon(4)], first.changed)
+    assert _told(result) == [("processed", "l", 3, None)]
+    assert result.acks[0][1].bookmark == 4
+
+
+def test_a_client_that_begins_higher_leaves_no_hole() -> None:
+    first = _fold(_messages(1, 2))
+    result = _fold([_logon(3, first="900"), _message(4, 900)], first.changed)
+    assert _told(result) == [("processed", "l", 2, None), ("persisted", None, 900, None)]
+
+
+def test_a_client_that_does_not_go_on_higher_after_all_has_jumped_nowhere() -> None:
+    told = _fold([_logon(3, first="900")], _fold(_messages(1, 2)).changed)
+    again = _fold([_logon(4, first="3"), *_messages(3)], told.changed)
+    assert _told(told) == [("processed", "l", 2, None)]
+    assert _told(again) == [("processed", "l", 2, None), ("persisted", None, 3, None)]
+    assert again.stored == [StoredRange("p1", 3, 3, 7)]
+
+
+def test_a_client_that_never_logged_on_begins_with_what_comes_first() -> None:
+    assert _told(_fold(_messages(41, 42))) == [("persisted", None, 42, None)]
+
+
+def test_what_can_be_relied_on_is_told_whether_or_not_somebody_asked() -> None:
+    first = _fold([*_messages(41, 42, ack="none"), _message(3, 43, topic="secret"), _message(4, 44)])
+    assert first.stored == [StoredRange("p1", 41, 44, 7, ((43, 43),))]
+    assert _fold(_messages(44), first.changed).stored == []
+    assert _fold(_messages(45, 47), first.changed).stored == [StoredRange("p1", 45, 45, 7)]
+
+
+def test_what_waits_behind_a_hole_is_told_later_with_what_of_it_is_not_there() -> None:
+    limits = Persist(daily_quota_bytes=45, reject_over_quota=False)
+    first = _fold(_messages(1, 3, 4, 5, 6), limits=limits)
+    assert first.stored == [StoredRange("p1", 1, 1, 7)]
+    second = _fold(_messages(2), first.changed, Persist())
+    assert second.stored == [StoredRange("p1", 2, 6, 7, ((6, 6),))]
+
+
+def test_numbers_that_a_client_skips_are_told_as_not_there() -> None:
+    first = _fold(_messages(1, 2, 5))
+    second = _fold([_logon(3, first="9"), _message(4, 9), _message(5, 11)], first.changed)
+    assert second.stored == [StoredRange("p1", 3, 9, 7, ((3, 4), (6, 8)))]
+    assert _fold([_logon(0, first="9")]).stored == []
+    assert _fold([_message(0, 10)], _fold([_logon(0, first="9")]).changed).stored == []
+    assert _fold([_message(0, 9)], _fold([_logon(0, first="9")]).changed).stored == [StoredRange("p1", 9, 9, 7)]
+
+
+def test_what_lies_beyond_numbers_that_a_client_skips_is_not_stored_again() -> None:
+    first = _fold(_messages(1, 9))
+    second = _fold([_logon(3, first="8"), _message(4, 9), _message(5, 8)], first.changed)
+    assert second.rejected == [RejectedRecord(0, 3, None), RejectedRecord(0, 4, None)]
+    assert second.changed["p1"].watermark == 9
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, str(2**63), "-1", "1.5"])
+def test_a_number_that_is_none_stops_nothing(text: str) -> None:
+    result = _fold([_logon(0, first=text, conflation=text), _message(1, text), _message(2, 1, ttl=text)])
+    assert result.rejected == [RejectedRecord(0, 0, None), RejectedRecord(0, 1, "no sequence number")]
+    assert result.changed["p1"].watermark == 1
+
+
+def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishers, "MAX_HELD", 2)
+    first = _fold(_messages(1, 3, 4, 5, ack="processed,persisted"))
+    assert first.rejected == [RejectedRecord(0, 3, "sequence gap")]
+    assert _told(first)[-2:] == [("processed", None, None, "sequence gap"), ("persisted", None, 1, None)]
+    # what is held already comes again as it may, and behind the filled hole there is room
+    second = _fold([_message(7, 4), _message(8, 2), _message(9, 5)], first.changed)
+    assert second.rejected == [RejectedRecord(0, 7, None)]
+    assert second.stored == [StoredRange("p1", 2, 5, 7)]
+
+
+def test_a_run_that_is_too_long_to_wait_is_taken_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishers, "MAX_HELD", 2)
+    members = _messages(3, 4, 5)
+    run = MessageRun(members[0], range(3, 6), 30, 10, 1002, lambda: members)
+    first = _fold([*_messages(1), run])
+    assert first.rejected == [RejectedRecord(0, 2, "sequence gap")]
+    assert first.changed["p1"].held == [(3, 4)]
+
+
+def test_no_refusal_is_forgotten_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishers, "MAX_REJECTIONS", 2)
+    first = _fold([_message(seq, seq, topic="open" if seq in (1, 4) else "secret") for seq in range(1, 7)])
+    assert sorted(first.changed["p1"].refused) == [5, 6]
+    # it keeps what it has of these: nothing is called stored before each was asked for
+    second = _fold([_logon(7, first="2")], first.changed)
+    assert _told(second) == [("processed", "l", 1, None)]
+    third = _fold([_message(seq, seq) for seq in range(2, 7)], second.changed)
+    assert _told(third) == [
+        ("persisted", None, 2, "outcome unknown"),
+        ("persisted", None, 3, "outcome unknown"),
+        ("persisted", None, 4, "duplicate"),
+        ("persisted", None, 5, "not entitled"),
+        ("persisted", None, 6, "not entitled"),
+    ]
+    assert third.stored == []
+    assert _told(_fold([_logon(8, first="5")], third.changed))[-1] == ("processed", "l", 6, None)
+
+
+def test_what_a_client_did_not_keep_is_no_success_when_it_comes_again() -> None:
+    first = _fold([*_messages(1, 2), _message(3, 3, topic="secret"), _logon(4, first="4")])
+    assert _told(_fold([_message(5, 3)], first.changed)) == [("persisted", None, 3, "outcome unknown")]
+
+
+def test_a_message_with_the_number_zero_is_stored_once() -> None:
+    first = _fold(_messages(0))
+    assert first.stored == [StoredRange("p1", 0, 0, 7)]
+    assert _fold(_messages(0), first.changed).rejected == [RejectedRecord(0, 0, None)]
+
+
+def test_a_batch_without_messages_is_told_apart() -> None:
+    assert _fold(_messages(1)).stores(1)
+    assert _fold([_message(0, 1, client=None)]).stores(1)
+    assert not _fold([_logon(0)]).stores(1)
+
+
+@pytest.mark.parametrize("cid", [None, "l"])
+def test_what_is_about_durability_waits_and_what_is_about_arrival_does_not(cid: str | None) -> None:
+    asked = {"ack": "received,processed,persisted,completed"}
+    result = _fold([_message(0, 1, cid=cid, **asked), _logon(1), _message(2, None, command="flush", cid="f")])
+    assert [ack.ack_type for _, ack in result.acks if not is_durability_ack(ack)] == [
+        "received",
+        "processed",
+        "completed",
+    ]
+    assert [(ack.ack_type, ack.cid) for _, ack in result.acks if is_durability_ack(ack)] == [
+        ("persisted", None), ("processed", "l"), ("persisted", "f"),
+    ]  # fmt: skip
+
+
+def test_nothing_asked_nothing_told() -> None:
+    assert _fold(_messages(1, ack="none")).acks == []
+
+
+def test_single_acks_carry_the_command_id() -> None:
+    result = _fold(_messages(1, ack="received,processed,completed,persisted", cid="c"))
+    assert [entry[:2] for entry in _told(result)] == [
+        ("received", "c"), ("processed", "c"), ("completed", "c"), ("persisted", None),
+    ]  # fmt: skip
+    assert {client for client, _ in result.acks} == {"p1"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [(_message(0, 1, client=None), "no client name"), (_message(0, None), "no sequence number"),
+     (_message(0, "x"), "no sequence number"), (_message(0, "-1"), "no sequence number")],
+)  # fmt: skip
+def test_a_record_that_is_no_message_is_kept_with_its_reason(fact: MessageMetadata, reason: str) -> None:
+    assert _fold([fact]).rejected == [RejectedRecord(0, 0, reason)]
+
+
+def test_an_unknown_command_is_answered() -> None:
+    result = _fold([_message(0, None, command="dance", cid="c")])
+    assert _told(result) == [("processed", "c", None, "no such command")]
+
+
+@given(numbers=st.lists(st.integers(1, 12) | st.sampled_from(["3", "9"]), max_size=40), cut=st.integers(0, 40))
+@example(numbers=[1, 8, "9", "9", 8], cut=4)
+@example(numbers=[1, 8, "9", 1, "9", 8], cut=6)
+def test_it_does_not_matter_where_batches_are_cut(numbers: list[int | str], cut: int) -> None:
+    records = [_logon(0, first="1")]
+    for at, seq in enumerate(numbers, start=1):
+        if isinstance(seq, str):
+            records.append(_logon(at, first=seq))
+        else:
+            records.append(_message(at, seq, topic="secret" if seq % 4 == 0 else "open"))
+    whole = _fold(records)
+    first = _fold(records[:cut])
+    second = _fold(records[cut:], first.changed)
+    assert {item.offset: item.reason for item in (*first.rejected, *second.rejected)} == {
+        item.offset: item.reason for item in whole.rejected
+    }
+    assert (first.changed | second.changed) == whole.changed
+    assert _learnt(first, second) == _learnt(whole)
+    assert _relied_on(first, second) == _relied_on(whole)
+
+
+def _learnt(*folds: PersistResult) -> dict[int, str | None]:
+    """Return what became of each number; the answers to what came again say nothing new."""
+    learnt: dict[int, str | None] = {}
+    for result in folds:
+        for _, ack in result.acks:
+            if ack.ack_type == "persisted" and ack.seq is not None and ack.first is not None:
+                for seq in range(ack.first, ack.seq + 1):
+                    if ack.reason not in ("duplicate", "outcome unknown"):
+                        assert learnt.setdefault(seq, ack.reason) == ack.reason
+    return learnt
+
+
+def _relied_on(*folds: PersistResult) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the numbers that were told, in order, and the runs of them that are not there."""
+    records = [record for result in folds for record in result.stored]
+    numbers = [seq for record in records for seq in range(record.first, record.last + 1)]
+    return numbers, list(Intervals(run for record in records for run in record.refused))
