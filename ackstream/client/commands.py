@@ -1,20 +1,25 @@
-"""Requests as values: Ditto Protocol commands and messages, ready to be sent.
+"""Ditto Protocol commands and messages as values: making them, addressing them, and queries for extra fields.
 
 Source of the forms: Eclipse Ditto, things protocol specification.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.errors import NOT_FOUND, DittoError
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import NOT_FOUND, DittoError
+from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.replies import Reply
     from ackstream.client.requester import Requester
@@ -26,7 +31,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class Command:
-    """Makes envelopes. A ``value`` is any JSON value, or JSON text as ``msgspec.Raw``; paths are JSON pointers."""
+    """Makes envelopes. A ``value`` is any JSON value, or JSON text as ``msgspec.Raw``; a ``path`` is a JSON pointer."""
 
     @staticmethod
     def of(
@@ -43,7 +48,7 @@ class Command:
     def on_thing(
         action: Action, thing_id: str, path: str = "/", value: Any = UNSET, *, channel: Channel = "twin"
     ) -> Envelope:
-        """Return a command on a thing or on what is at ``path`` in it.
+        """Return a command on a thing, or on the part of it at ``path``.
 
         :raises ValueError: the thing id is not ``namespace:name``
         """
@@ -60,30 +65,30 @@ class Command:
 
     @staticmethod
     def retrieve(thing_id: str, path: str = "/", *, channel: Channel = "twin") -> Envelope:
-        """Return a query for a thing or for what is at ``path`` in it."""
+        """Return a query for a thing, or for the part of it at ``path``."""
         return Command.on_thing("retrieve", thing_id, path, channel=channel)
 
     @staticmethod
     def modify_attribute(thing_id: str, path: str, value: Any, *, channel: Channel = "twin") -> Envelope:
-        """Return the command that sets an attribute; ``path`` is within the attributes: ``location/floor``."""
+        """Return the command that sets an attribute; ``path`` is relative to the attributes: ``location/floor``."""
         return Command.on_thing("modify", thing_id, f"/attributes/{path.lstrip('/')}", value, channel=channel)
 
     @staticmethod
     def modify_property(
         thing_id: str, feature_id: str, path: str, value: Any, *, channel: Channel = "twin"
     ) -> Envelope:
-        """Return the command that sets a property of a feature; ``path`` is within its properties."""
-        place = f"/features/{feature_id}/properties/{path.lstrip('/')}"
-        return Command.on_thing("modify", thing_id, place, value, channel=channel)
+        """Return the command that sets a property of a feature; ``path`` is relative to its properties."""
+        pointer = f"/features/{feature_id}/properties/{path.lstrip('/')}"
+        return Command.on_thing("modify", thing_id, pointer, value, channel=channel)
 
     @staticmethod
     def merge(thing_id: str, path: str, patch: Any, *, channel: Channel = "twin") -> Envelope:
-        """Return a JSON merge patch (RFC 7396) of a thing or of what is at ``path`` in it."""
+        """Return a JSON merge patch (RFC 7396) of a thing, or of the part of it at ``path``."""
         return Command.on_thing("merge", thing_id, path, patch, channel=channel)
 
     @staticmethod
     def delete(thing_id: str, path: str = "/", *, channel: Channel = "twin") -> Envelope:
-        """Return the command that deletes a thing or what is at ``path`` in it."""
+        """Return the command that deletes a thing, or the part of it at ``path``."""
         return Command.on_thing("delete", thing_id, path, channel=channel)
 
     @staticmethod
@@ -95,7 +100,7 @@ class Command:
         feature_id: str | None = None,
         box: Literal["inbox", "outbox"] = "inbox",
     ) -> Envelope:
-        """Return a live message to a thing (``inbox``) or from it (``outbox``), or to or from one of its features."""
+        """Return a live message to (``inbox``) or from (``outbox``) a thing or one of its features."""
         namespace, name = split_id(thing_id)
         feature = "" if feature_id is None else f"/features/{feature_id}"
         headers = {} if payload is UNSET else {"content-type": "application/json"}
@@ -104,9 +109,9 @@ class Command:
 
 
 def split_id(thing_id: str) -> tuple[str, str]:
-    """Return namespace and name.
+    """Return the namespace and the name of a thing.
 
-    :raises ValueError: one of them is missing
+    :raises ValueError: the namespace or the name is missing
     """
     namespace, _, name = thing_id.partition(":")
     if not namespace or not name:
@@ -115,18 +120,43 @@ def split_id(thing_id: str) -> tuple[str, str]:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as envelopes hold it: JSON text, or ``UNSET``."""
+    """Return a value as an envelope holds it: JSON text, or ``UNSET``."""
     return value if value is UNSET or isinstance(value, Raw) else raw(value)
 
 
-# -- Extra fields: what a thing has at the moment, asked of the twin for signals that tell nothing of it.
-# Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
+def address(
+    command: Envelope,
+    *,
+    timeout: float | str | None = None,
+    acks: Iterable[str] | None = None,
+    response_required: bool | None = None,
+    correlation_id: str | None = None,
+) -> tuple[Envelope, str]:
+    """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header unchanged.
+
+    :param timeout: seconds, or a duration of the protocol such as ``"500ms"``
+    :param acks: labels of the acknowledgements to wait for
+    :param correlation_id: defaults to that of the command's headers, else to a new one
+    :raises DittoError: a negative number of seconds
+    """
+    headers = dict(command.headers)
+    # a program may have written the name in any case
+    given = [headers.pop(name) for name in command.headers if name.lower() == CORRELATION_ID]
+    identity = str(correlation_id or next(filter(None, given), None) or uuid.uuid4())
+    headers[CORRELATION_ID] = identity
+    if timeout is not None:
+        headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
+    if acks is not None:
+        headers[REQUESTED_ACKS] = list(acks)
+    if response_required is not None:
+        headers[RESPONSE_REQUIRED] = response_required
+    return msgspec.structs.replace(command, headers=headers), identity
 
 
 def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
-    """Return what a ``Subscriber`` takes as ``extra``: each signal with extra fields waits for an answer of the twin.
+    """Return the ``extra`` argument of a ``Subscriber``: a function that queries the twin for the fields of a thing.
 
-    :param timeout: seconds, or a text of the protocol
+    :param timeout: of each query: seconds, or a duration of the protocol
     """
 
     def extra(thing_id: str, fields: str) -> dict[str, Any]:
@@ -143,9 +173,11 @@ def retrieval(thing_id: str, fields: str) -> Envelope:
 
 
 def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
-    """Return the fields in the reply to such a query; a thing that is not there has none.
+    """Return the fields in the reply to such a query; an unknown thing has none.
 
-    :raises DittoError: the twin could not be asked
+    Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
+
+    :raises DittoError: the query failed
     """
     if reply.ok and isinstance(reply.value, dict):
         return reply.value

@@ -1,129 +1,150 @@
-"""What can go wrong between a client and its broker, or with a request."""
+"""The errors of the SDK: one flat tree under :class:`ClientError`, and the error of each reason for a refusal."""
 
 from __future__ import annotations
 
-from ackstream.errors import AckstreamError
-
-
-class ClientError(AckstreamError):
-    """Root of the client's errors."""
-
-
-class UnreachableError(ClientError):
-    """No broker answers, or a topic does not exist."""
-
-
-class StoreError(ClientError):
-    """A publish store cannot be used: it is damaged, another client's, or there is no room."""
-
-
-class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """Nobody answers about acknowledgements of consumers: the job that settles is not running, or far behind."""
-
-
-class ReaderClosedError(ClientError):
-    """The reader was closed; what it had not acknowledged it gets again when it starts under the same name."""
-
-
-class TakenOverError(ClientError):
-    """Another client has begun with the same name, which ends this one."""
-
-
-class NoReplyExpectedError(ClientError, ValueError):
-    """The request asks for no response, so that a reply would be waited for in vain."""
+from ackstream.errors import ClientError
 
 
 class RequestError(ClientError):
-    """A request that ended without a reply."""
+    """A request ended without a reply."""
 
     def __init__(self, message: str, correlation_id: str) -> None:
-        """Name the request: whether and how it was answered can be looked up under its correlation-id."""
+        """Keep the correlation-id, under which the request's outcome can be looked up."""
         super().__init__(message)
         self.correlation_id = correlation_id
 
 
 class RequestTimeout(RequestError, TimeoutError):  # noqa: N818 - the word of the field, as in Ditto and HTTP
-    """No reply at all came, not even one that says that the deadline passed: nobody answers requests there."""
+    """No reply arrived, not even one about the deadline: the correlate job is not running, or far behind."""
 
 
 class NotSentError(RequestError):
-    """The broker did not take the request; it may be sent again."""
+    """The broker did not accept the request; it is safe to send it again."""
 
 
 class ClosedError(RequestError):
-    """The requester was closed while the request was open; the request itself goes on."""
+    """The requester was closed while the request was open; the service still processes the request."""
 
 
 class CorrelationIdInUseError(RequestError, ValueError):
     """A request with the same correlation-id is open in this requester."""
 
 
+class NoReplyExpectedError(ClientError, ValueError):
+    """The request requires no response, so that waiting for a reply would be in vain."""
+
+
+class StoreError(ClientError):
+    """A store file cannot be used: it is damaged, belongs to another client, or cannot be written."""
+
+
+class TakenOverError(ClientError):
+    """Another client has started with the same name and ended this one."""
+
+
+class PublisherClosedError(ClientError):
+    """The publisher was closed before the acknowledgement arrived; a store in a file keeps the message."""
+
+
+class WouldBlockError(ClientError):
+    """The publish window is full, and the publisher is configured not to wait."""
+
+
+class WindowError(ClientError, ValueError):
+    """The window or the timeout is so small that nothing could be published."""
+
+
+class SequenceError(ClientError, ValueError):
+    """A sequence number is not the one after those before it."""
+
+
+class GapError(ClientError):
+    """The service lacks messages that this publisher has dropped, because they had been acknowledged elsewhere."""
+
+    def __init__(self, first: int, last: int) -> None:
+        """Name the numbers that are missing."""
+        super().__init__(
+            f"The server has everything up to {first - 1}, but this store has dropped everything up to {last}: {first} "
+            f"to {last} are missing there. Log on to a server that has them, or allow gaps."
+        )
+        self.missing = range(first, last + 1)
+
+
+class LogonTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """The logon was not answered: the job that persists messages is not running, or far behind."""
+
+
+class AcknowledgementTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """A message was not acknowledged in time; it is kept, and its outcome is unknown."""
+
+
+class FlushTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """Some messages were not acknowledged in time; they are kept and sent again."""
+
+
+class ReaderTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """Readers did not acknowledge in time; the messages they lack are kept."""
+
+
+class ReaderClosedError(ClientError):
+    """The reader was closed; a reader of the same name receives what it had not acknowledged."""
+
+
+class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """The job that settles acknowledgements of readers did not answer: it is not running, or far behind."""
+
+
 class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """No answer to the bind: the job that serves the queues is not running, or far behind."""
+    """The bind was not answered: the job that serves the queues is not running, or far behind."""
 
 
 class UnknownQueueError(ClientError):
-    """There is no work queue of this name."""
+    """No work queue has this name."""
 
 
 class MessageGoneError(ClientError):
-    """A delivered message is no longer in Kafka, and the consumer does not know where the table is."""
+    """A delivered message has been removed from Kafka, and the consumer has no table to read it from."""
 
 
-# -- Errors of consumers and publishers of the delivery plane; ``code`` is the name programs know them by.
+class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
+    """A command was not acknowledged in time; a subscription that it might have started is cancelled."""
 
 
-# -- Why a command or a message is refused: the words, their numbers where a protocol has them, and their errors.
-# The words of AMPS are those its libraries know (brokers.md 1.3), those in capitals are Solace's (3.2).
+class StreamClosedError(ClientError):
+    """The stream has ended, because its client was closed or the subscription was cancelled."""
 
 
-NACK_CODES = {
-    "QUEUE_NOT_FOUND": 66,
-    "PUBLISH_ACL_DENIED": 69,
-    "SPOOL_OVER_QUOTA": 71,
-    "QUEUE_SHUTDOWN": 72,
-    "MAX_MESSAGE_USAGE_EXCEEDED": 78,
-    "INVALID_MESSAGE": 84,
-    "UNKNOWN_FLOW_NAME": 94,
-    "REPLICATION_IS_STANDBY": 95,
-    "LOW_PRIORITY_MSG_CONGESTION": 96,
-    "COMMIT_STATUS_UNKNOWN": 127,
-    "NO_SUBSCRIPTION_MATCH": 130,
-    "SYNC_REPLICATION_INELIGIBLE": 161,
-}
-
-
-class RefusedError(AckstreamError):
-    """A command or a message was refused; each known reason has an error of its own."""
+class RefusedError(ClientError):
+    """A command or a message was refused for a reason that has no error of its own."""
 
     def __init__(self, reason: str, subject: str = "The command") -> None:
-        """Say what was refused, and why."""
+        """Name what was refused, and the reason."""
         super().__init__(f"{subject} was refused: {reason}.")
         self.reason = reason
 
 
 class AuthFailureError(RefusedError):
-    """Who logs on is not who it claims to be."""
+    """The credentials of the logon are wrong."""
 
 
 class BadFilterError(RefusedError):
-    """The filter cannot be understood."""
+    """The filter has a syntax error."""
 
 
 class DuplicateError(RefusedError):
-    """A message with this sequence number is there already; after a failover that is as it should be."""
+    """A message with this sequence number is already stored, which is normal after a failover."""
 
 
 class InvalidBookmarkError(RefusedError):
-    """The bookmark is none, or belongs to another topic."""
+    """The bookmark is malformed, or belongs to another topic."""
 
 
 class InvalidTopicError(RefusedError):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 class MessageTooLargeError(RefusedError):
-    """The message is larger than the service takes."""
+    """The message is larger than the service accepts."""
 
 
 class NameInUseError(RefusedError):
@@ -131,32 +152,30 @@ class NameInUseError(RefusedError):
 
 
 class NoSubscriptionMatchError(RefusedError):
-    """Nobody subscribes to the topic."""
+    """The topic has no subscriber."""
 
 
 class NotEntitledError(RefusedError):
-    """The client may not do that."""
+    """The client lacks the permission."""
 
 
 class NotSupportedError(RefusedError):
-    """The command cannot be asked for that."""
+    """The command does not support one of its options."""
 
 
 class OutcomeUnknownError(RefusedError):
-    """The message came again, and what became of it is forgotten: the table ``messages`` tells."""
+    """The message was sent again after its outcome was forgotten; the table ``messages`` has it."""
 
 
 class SequenceGapError(RefusedError):
-    """Too many messages wait behind a number that never came; this one can come again once it has."""
+    """Too many messages wait behind a missing number; this one can be sent again once that number has arrived."""
 
 
 class SpoolOverQuotaError(RefusedError):
     """The destination is full."""
 
 
-_ERRORS: dict[str, type[RefusedError]] = {
-    "".join(kind.__name__.removesuffix("Error").lower()): kind for kind in RefusedError.__subclasses__()
-}
+_ERRORS = {kind.__name__.removesuffix("Error").lower(): kind for kind in RefusedError.__subclasses__()}
 
 
 def error_name(reason: str) -> str:
@@ -165,5 +184,5 @@ def error_name(reason: str) -> str:
 
 
 def refused(reason: str, subject: str = "The command") -> RefusedError:
-    """Return the error of a reason; one without an error of its own is a plain :class:`RefusedError`."""
+    """Return the error of a reason, a plain :class:`RefusedError` if the reason has none of its own."""
     return _ERRORS.get(error_name(reason).lower(), RefusedError)(reason, subject)

@@ -1,4 +1,4 @@
-"""Declaring labels: claims in the log, renewed until they are released."""
+"""Declaring labels: claims in a log, renewed until they are released, and the labels of one subscriber."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.client.errors import UnreachableError
+from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-
 log = logging.getLogger(__name__)
 
 TOPIC = "declarations"
 DELIVERY_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-"""So much later a claim is sent again that the broker did not take."""
+"""How long until a claim is sent again that the broker did not store."""
 
 _RENEWALS = 3
-"""So often a lease is renewed before it would end."""
+"""How often a lease is renewed before it would expire."""
 
+DECLARE_SECONDS = 15.0
+REDECLARE_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(eq=False)
 class Declaration:
-    """Labels that were declared; ``held`` says whether they are ours at the moment."""
+    """Declared labels; ``held`` is true while the claim is valid."""
 
     labels: frozenset[str]
     group: str | None
@@ -63,16 +64,16 @@ class _Own:
 
 
 class Declarer(Closing):
-    """Declares labels and keeps them; one thread for any number of declarations. Safe to use from several threads.
+    """Declares labels and renews the claims, all in one thread. Safe to use from several threads.
 
-    What is decided and why is in ``protocol.declarations``; here is only who reads and writes the log. The broker's
-    timestamps are all the time there is: our own clock only says when to send the next renewal.
+    The rules are in ``protocol.ditto.declarations``; this class reads and writes the log. Leases are measured by the
+    broker's timestamps; the local clock only decides when to send the next renewal.
     """
 
     def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
-        """Connect and read what was declared by now.
+        """Connect and read the current declarations.
 
-        :param lease_ms: after a crash labels stay taken so long
+        :param lease_ms: how long labels stay taken after a crash
         :raises UnreachableError: no broker, or the topic is missing
         """
         self._kafka = kafka
@@ -98,15 +99,15 @@ class Declarer(Closing):
     def declare(
         self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
     ) -> Future[Declaration]:
-        """Declare labels; the future ends when the log says whether they are ours.
+        """Declare labels; the future ends when the claim has been read back from the log.
 
-        :param group: whose members share exactly these labels
-        :param lost: called (in the declarer's thread) when labels that were held are not any more: they could not be
-            renewed in time, and somebody else has them
-        :return: fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
+        :param group: its members share exactly these labels
+        :param lost: called (in the declarer's thread) when held labels are lost: they could not be renewed in time, and
+            another client has declared them
+        :return: a future that fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
         :raises DittoError: 400, a label is invalid
         """
-        # sent here and not by the thread, too: a second claim would have a later rank
+        # sent here only, and not by the thread as well: a second claim would have a later rank
         own = _Own(Declaration(parse_labels(labels), group), lost, time.monotonic() + self._pause)
         with self._lock:
             self._own[own.declaration.key] = own
@@ -114,14 +115,14 @@ class Declarer(Closing):
         return own.future
 
     def release(self, declaration: Declaration) -> None:
-        """Give labels back; others may declare them at once."""
+        """Release labels; other clients may declare them at once."""
         with self._lock:
             own = self._own.pop(declaration.key, None)
         if own is not None:
             self._withdraw(own)
 
     def close(self) -> None:
-        """Give all labels back."""
+        """Release all labels."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -136,16 +137,16 @@ class Declarer(Closing):
         self._reader.consumer.close(timeout_ms=1_000)
 
     def _start(self, consumer: Any) -> None:
-        """Begin so far back that all live claims have a record since; a harmless record tells the broker's time."""
-        place = TopicPartition(self._topic, 0)
-        consumer.assign([place])
+        """Seek back so far that every live claim has a later record; a harmless record yields the broker's time."""
+        partition = TopicPartition(self._topic, 0)
+        consumer.assign([partition])
         try:
             now = self._producer.send(self._topic, key=b"clock", value=None, partition=0).get(timeout=DELIVERY_SECONDS)
-            found = consumer.offsets_for_times({place: now.timestamp - MAX_LEASE_MS})[place]
+            found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
         except KafkaError as error:
             clients.close_producer(self._producer, 0)
             raise clients.unreachable(self._kafka) from error
-        consumer.seek(place, now.offset if found is None else found.offset)
+        consumer.seek(partition, now.offset if found is None else found.offset)
 
     def _run(self) -> None:
         forget_at = 0.0
@@ -170,7 +171,7 @@ class Declarer(Closing):
             return
         declaration = own.declaration
         was_held, declaration.held = declaration.held, self._declarations.holds(key, record.timestamp)
-        # who asked may have given up meanwhile
+        # the caller may have cancelled the future
         answers = not was_held and own.future.set_running_or_notify_cancel()
         if declaration.held and answers:
             own.future.set_result(declaration)
@@ -182,7 +183,7 @@ class Declarer(Closing):
                 own.lost()
 
     def _send(self, own: _Own) -> None:
-        """Send a claim or its renewal."""
+        """Send a claim, or its renewal."""
         own.send_at = time.monotonic() + self._pause
         declaration = own.declaration
         entry = self._declarations.get(declaration.key)
@@ -203,25 +204,19 @@ class Declarer(Closing):
             sent.add_errback(partial(self._failed, own))
 
     def _failed(self, own: _Own, error: BaseException) -> None:
-        log.warning("Kafka did not take a declaration of %s: %s", ", ".join(sorted(own.declaration.labels)), error)
+        log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.declaration.labels)), error)
         own.send_at = time.monotonic() + RETRY_SECONDS
 
 
-# -- The labels of one client, kept as long as it lives.
-
-
-DECLARE_SECONDS = 15.0
-REDECLARE_SECONDS = 5.0
-
-
 class Labels:
-    """The labels of one subscriber; where they are lost, they are declared again."""
+    """The labels of one subscriber, which are declared again when they are lost."""
 
     def __init__(self, stack: ExitStack, kafka: Kafka, wanted: frozenset[str], group: str | None) -> None:
-        """Declare them.
+        """Declare the labels.
 
-        :param stack: closes what was opened here
-        :raises DittoError: 409, somebody else has them
+        :param stack: closes the declarer
+        :raises DittoError: 409, another client has one of them
+        :raises UnreachableError: the broker did not store the declaration in time
         """
         self._wanted = wanted
         self._group = group
@@ -234,23 +229,23 @@ class Labels:
                 self._declared.result(DECLARE_SECONDS)
             except FutureTimeout:
                 raise UnreachableError(
-                    f"The broker at {kafka.bootstrap} did not take the declaration of labels within "
+                    f"The broker at {kafka.bootstrap} did not store the declaration of labels within "
                     f"{DECLARE_SECONDS:g} s: look into its log."
                 ) from None
 
     @property
     def held(self) -> frozenset[str]:
-        """All of them, or none."""
+        """The labels held now: all or none."""
         declared = self._declared
         if declared is None or not declared.done() or declared.exception() or not declared.result().held:
             return frozenset()
         return self._wanted
 
     def keep(self, now: float) -> None:
-        """Declare them again where they were lost; to be called now and then."""
+        """Declare lost labels again; to be called several times a second."""
         if self._declarer is None or self._declared is None or not self._declared.done() or self.held:
             return
         if now >= self._again_at:
             self._again_at = now + REDECLARE_SECONDS
-            log.error("The labels %s are lost and declared again.", ", ".join(sorted(self._wanted)))
+            log.error("The labels %s were lost; they are declared again.", ", ".join(sorted(self._wanted)))
             self._declared = self._declarer.declare(self._wanted, group=self._group)

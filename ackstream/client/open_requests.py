@@ -1,6 +1,6 @@
-"""The requests of one requester that are open: who waits, for how long, and which reply is whose.
+"""The open requests of a requester: which reply belongs to which request, and when a request has failed.
 
-Time is seconds of any clock that only goes forward, given by the caller.
+Times are seconds of a monotonic clock, given by the caller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REMEMBERED = 65_536
-"""So many reply-ids are known again. The sink repeats what it wrote shortly before a crash, not more."""
+"""The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
 
 STORE_CHECK_SECONDS = 1.0
 RESEND_SECONDS = 0.2
@@ -29,11 +29,12 @@ Verdict = Literal["resend", "not sent", "no reply"]
 
 @dataclass(eq=False)
 class OpenRequest:
-    """One open request.
+    """An open request.
 
-    ``wait``: seconds a reply may take once the request is stored; ``None`` where it is done as soon as it is stored.
-    ``give_up_at``: the time by which it has to be stored. ``record``: topic, value, key, headers, as long as it may
-    have to be sent again. ``on_stored``: whom to tell that the broker has it.
+    :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
+    :ivar give_up_at: the time by which it has to be stored
+    :ivar record: topic, value, key and headers, as long as it may have to be sent again
+    :ivar on_stored: called when the broker has stored it
     """
 
     correlation_id: str
@@ -48,7 +49,7 @@ class OpenRequest:
 
     @cached_property
     def key(self) -> bytes:
-        """The correlation-id as it stands in record headers."""
+        """The correlation-id as a record header."""
         return self.correlation_id.encode()
 
 
@@ -59,9 +60,9 @@ class OpenRequests:
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._open: dict[bytes, OpenRequest] = {}
-        # keys, not requests: what was answered stays here until its time comes, and should not keep its reply
+        # keys, not requests: an answered one stays here until its time comes, and must not keep its reply in memory
         self._agenda: list[tuple[float, bytes]] = []
-        # a dict keeps the order in which they came
+        # a dict keeps the order of arrival
         self._answered: dict[bytes, None] = {}
         self._closed = False
 
@@ -69,7 +70,7 @@ class OpenRequests:
         return len(self._open)
 
     def add(self, request: OpenRequest, now: float) -> None:
-        """Take up a request that is about to be sent.
+        """Add a request that is about to be sent.
 
         :raises CorrelationIdInUseError: its correlation-id is open
         :raises ClosedError: ``close_all`` was called
@@ -80,15 +81,15 @@ class OpenRequests:
                 raise ClosedError(f"The requester is closed; {identity} was not sent.", identity)
             if self._open.setdefault(request.key, request) is not request:
                 raise CorrelationIdInUseError(
-                    f"A request with the correlation-id {identity} is open and its reply would belong to both: take "
-                    f"another correlation-id.",
+                    f"A request with the correlation-id {identity} is open, and its reply would belong to both: use "
+                    "another correlation-id.",
                     identity,
                 )
             self._plan(now + (request.wait or STORE_CHECK_SECONDS), request)
             self.counts["sent"] += 1
 
     def stored(self, request: OpenRequest, now: float) -> bool:
-        """Note that the broker has a request; ``True`` where it is closed by that."""
+        """Note that the broker has stored a request; return whether that completes it."""
         with self._lock:
             request.stored_at = now
             request.record = None
@@ -98,17 +99,17 @@ class OpenRequests:
             return False
 
     def failed(self, request: OpenRequest, error: BaseException, now: float, *, retriable: bool) -> None:
-        """Note that the broker did not take a request; ``due`` decides what follows."""
+        """Note that the broker did not store a request; ``due`` decides what follows."""
         with self._lock:
             request.error, request.retriable = error, retriable
             self._plan(now + RESEND_SECONDS if retriable else now, request)
 
     def knows(self, key: bytes) -> bool:
-        """Tell whether a correlation-id is open here; cheap, most replies are somebody else's."""
+        """Return whether a correlation-id is open here; cheap, since most replies belong to other requesters."""
         return key in self._open
 
     def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
-        """Close the request that a reply answers; ``None`` for a repeat and for a request that is not open."""
+        """Close and return the request that a reply answers; ``None`` for a duplicate, or if no request is open."""
         with self._lock:
             if reply_id in self._answered:
                 self.counts["repeats"] += 1
@@ -123,7 +124,7 @@ class OpenRequests:
             return request
 
     def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
-        """Return the requests with which something is to be done now; all but those to be resent are closed."""
+        """Return the requests that need an action now; all but those to be resent are closed."""
         found: list[tuple[OpenRequest, Verdict]] = []
         with self._lock:
             while self._agenda and self._agenda[0][0] <= now:
@@ -135,7 +136,7 @@ class OpenRequests:
         return found
 
     def close_all(self) -> list[OpenRequest]:
-        """Close and return everything that is open; nothing can be added any more."""
+        """Close and return all open requests; none can be added afterwards."""
         with self._lock:
             self._closed = True
             found = list(self._open.values())

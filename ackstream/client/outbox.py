@@ -1,4 +1,4 @@
-"""Up to which offset everything is done, although answers are finished in any order."""
+"""Answers on their way to the broker: some wait for their time, some for the broker's confirmation; none is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
@@ -17,65 +17,7 @@ from ackstream.kafka.clients import SEND_AGAIN
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
-
-
-Place = TypeVar("Place", bound="Hashable")
-
-
-@dataclass(eq=False)
-class Work:
-    """What one record still waits for: the number of its answers that are not stored yet."""
-
-    offset: int
-    remaining: int = 0
-
-
-class OffsetProgress(Generic[Place]):
-    """Follows the records of partitions.
-
-    An offset may be committed when all records before it have no remaining work: what was not finished is read again
-    after a restart.
-    """
-
-    def __init__(self) -> None:
-        self._next: dict[Place, int] = {}
-        self._work: dict[Place, deque[Work]] = {}
-
-    def start(self, place: Place, offset: int) -> None:
-        """Follow a partition from an offset on, unless it is followed already."""
-        if place not in self._next:
-            self._next[place] = offset
-            self._work[place] = deque()
-
-    def begin(self, place: Place, offset: int) -> Work | None:
-        """Take up a record; ``None`` for one that was taken up before (it is read again after a rebalance)."""
-        self.start(place, offset)
-        if offset < self._next[place]:
-            return None
-        self._next[place] = offset + 1
-        work = Work(offset)
-        self._work[place].append(work)
-        return work
-
-    def keep(self, places: Iterable[Place]) -> None:
-        """Forget all partitions but these: the others belong to somebody else now."""
-        kept = set(places)
-        for place in self._next.keys() - kept:
-            del self._next[place], self._work[place]
-
-    def positions(self) -> dict[Place, int]:
-        """Return for each partition the offset that may be committed: the first that is not done, else the next."""
-        found = {}
-        for place, work in self._work.items():
-            while work and work[0].remaining == 0:
-                work.popleft()
-            found[place] = work[0].offset if work else self._next[place]
-        return found
-
-
-# -- Answers on their way to the broker: some wait for their time, some for the broker; none is lost on the way.
-
+    from ackstream.client.group import Work
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +26,7 @@ RESEND_SECONDS = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Outgoing:
-    """One answer, and the record whose work it is; ``topic`` is ``None`` for the usual one."""
+    """An answer, and the work of the record that it belongs to; ``topic`` is ``None`` for the outbox's own topic."""
 
     correlation_id: str
     key: bytes
@@ -94,9 +36,9 @@ class Outgoing:
 
 
 class Outbox:
-    """Sends answers with a producer. Time is seconds of any clock that only goes forward.
+    """Sends answers with a producer. Times are seconds of a monotonic clock.
 
-    ``put``, ``hold`` and ``release`` may be called from any thread, everything else from one.
+    ``put``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
     """
 
     def __init__(self, producer: Any, topic: str) -> None:
@@ -107,7 +49,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._delayed: list[tuple[float, int, Outgoing]] = []
         self._order = count()
-        # filled by the producer's thread, emptied by ours
+        # filled by the producer's thread, emptied by the owner's
         self._done: deque[Outgoing] = deque()
         self._refused: deque[tuple[Outgoing, BaseException]] = deque()
 
@@ -117,7 +59,7 @@ class Outbox:
         return len(self._delayed)
 
     def put(self, answer: Outgoing, delay: float, now: float) -> None:
-        """Send an answer, now or after so many seconds; its work remains until the broker has stored it."""
+        """Send an answer after ``delay`` seconds; its work remains open until the broker has stored it."""
         with self._lock:
             answer.work.remaining += 1
             if delay > 0:
@@ -131,39 +73,39 @@ class Outbox:
             work.remaining += 1
 
     def release(self, work: Work) -> None:
-        """End what ``hold`` began."""
+        """Undo a ``hold``."""
         with self._lock:
             work.remaining -= 1
 
     def wait(self, now: float) -> float | None:
-        """Return after how many seconds ``turn`` has to be called again; ``None`` where nothing waits for its time."""
+        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time."""
         return max(0.0, self._delayed[0][0] - now) if self._delayed else None
 
     def turn(self, now: float) -> None:
-        """Send what is due, finish the work of what the broker has stored, plan anew what it may still take."""
+        """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
         self.settle(now)
         with self._lock:
             while self._delayed and self._delayed[0][0] <= now:
                 self._send(heapq.heappop(self._delayed)[2])
 
     def settle(self, now: float) -> None:
-        """Finish the work of what the broker has stored; send nothing."""
+        """Finish the work of the answers that the broker has stored; send nothing."""
         with self._lock:
             while self._done:
                 self._done.popleft().work.remaining -= 1
                 self.sending -= 1
                 self.stored += 1
             while self._refused:
-                self._give_back(*self._refused.popleft(), now)
+                self._handle_refusal(*self._refused.popleft(), now)
 
-    def _give_back(self, answer: Outgoing, error: BaseException, now: float) -> None:
+    def _handle_refusal(self, answer: Outgoing, error: BaseException, now: float) -> None:
         self.sending -= 1
         if isinstance(error, SEND_AGAIN):
             self._delay(answer, now + RESEND_SECONDS)
         else:
             answer.work.remaining -= 1
             self.lost += 1
-            log.error("Kafka does not take an answer to %s: %s", answer.correlation_id, error)
+            log.error("Kafka rejected an answer to %s: %s", answer.correlation_id, error)
 
     def _delay(self, answer: Outgoing, until: float) -> None:
         heapq.heappush(self._delayed, (until, next(self._order), answer))

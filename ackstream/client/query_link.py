@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
-from ackstream.client.command_session import CommandSession
 from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
 from ackstream.client.message_stream import Message, MessageStream
 from ackstream.kafka.reader import ClientConnection
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.bookmarks import MemoryBookmarks
-    from ackstream.client.command_session import CommandOutcome, Send
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 
@@ -30,6 +28,9 @@ log = logging.getLogger(__name__)
 
 LOGON_AGAIN_SECONDS = 5.0
 _SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
+_CANCELLED = _SUBSCRIBING | {"sow"}
+"""Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
+
 _APPLICATION = "header-"
 """Prefix of the record headers that belong to the application."""
 
@@ -63,8 +64,8 @@ class QueryLink:
         self._numbers = count(1)
         self._logged_on: tuple[int, int] | None = None
         self._changed = threading.Condition()
-        self._session = CommandSession()
-        self._outcomes: dict[str | None, CommandOutcome] = {}
+        # by cid: the `processed` ack of each command that is waited for, once it has arrived (brokers.md 1.1 A15, A19)
+        self._processed: dict[str, CommandAck | None] = {}
         self._streams: dict[str, MessageStream] = {}
         self._closing = threading.Event()
         self._ended: StreamClosedError | TakenOverError | None = None
@@ -99,29 +100,35 @@ class QueryLink:
         cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
         stream = self._open(command, cid, requested, headers, handler)
         limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
         with self._changed:
             self._streams[cid] = stream
-            self._session.sent(command, cid, _now(), max(1, round(limit * 1000)))
+            self._processed[cid] = None
         self._send(command, requested, {"cid": cid, **headers})
         with self._changed:
             while not self._changed.wait_for(
-                lambda: cid in self._outcomes or cid not in self._streams,
-                LOGON_AGAIN_SECONDS if command == "logon" else None,
+                lambda: self._processed[cid] is not None or cid not in self._streams,
+                min(deadline - time.monotonic(), LOGON_AGAIN_SECONDS if command == "logon" else limit),
             ):
+                if time.monotonic() >= deadline:
+                    break
                 # a job that starts for the first time ignores earlier commands
                 self._send(command, requested, {"cid": cid, **headers})
-            outcome = self._outcomes.pop(cid, None)
-        if outcome is None:
-            raise self._ended or StreamClosedError(f"The {command} was given up.")
-        if outcome.timed_out or outcome.reason is not None:
+            ack = self._processed.pop(cid)
+            timed_out = ack is None and cid in self._streams
+        if timed_out:
             self.remove(stream)
-        if outcome.timed_out:
+            if command in _CANCELLED:
+                self._send("unsubscribe", (), {"sub_id": stream.sub_id or cid})
             raise CommandTimeout(
                 f"The {command} was not processed within {limit:g} s: is the query job running "
                 "(`ackstream submit query`)?"
             )
-        if outcome.reason is not None:
-            raise refused(outcome.reason, f"The {command}")
+        if ack is None:
+            raise self._ended or StreamClosedError(f"The {command} was given up.")
+        if ack.status != "success":
+            self.remove(stream)
+            raise refused(ack.reason or "no reason given", f"The {command}")
         for other in self.subscriptions() if stream.sub_id is not None else ():
             if other.sub_id == stream.sub_id and other is not stream:
                 # it has been replaced
@@ -190,8 +197,6 @@ class QueryLink:
     # -- answers: in our thread ----------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> None:
-        with self._changed:
-            self._decide(*self._session.expire(_now()))
         if self._logged_on is not None and self._ended is None and now >= self._beat_at:
             self._beat_at = now + self._heartbeat
             self._send("heartbeat", {"processed"}, {"cid": f"beat-{self._token}", "options": "beat"})
@@ -217,8 +222,9 @@ class QueryLink:
             stream = self._streams.get(cid) if ack.cid else self._subscription(ack.sub_id)
             if stream is not None:
                 stream.add_ack(id_, ack)
-            outcome, sends = self._session.answered(ack)
-            self._decide([] if outcome is None else [outcome], sends)
+            if ack.ack_type == "processed" and self._processed.get(cid, ack) is None:
+                self._processed[cid] = ack
+                self._changed.notify_all()
             if stream is not None and stream.over:
                 self._streams.pop(stream.cid, None)
 
@@ -229,16 +235,6 @@ class QueryLink:
         elif self._logged_on is not None and position > self._logged_on:
             # not an older one whose answer is repeated
             self._end(TakenOverError(f"Another client has logged on as {self._name}; names must be unique."))
-
-    def _decide(self, outcomes: list[CommandOutcome], sends: list[Send]) -> None:
-        for outcome in outcomes:
-            self._outcomes[outcome.cid] = outcome
-        if outcomes:
-            self._changed.notify_all()
-        for send in sends:
-            stream = self._streams.get(send.cid or "")
-            sub_id = None if stream is None else stream.sub_id
-            self._send(send.command, (), {"sub_id": sub_id or str(send.cid)})
 
     def _subscription(self, sub_id: str | None) -> MessageStream | None:
         return next((one for one in self._streams.values() if one.sub_id == sub_id and not one.over), None)
@@ -276,7 +272,3 @@ def _position(id_: str) -> tuple[int, int]:
     """Return the partition and the offset of the command that an answer's id names."""
     partition, _, offset = id_.partition("/")[0].partition("-")
     return int(partition), int(offset)
-
-
-def _now() -> int:
-    return time.monotonic_ns() // 1_000_000

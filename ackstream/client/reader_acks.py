@@ -1,88 +1,87 @@
-"""What readers have acknowledged of a publisher's messages: waiting for them, room for more, callbacks."""
+"""The acknowledgements of readers as a publisher sees them: waiting for them, flow control, and callbacks.
+
+Rules: brokers.md R6, R8 to R10, R13. The settle job reports acknowledgements at least once.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.errors import SettleTimeout
-from ackstream.client.receipts import ReaderTimeout
+from ackstream.client.errors import ReaderTimeout, SettleTimeout
+from ackstream.client.unacknowledged import call_handler
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.intervals import Interval, Intervals
-from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterAsks, WriterState
+from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.readers.qos import WriterQos
-    from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import Answer
-
-
-log = logging.getLogger(__name__)
 
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
 
 
 class ReaderAcknowledgements:
-    """The part of a publisher that asks about its readers."""
+    """The methods of a publisher that concern its readers."""
 
-    _readers: Acknowledged | None
+    _readers: WriterAcknowledgements | None
 
     def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
-        """Wait until everybody who matters has acknowledged everything, including what is published meanwhile.
+        """Wait until every message is complete, including those published meanwhile.
 
-        Those are the required roles of settle, each with its quorum, and all other readers that are there.
+        A message is complete when the required roles of settle, each with its quorum, and all other connected readers
+        have acknowledged it.
 
-        :param max_wait: seconds; ``None``: for ever
-        :raises ReaderTimeout: not everything was; says for whom the oldest message waits
+        :param max_wait: seconds; ``None``: forever
+        :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
         """
-        self._asked_readers.wait(max_wait)
+        self._tracked.wait(max_wait)
 
     def is_sample_app_acknowledged(self, seq: int) -> bool:
-        """Tell whether everybody who matters has acknowledged a message."""
-        return self._asked_readers.is_done(seq)
+        """Return whether a message is complete."""
+        return self._tracked.is_complete(seq)
 
     @property
     def first_unacknowledged(self) -> int | None:
-        """The number of the oldest message that somebody has not acknowledged; ``None``: there is none."""
-        return self._asked_readers.first_unacknowledged
+        """The number of the oldest incomplete message; ``None`` if all are complete."""
+        return self._tracked.first_unacknowledged
 
     def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
-        """Ask who has not acknowledged the oldest message: readers by name, then roles that lack some.
+        """Return who has not acknowledged the oldest incomplete message: readers by name, then roles below quorum.
 
-        :raises SettleTimeout: nobody answers
+        :raises SettleTimeout: the settle job does not answer
         """
-        return self._asked_readers.waiting_for(timeout)
+        return self._tracked.waiting_for(timeout)
 
     @property
-    def _asked_readers(self) -> Acknowledged:
+    def _tracked(self) -> WriterAcknowledgements:
         if self._readers is None:
             raise InconsistentQosError(
-                "This publisher does not ask about its readers: give it `writer_qos`, such as WriterQos()."
+                "This publisher does not track its readers: give it `writer_qos`, such as WriterQos()."
             )
         return self._readers
 
 
-class Acknowledged:
-    """The samples of one writer and what settle says of them. Safe to use from several threads."""
+class WriterAcknowledgements:
+    """The samples of one writer and what settle reports of them. Safe to use from several threads."""
 
     def __init__(
         self,
         qos: WriterQos,
         writer: str,
-        ask: Callable[[WriterAsks], None],
+        ask: Callable[[WriterStateRequest], None],
         handler: Callable[[Callback], None] | None,
     ) -> None:
-        """Begin without samples; :meth:`begin` makes it ready.
+        """Set up without samples; :meth:`begin` follows.
 
-        :param ask: sends a record to settle
-        :param handler: gets each reader's acknowledgement of each sample, once
+        :param ask: sends a query to settle
+        :param handler: called once for each sample and reader that acknowledged it
         :raises InconsistentQosError: the qos names roles, which are a setting of settle
         """
         if qos.required:
@@ -91,22 +90,22 @@ class Acknowledged:
                 " conf/ackstream.toml, not into a publisher's qos."
             )
         self.qos = qos
-        self._question = WriterAsks(writer)
+        self._question = WriterStateRequest(writer)
         self._ask = ask
         self._handler = handler
         self._changed = threading.Condition()
         self._publications: Publications | None = None
         self._state: WriterState | None = None
-        # what is done before it is known where the samples begin
+        # samples that were reported complete before the first sample is known
         self._early: list[Interval] = []
         self._ended: Exception | None = None
 
     def begin(self, first: int, next_seq: int, timeout: float) -> None:
-        """Ask how far the samples are that were written before.
+        """Ask settle which samples of earlier runs are complete.
 
-        :param first: the first that the publisher knows of, for a writer of which settle knows nothing
-        :param next_seq: the next sample
-        :raises SettleTimeout: nobody answers
+        :param first: the first sample that the publisher keeps, for a writer that settle does not know
+        :param next_seq: the number of the next sample
+        :raises SettleTimeout: the settle job does not answer
         """
         state = self._fresh_state(timeout)
         with self._changed:
@@ -114,10 +113,13 @@ class Acknowledged:
             self._publications = Publications(self.qos, start=start, written=next_seq - 1)
             self._release(state.released)
 
-    def take(self, answer: Answer) -> None:
-        """Take what settle says."""
+    def receive(self, answer: Answer) -> None:
+        """Process a report of settle."""
         if isinstance(answer, ApplicationAcknowledged):
-            self._call(answer)
+            with self._changed:
+                callbacks = [] if self._publications is None else self._publications.notify(answer)
+            for callback in callbacks:
+                call_handler(self._handler, callback)
             return
         with self._changed:
             if isinstance(answer, WriterState):
@@ -128,28 +130,26 @@ class Acknowledged:
             self._changed.notify_all()
 
     def end(self, error: Exception) -> None:
-        """Fail who waits, and who comes later."""
+        """Fail current and later waits with an error; the first call decides which."""
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
 
-    # -- samples -------------------------------------------------------------------------------------------------------
-
     @property
     def full(self) -> bool:
-        """Whether a new sample has to wait."""
+        """Whether a new sample has to wait for room."""
         with self._changed:
             return self._known.full
 
     def write(self) -> None:
-        """Note a new sample; there is room for it."""
+        """Count a new sample, for which there is room."""
         with self._changed:
             self._known.write()
 
     def wait_for_room(self) -> None:
-        """Wait for at most ``max_blocking_ms``.
+        """Wait for room, for at most ``max_blocking_ms``.
 
-        :raises ReaderTimeout: there is no room
+        :raises ReaderTimeout: no sample was completed
         """
         with self._changed:
             seconds = self.qos.max_blocking_ms / 1000
@@ -162,9 +162,9 @@ class Acknowledged:
                 raise self._ended
 
     def wait(self, max_wait: float | None) -> None:
-        """Wait until everything is acknowledged, including what is written meanwhile.
+        """Wait until every sample is complete, including those written meanwhile.
 
-        :raises ReaderTimeout: it was not, within so many seconds
+        :raises ReaderTimeout: some are not after ``max_wait`` seconds
         """
         until = None if max_wait is None else time.monotonic() + max_wait
         with self._changed:
@@ -173,33 +173,32 @@ class Acknowledged:
                     raise self._ended
                 left = ASK_SECONDS if until is None else until - time.monotonic()
                 if left <= 0:
-                    oldest = self._known.first_unacknowledged
                     waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
                     raise ReaderTimeout(
-                        f"Message {oldest} and perhaps others were not acknowledged within {max_wait:g} s"
-                        + (f"; the oldest waits for {waiting}." if waiting else ".")
+                        f"Message {self._known.first_unacknowledged} and perhaps others were not acknowledged within"
+                        f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
                     )
-                # what was said while nobody listened is told again
+                # the answer repeats reports that were missed
                 self._ask(self._question)
                 self._changed.wait_for(
                     lambda: self._ended is not None or not self._known.retained, min(left, ASK_SECONDS)
                 )
 
-    def is_done(self, seq: int) -> bool:
-        """Tell whether everybody who matters has acknowledged a sample."""
+    def is_complete(self, seq: int) -> bool:
+        """Return whether a sample is complete."""
         with self._changed:
-            return self._known.is_sample_app_acknowledged(seq)
+            return self._known.is_complete(seq)
 
     @property
     def first_unacknowledged(self) -> int | None:
-        """The oldest sample that is not done."""
+        """The oldest incomplete sample."""
         with self._changed:
             return self._known.first_unacknowledged
 
     def waiting_for(self, timeout: float) -> tuple[str, ...]:
-        """Ask who has not acknowledged the oldest sample.
+        """Return who has not acknowledged the oldest incomplete sample.
 
-        :raises SettleTimeout: nobody answers
+        :raises SettleTimeout: the settle job does not answer
         """
         return self._fresh_state(timeout).waiting_for
 
@@ -213,8 +212,8 @@ class Acknowledged:
                 left = until - time.monotonic()
                 if left <= 0:
                     raise SettleTimeout(
-                        f"Nobody says within {timeout:g} s how far the messages of {self._question.writer} are: start"
-                        " the job that settles acknowledgements (`ackstream submit settle`)."
+                        f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
+                        " start the job that settles acknowledgements (`ackstream submit settle`)."
                     )
                 self._ask(self._question)
                 self._changed.wait_for(
@@ -231,28 +230,12 @@ class Acknowledged:
     @property
     def _known(self) -> Publications:
         if self._publications is None:
-            raise RuntimeError("begin() comes first")
+            raise RuntimeError("begin() has to be called first")
         return self._publications
-
-    def _call(self, event: ApplicationAcknowledged) -> None:
-        with self._changed:
-            found = [] if self._publications is None else self._publications.notify(event)
-        for callback in found if self._handler is not None else ():
-            try:
-                self._handler(callback)  # type: ignore[misc]  # looked at above
-            except Exception:
-                log.exception("A handler of the publisher failed.")
-
-
-# -- A writer as its program sees it: room for samples, waiting for acknowledgements, callbacks.
-# Pure; what is acknowledged comes as events (from ``retention``), at least once. Rules: brokers.md R6, R8 to R10, R13.
-
-
-WaitResult: TypeAlias = Literal["OK", "TIMEOUT"]
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """What ``on_application_acknowledgment`` is told: one reader, one sample."""
+    """The argument of ``on_application_acknowledgment``: one reader has acknowledged one sample."""
 
     reader: str
     role: str | None
@@ -262,56 +245,28 @@ class Callback(msgspec.Struct, frozen=True):
 
     @property
     def valid_response(self) -> bool:
-        """Tell whether there is response data."""
+        """Whether there is response data."""
         return self.response is not None
 
 
 class Publications:
-    """The samples of one writer that its program has written."""
+    """The samples of one writer: which are complete, which are kept, and which callbacks were made."""
 
     def __init__(self, qos: WriterQos, *, start: int = 1, written: int | None = None) -> None:
         """Begin with sample ``start``.
 
-        :param written: the last sample that there is already; without, there is none
+        :param written: the last sample that was written already
         """
         self._qos = qos
         self._done = Intervals(start=start)
         self._notified: dict[str, Intervals] = {}
         self.written = start - 1 if written is None else max(written, start - 1)
 
-    def write(self) -> int | None:
-        """Return the number of a new sample; ``None`` where there is no room, then ask again or give up after the wait.
-
-        With ``keep-last`` the oldest sample makes room, acknowledged or not.
-        """
-        if self.full:
-            return None
-        if self._qos.max_samples is not None and self._kept() >= self._qos.max_samples:
-            self._done.add(self._done.first_hole)
-        self.written += 1
-        return self.written
-
     @property
     def full(self) -> bool:
         """Whether a new sample has to wait for room."""
         limit = self._qos.max_samples
-        return limit is not None and self._qos.history == "keep-all" and self._kept() >= limit
-
-    def _kept(self) -> int:
-        return sum(last - first + 1 for first, last in self.retained)
-
-    def blocked_until(self, now: int) -> int:
-        """Return when a write that found no room at ``now`` times out."""
-        return now + self._qos.max_blocking_ms
-
-    def acknowledge(self, runs: Iterable[Interval]) -> None:
-        """Take samples that are done: every role and every reader that counts has acknowledged them."""
-        self._done.merge(runs)
-
-    def release(self, up_to: int) -> None:
-        """Take that all samples up to one are done."""
-        if up_to >= self._done.start:
-            self._done.add(self._done.start, up_to)
+        return limit is not None and self._qos.history == "keep-all" and self._kept >= limit
 
     @property
     def retained(self) -> list[Interval]:
@@ -320,17 +275,42 @@ class Publications:
             return []
         return self._done.missing(self._done.start, self.written)
 
-    def is_sample_app_acknowledged(self, seq: int) -> bool:
-        """Tell whether a sample is done."""
-        return seq <= self.written and seq in self._done
-
     @property
     def first_unacknowledged(self) -> int | None:
         """The oldest sample that is kept."""
         return self.retained[0][0] if self.retained else None
 
+    @property
+    def _kept(self) -> int:
+        return sum(last - first + 1 for first, last in self.retained)
+
+    def write(self) -> int | None:
+        """Return the number of a new sample; ``None`` if it has to wait for room.
+
+        With ``keep-last`` the oldest sample makes room, acknowledged or not.
+        """
+        if self.full:
+            return None
+        if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
+            self._done.add(self._done.first_hole)
+        self.written += 1
+        return self.written
+
+    def acknowledge(self, runs: Iterable[Interval]) -> None:
+        """Mark runs of samples as complete."""
+        self._done.merge(runs)
+
+    def release(self, up_to: int) -> None:
+        """Mark all samples up to one as complete."""
+        if up_to >= self._done.start:
+            self._done.add(self._done.start, up_to)
+
+    def is_complete(self, seq: int) -> bool:
+        """Return whether a sample is complete."""
+        return seq <= self.written and seq in self._done
+
     def notify(self, event: ApplicationAcknowledged) -> list[Callback]:
-        """Return the callbacks of an event, by samples: each reader and sample once, however often told."""
+        """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""
         notified = self._notified.setdefault(event.reader, Intervals(start=self._done.start))
         new = notified.add(event.first, min(event.last, self.written)) if event.first <= self.written else []
         if event.response is None and not self._qos.propagate_no_response:
@@ -340,21 +320,3 @@ class Publications:
             for first, last in new
             for seq in range(first, last + 1)
         ]
-
-    def wait(self, now: int, max_wait_ms: int) -> Wait:
-        """Begin to wait until everything is acknowledged, including what is written meanwhile (R8)."""
-        return Wait(self, now + max_wait_ms)
-
-
-class Wait:
-    """A ``wait_for_acknowledgments`` that is going on."""
-
-    def __init__(self, publications: Publications, deadline: int) -> None:
-        self._publications = publications
-        self.deadline = deadline
-
-    def result(self, now: int) -> WaitResult | None:
-        """Return how it has ended, or ``None`` while it has not; ask after each acknowledgement and at the deadline."""
-        if not self._publications.retained:
-            return "OK"
-        return "TIMEOUT" if now >= self.deadline else None

@@ -1,4 +1,4 @@
-"""What a publisher gets for a message, and what it gets instead."""
+"""What clients report: receipts of publishers, places of stored requests, and the statistics of every client."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ackstream.client.errors import ClientError
-
 Stage: TypeAlias = Literal["accepted", "persisted"]
-"""How far a message has got: Kafka has stored it (milliseconds), or the tables hold it (a batch later)."""
+"""What a receipt confirms: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A message was acknowledged.
+    """The acknowledgement of a message.
 
-    :ivar stage: what it was acknowledged for
-    :ivar context: what the application gave along
-    :ivar first: the first message this receipt is about; ``seq`` itself unless receipts are windowed
-    :ivar duplicate: the service had it already; its first copy counts
+    :ivar context: what the application passed to ``publish``
+    :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
+    :ivar duplicate: it was already stored; the first copy counts
     """
 
     seq: int
@@ -30,7 +27,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """A message that was refused, with the stored copy, for the failed-write handler."""
+    """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
 
     seq: int
     reason: str
@@ -41,11 +38,11 @@ class FailedMessage(msgspec.Struct, frozen=True):
 
 
 class PublishStatistics(msgspec.Struct, frozen=True):
-    """Counts since the publisher began.
+    """Counts since the publisher started.
 
-    ``published`` messages were numbered; ``accepted`` were stored by Kafka, ``acknowledged`` at the publisher's stage,
-    ``failed`` refused; ``unpersisted`` are kept still. ``resent`` counts transmissions that were not the first, and
-    ``window_closed`` how often a message had to wait for room.
+    ``published`` messages were numbered, ``accepted`` stored by Kafka, ``acknowledged`` at the publisher's stage,
+    ``failed`` refused; ``unpersisted`` are still in the store. ``resent`` counts retransmissions, ``window_closed`` how
+    often a message had to wait for room.
     """
 
     published: int
@@ -57,39 +54,13 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     window_closed: int
 
 
-class WouldBlockError(ClientError):
-    """The publish window is full, and the publisher was told not to wait."""
-
-
-class AcknowledgementTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """No acknowledgement in time: the outcome is unknown. The message is kept, and may be stored or stored later."""
-
-
-class ReaderTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """Readers have not acknowledged in time: what they were waited for with is kept, and nothing is lost."""
-
-
-class FlushTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """Not everything was acknowledged in time; what was not is kept and goes on being sent."""
-
-
-class LogonTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """No answer to the logon: the job that persists messages is not running, or far behind."""
-
-
-class PublisherClosedError(ClientError):
-    """The publisher was closed before the acknowledgement came; a store in a file keeps the message."""
-
-
-# -- What a client has done so far, as frozen values.
-
-
 class RequesterStatistics(msgspec.Struct, frozen=True):
-    """Requests sent and how they ended; records of the reply topic that were not used, and why.
+    """Requests by outcome, and unused records of the reply topic by reason.
 
-    ``sent`` is the sum of ``answered``, ``published`` (stored, no answer wanted), ``open``, ``no_reply``, ``not_sent``.
-    ``foreign`` are replies to others, ``repeats`` came twice while a request with the same correlation-id was open,
-    ``malformed`` were addressed to a request but are no replies, ``unreadable`` could not be unpacked.
+    ``sent`` is the sum of ``answered``, ``published`` (stored, without a reply), ``open``, ``no_reply``, ``not_sent``.
+    ``foreign`` replies belong to other requesters, ``repeats`` are duplicates that arrived while a request with the
+    same correlation-id was open, ``malformed`` records were addressed to a request but are not replies, ``unreadable``
+    ones could not be unpacked.
     """
 
     sent: int
@@ -105,11 +76,11 @@ class RequesterStatistics(msgspec.Struct, frozen=True):
 
 
 class ResponderStatistics(msgspec.Struct, frozen=True):
-    """Signals and what became of them.
+    """Signals and answers by outcome.
 
-    ``received`` is the sum of ``handled`` and ``skipped`` (no valid request); of the handled ones ``failed`` ended in
-    an exception. ``answers`` are messages stored by the broker, ``delayed`` wait for their time, ``sending`` for the
-    broker, ``lost`` were refused by it. ``unreadable`` records could not be unpacked.
+    ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
+    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time, ``sending`` ones for the
+    broker, ``lost`` ones were rejected by it. ``unreadable`` records could not be unpacked.
     """
 
     received: int
@@ -124,11 +95,11 @@ class ResponderStatistics(msgspec.Struct, frozen=True):
 
 
 class SubscriberStatistics(msgspec.Struct, frozen=True):
-    """Signals and what became of them.
+    """Signals and answers by outcome.
 
     ``received`` is the sum of ``handled``, ``dropped`` (not subscribed, filtered or hidden) and ``skipped`` (invalid);
-    of the handled ones ``failed`` ended in an exception, ``unanswered`` were not acknowledged in their time. ``weak``
-    are the weak acknowledgements for dropped ones. The rest is as in ``ResponderStatistics``.
+    of the handled ones ``failed`` ended in an exception, ``unanswered`` were not acknowledged in time. ``weak`` counts
+    the weak acknowledgements of dropped signals. The rest is as in ``ResponderStatistics``.
     """
 
     received: int
@@ -146,7 +117,7 @@ class SubscriberStatistics(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Where the broker stored a request that is not answered; ``timestamp`` in epoch milliseconds."""
+    """Where the broker stored a request without a reply; ``timestamp`` in epoch milliseconds."""
 
     correlation_id: str
     topic: str
@@ -156,12 +127,13 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class ReaderStatistics(msgspec.Struct, frozen=True):
-    """Samples of publishers' messages and what became of them.
+    """Samples of publishers' messages by outcome.
 
-    ``received`` samples were stored and not refused; ``handed_out`` ones the application was given, ``acknowledged`` by
-    it, ``filtered`` and ``replaced`` ones it never saw. ``failed`` ended in an exception of the handler, ``rejected``
-    by the application. ``waiting`` messages are not known to be stored yet. ``repeats`` came twice or were acknowledged
-    before, ``fetched`` came from the table, ``lost`` are in Kafka no more and no table was given.
+    ``received`` samples were stored and not refused; the application got the ``handed_out`` ones, acknowledged the
+    ``acknowledged`` ones, and never saw ``filtered`` and ``replaced`` ones. ``failed`` ended in an exception of the
+    handler; the application rejected the ``rejected`` ones. ``waiting`` messages are not known to be stored yet.
+    ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are no longer
+    in Kafka and could not be read from a table.
     """
 
     received: int

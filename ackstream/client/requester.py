@@ -1,36 +1,27 @@
-"""Sending requests and waiting for their answers."""
+"""Sending requests and receiving their replies."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.errors import (
-    ClosedError,
-    NoReplyExpectedError,
-    NotSentError,
-    RequestError,
-    RequestTimeout,
-)
+from ackstream.client.commands import address
+from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.open_requests import OpenRequest, OpenRequests
 from ackstream.client.receipts import RequesterStatistics, Stored
 from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
-from ackstream.protocol.ditto.envelopes import Envelope, encode
-from ackstream.protocol.ditto.errors import DittoError
-from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.durations import Duration
-from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO, header
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -38,7 +29,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.protocol.ditto.envelopes import Envelope
-
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +40,14 @@ _CLOSE_SECONDS = 5.0
 
 
 class Requester(Closing):
-    """Sends commands and messages; each gets a future that ends with its reply.
+    """Sends commands and messages, and returns a future for each reply.
 
-    Thousands may be in flight: one thread reads the replies for all of them. Safe to use from several threads. Done
-    callbacks of futures run in that thread and should be quick.
+    Thousands may be in flight: one thread reads the replies of all. Safe to use from several threads. Done callbacks of
+    futures run in that thread and should be quick.
 
-    While the broker is away, requests are kept and sent when it is back; a reply that comes twice counts once. A future
-    always ends: with the reply, or with an error that names the correlation-id, at the latest when the broker has
-    stored the request and then its own timeout and ``grace`` have passed.
+    While the broker is away, requests are kept and sent when it is back; duplicates of a reply are dropped. Every
+    future ends, with the reply or with an error that names the correlation-id, at the latest when the request's timeout
+    and ``grace`` have passed since the broker stored it.
     """
 
     def __init__(
@@ -73,12 +63,12 @@ class Requester(Closing):
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
-        :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
-        :param reply_to: a reply topic of one's own (its real name), which the service has to allow
-            (``correlate.reply_topics``); for many requesters, each of which would read all replies otherwise
+        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
+        :param reply_to: a separate reply topic (its real name), which the service has to allow
+            (``correlate.reply_topics``); for many requesters, each of which would otherwise read all replies
         :param default_timeout: seconds, for requests without a timeout: the service's ``correlate.default_timeout``
-        :param grace: seconds a reply may come later than the request's timeout
-        :param delivery_timeout: seconds within which the broker has to take a request
+        :param grace: seconds to wait for a reply after the request's timeout
+        :param delivery_timeout: seconds within which the broker has to store a request
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -105,7 +95,7 @@ class Requester(Closing):
 
     @property
     def statistics(self) -> RequesterStatistics:
-        """What has happened so far."""
+        """The counts since the start."""
         counts = self._requests.counts
         return RequesterStatistics(
             sent=counts["sent"],
@@ -132,28 +122,28 @@ class Requester(Closing):
     ) -> Future[Reply]:
         """Send a request; the future ends with its reply.
 
-        The parameters set the command's headers; ``None`` leaves a header as it is. Whether the request is valid is for
-        the service to say: it answers an invalid one with an error.
+        The parameters set the command's headers; ``None`` leaves a header unchanged. The service validates the request,
+        and answers an invalid one with an error.
 
-        :param timeout: seconds, or a text such as ``"500ms"``
+        :param timeout: seconds, or a duration such as ``"500ms"``
         :param acks: labels of the acknowledgements to wait for
-        :param correlation_id: else that of the command's headers, else a new one
-        :param on_stored: called in the producer's thread when the broker has the request; should be quick
-        :return: a future that fails with ``RequestTimeout`` (no reply at all), ``NotSentError`` or ``ClosedError``
-        :raises NoReplyExpectedError: the request asks for no response: use ``publish``
+        :param correlation_id: defaults to that of the command's headers, else to a new one
+        :param on_stored: called in the producer's thread when the broker has stored the request; should be quick
+        :return: a future that may fail with ``RequestTimeout`` (no reply at all), ``NotSentError`` or ``ClosedError``
+        :raises NoReplyExpectedError: the request requires no response: use ``publish``
         :raises CorrelationIdInUseError: a request with the correlation-id is open
         :raises ClosedError: the requester is closed
         """
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
         )
-        facts = self._facts(envelope)
-        if facts is not None and not facts.response_required:
+        request = self._read(envelope)
+        if request is not None and not request.response_required:
             raise NoReplyExpectedError(
                 "The request has response-required false, so that no reply would ever come: use publish(), or require "
                 "a response."
             )
-        timeout_ms = self._default_timeout_ms if facts is None else facts.timeout_ms
+        timeout_ms = self._default_timeout_ms if request is None else request.timeout_ms
         return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored).future
 
     def request(
@@ -164,7 +154,7 @@ class Requester(Closing):
         acks: Iterable[str] | None = None,
         correlation_id: str | None = None,
     ) -> Reply:
-        """Send a request and wait for its reply; parameters and errors are those of ``send`` and its future."""
+        """Send a request and wait for its reply; see ``send`` for parameters and errors."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("request() in a done callback would wait for itself: use send() there.")
         return self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id).result()
@@ -177,10 +167,10 @@ class Requester(Closing):
         acks: Iterable[str] | None = None,
         correlation_id: str | None = None,
     ) -> Future[Stored]:
-        """Send a request that is not answered (response-required false); requested acknowledgements are recorded.
+        """Send a request without a reply (response-required false); requested acknowledgements are recorded.
 
-        :return: a future that ends when the broker has stored it; fails with ``NotSentError`` or ``ClosedError``. Its
-            callbacks run in the producer's thread
+        :return: a future that ends when the broker has stored the request, or fails with ``NotSentError`` or
+            ``ClosedError``; its callbacks run in the producer's thread
         :raises CorrelationIdInUseError: a request with the correlation-id is open
         :raises ClosedError: the requester is closed
         """
@@ -190,7 +180,7 @@ class Requester(Closing):
         return self._open(envelope, identity, None).future
 
     def close(self) -> None:
-        """Send what was accepted (for at most 5 s), then fail the futures that are open; may be called twice."""
+        """Send buffered requests (for at most 5 s), then fail the open futures; may be called twice."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -201,13 +191,13 @@ class Requester(Closing):
             _fail(
                 request,
                 ClosedError(
-                    f"The requester was closed before the reply to {request.correlation_id} came.",
+                    f"The requester was closed before the reply to {request.correlation_id} arrived.",
                     request.correlation_id,
                 ),
             )
 
-    def _facts(self, envelope: Envelope) -> Request | None:
-        """Read what the request asks for; ``None`` where it is invalid, which the service answers."""
+    def _read(self, envelope: Envelope) -> Request | None:
+        """Return the request's parameters; ``None`` if it is invalid, which the service answers."""
         try:
             return read_request(envelope, default_timeout_ms=self._default_timeout_ms, max_timeout_ms=MAX_TIMEOUT_MS)
         except DittoError:
@@ -221,10 +211,10 @@ class Requester(Closing):
         record = (self._signals, encode(envelope), envelope.topic.thing_id.encode(), headers)
         request = OpenRequest(identity, wait, now + self._delivery_timeout, record, on_stored)
         self._requests.add(request, now)
-        self._hand_over(request)
+        self._produce(request)
         return request
 
-    def _hand_over(self, request: OpenRequest) -> None:
+    def _produce(self, request: OpenRequest) -> None:
         if request.record is None:
             return
         try:
@@ -239,10 +229,10 @@ class Requester(Closing):
         if request.on_stored is not None:
             request.on_stored()
         if self._requests.stored(request, time.monotonic()) and request.future.set_running_or_notify_cancel():
-            place = Stored(
+            stored = Stored(
                 request.correlation_id, metadata.topic, metadata.partition, metadata.offset, metadata.timestamp
             )
-            request.future.set_result(place)
+            request.future.set_result(stored)
 
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
         retriable = isinstance(error, clients.SEND_AGAIN)
@@ -254,12 +244,12 @@ class Requester(Closing):
                 try:
                     self._receive(record)
                 except Exception:
-                    # whatever a foreign record does, the other replies have to arrive
+                    # a bad record must not keep other replies from their requests
                     self._malformed += 1
-                    log.exception("A record of %s was left out (offset %s).", record.topic, record.offset)
+                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
             for request, verdict in self._requests.due(time.monotonic()):
                 if verdict == "resend":
-                    self._hand_over(request)
+                    self._produce(request)
                 elif verdict == "not sent":
                     _fail(request, _not_sent(request, request.error))
                 else:
@@ -269,13 +259,13 @@ class Requester(Closing):
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
         key, reply_id = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
         if key is None or reply_id is None or not self._requests.knows(key):
-            # not even the JSON of other people's replies is looked at; a late repeat counts among them
+            # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self._foreign += 1
             return
         reply = read_reply(record.headers, record.value, record.timestamp)
         if reply is None:
             self._malformed += 1
-            log.warning("A record of %s has no headers of a reply (offset %s).", record.topic, record.offset)
+            log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
             return
         request = self._requests.answer(key, reply_id)
         if request is not None and request.future.set_running_or_notify_cancel():
@@ -284,8 +274,8 @@ class Requester(Closing):
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
         return RequestTimeout(
-            f"No reply to {request.correlation_id} came to {self._replies} within {request.wait:g} s: check that the "
-            f"correlate job runs{hint}.",
+            f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
+            f"the correlate job runs{hint}.",
             request.correlation_id,
         )
 
@@ -297,36 +287,6 @@ def _fail(request: OpenRequest, error: RequestError) -> None:
 
 def _not_sent(request: OpenRequest, error: BaseException | None) -> NotSentError:
     reason = "no answer in time" if error is None else str(error)
-    found = NotSentError(f"Kafka did not take the request {request.correlation_id}: {reason}.", request.correlation_id)
+    found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error
     return found
-
-
-# -- What a sender adds to a command: its deadline, whom it waits for, and its correlation-id.
-
-
-def address(
-    command: Envelope,
-    *,
-    timeout: float | str | None = None,
-    acks: Iterable[str] | None = None,
-    response_required: bool | None = None,
-    correlation_id: str | None = None,
-) -> tuple[Envelope, str]:
-    """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header as it is.
-
-    :param timeout: seconds, or a text of the protocol such as ``"500ms"``
-    :param acks: labels of the acknowledgements to wait for
-    :param correlation_id: else that of the command's headers, else a new one
-    :raises DittoError: a negative number of seconds
-    """
-    identity = str(correlation_id or header(command.headers, CORRELATION_ID) or uuid.uuid4())
-    headers = {name: value for name, value in command.headers.items() if name.lower() != CORRELATION_ID}
-    headers[CORRELATION_ID] = identity
-    if timeout is not None:
-        headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
-    if acks is not None:
-        headers[REQUESTED_ACKS] = list(acks)
-    if response_required is not None:
-        headers[RESPONSE_REQUIRED] = response_required
-    return msgspec.structs.replace(command, headers=headers), identity

@@ -1,4 +1,4 @@
-"""Receiving signals and acknowledging them: what a device, a gateway to devices or a service does."""
+"""Receiving commands and messages and acknowledging them, as devices, gateways to devices and services do."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from ackstream.client.receipts import ResponderStatistics
 from ackstream.client.signals import Answer, Signal, failure, messages, read_signal
 from ackstream.client.worker import Start, Worker
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.outbox import Work
+    from ackstream.client.group import Work
 
 log = logging.getLogger(__name__)
 
 
 class Responder(Closing):
-    """Calls a handler for each signal and sends what it answers; one thread for all of it.
+    """Calls a handler for each signal and sends the answers that it returns, all in one thread.
 
-    The handler is called for commands and messages in the order of each partition (signals of one thing keep theirs).
-    It returns ``Ack``, ``Response``, a ``DittoError``, ``After`` one of these, several in a list, or ``None``; see
-    ``answers``. It should be quick: what takes time is answered with ``After``, or by more responders in the group. An
-    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+    The handler is called for commands and messages in the order of each partition, which keeps the signals of one
+    thing in order. It returns ``Ack``, ``Response``, a ``DittoError``, ``After`` one of these, several in a list, or
+    ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An exception becomes
+    a nack with status 500 (a ``DittoError``: its own) and the error's text.
 
-    Signals that are no valid requests are skipped with a warning; the service answers them. With a group, offsets are
-    committed when the answers are stored: after a crash or a restart some signals are handled again, none is left out.
+    Invalid requests are skipped with a warning; the service answers them. With a group, offsets are committed when the
+    answers are stored: after a crash or a restart some signals are handled again, none is missed.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Responder(Closing):
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
 
         :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
-        :param labels: those this responder issues, with ``live-response`` where it responds to live commands and
-            messages; a signal's other labels are not shown to the handler. ``None``: all
+        :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
+            the handler does not see a signal's other labels. ``None``: all
         :param group: the consumer group whose members share the work; ``None``: alone, with all signals from now on
-        :param start: where a group begins that has no offsets
+        :param start: where a group without offsets begins
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._handler = handler
@@ -62,7 +62,7 @@ class Responder(Closing):
 
     @property
     def statistics(self) -> ResponderStatistics:
-        """What has happened so far."""
+        """The counts since the start."""
         counts, outbox = self._counts, self._worker.outbox
         skipped = counts["skipped"] + self._worker.skipped
         return ResponderStatistics(
@@ -78,9 +78,9 @@ class Responder(Closing):
         )
 
     def close(self) -> None:
-        """Stop after the signals at hand, store their answers (for at most 5 s) and commit; may be called twice.
+        """Stop after the signals already read, store their answers (for at most 5 s) and commit; may be called twice.
 
-        Delayed answers whose time has not come are not sent; a member of a group gets their signals again.
+        Delayed answers that are not due are dropped; a member of the group handles their signals again.
         """
         self._worker.close()
 

@@ -1,4 +1,7 @@
-"""A command, message or event as those who receive it get it."""
+"""Signals (commands, messages and events) as receivers get them, and the answers that a handler may give.
+
+Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,36 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.client.commands import json_value
+from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.declarations import check_declared
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
-from ackstream.protocol.ditto.errors import DittoError, json_invalid
+from ackstream.protocol.ditto.errors import json_invalid
 from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.record_headers import correlation_id
+from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ackstream.client.outbox import Work
+    from ackstream.client.group import Work
     from ackstream.client.worker import Worker
+    from ackstream.protocol.ditto.subscriptions import Publication
+
+INTERNAL_ERROR = 500
 
 
 @dataclass(frozen=True)
 class Signal:
-    """One signal.
+    """A signal.
 
-    ``labels`` are those of the requested acknowledgements that its receiver issues, in order of the request;
-    ``response_required`` is what its sender wants, ``response_wanted`` whether the receiver is to respond to a live
-    command or message; ``timeout_ms`` is how long its answers count, ``None`` where that is not known (an event).
-    ``timestamp`` is the broker's time, in epoch milliseconds, from which the timeout of a command or message runs.
+    :ivar labels: the requested acknowledgements that its receiver issues, in order of the request
+    :ivar response_required: whether the sender requires a response
+    :ivar response_wanted: whether this receiver is to respond to a live command or message
+    :ivar timeout_ms: how long answers count; ``None`` if that is unknown (an event)
+    :ivar timestamp: the broker's time in epoch milliseconds, from which the timeout of a command or message runs
     """
 
     correlation_id: str
@@ -57,21 +66,21 @@ class Signal:
 
     @property
     def path(self) -> str:
-        """The JSON pointer of what it is about."""
+        """The JSON pointer to the part of the entity that the signal concerns."""
         return self.envelope.path
 
     @cached_property
     def value(self) -> Any:
-        """The JSON value; ``None`` where there is none."""
+        """The JSON value; ``None`` if it is absent."""
         value = self.envelope.value
-        return None if value is msgspec.UNSET else msgspec.json.decode(value)
+        return None if value is UNSET else msgspec.json.decode(value)
 
 
 def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
-    """Return the signal that a consumed record is.
+    """Return a consumed record as a command or message.
 
-    :param labels: those the responder issues, ``live-response`` among them where it responds; ``None`` for all
-    :raises DittoError: it is no valid request; the service tells the requester so
+    :param labels: those the responder issues, with ``live-response`` if it responds; ``None``: all
+    :raises DittoError: the record is not a valid request; the service answers the requester
     """
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
@@ -79,7 +88,7 @@ def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
     request = read_request(envelope)
     live = request.channel == "live" and request.response_required
     return Signal(
-        correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset)),
+        _correlation_id(record, envelope),
         envelope,
         request.channel,
         tuple([name for name in request.awaited if name not in BUILT_IN and (labels is None or name in labels)]),
@@ -93,16 +102,24 @@ def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
     )
 
 
-# -- What a handler may answer to a signal, and the messages that makes.
-# Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
+def read_publication(record: Any) -> Publication | None:
+    """Return a consumed record as a signal for subscribers; ``None`` if no subscriber gets it.
+
+    :raises DittoError: the record cannot be read, or its headers are invalid; the service answers the requester
+    """
+    if record.value is None:
+        return None
+    envelope = decode(record.value)
+    return publication(envelope, _correlation_id(record, envelope))
 
 
-INTERNAL_ERROR = 500
+def _correlation_id(record: Any, envelope: Envelope) -> str:
+    return correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
 
 
 @dataclass(frozen=True)
 class Ack:
-    """An acknowledgement, by its status a good one (2xx) or a nack.
+    """An acknowledgement: positive with a status of 2xx, otherwise a nack.
 
     :param payload: any JSON value
     :param label: ``None`` for every label of ``signal.labels``
@@ -116,7 +133,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to a command or message; for live ones the one that ``live-response`` stands for."""
+    """The response to a command or message; for a live one it counts as the acknowledgement ``live-response``."""
 
     status: int = 200
     value: Any = UNSET
@@ -125,21 +142,21 @@ class Response:
 
 @dataclass(frozen=True)
 class After:
-    """An answer that is given so many seconds later; meanwhile other signals are handled."""
+    """An answer to be sent after a number of seconds; meanwhile other signals are handled."""
 
     seconds: float
     answer: Answer
 
 
 Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
-"""Of a handler: one or several of these. A ``DittoError`` ends the wait for everybody; ``None`` is silence."""
+"""What a handler may return. A ``DittoError`` ends the whole request; ``None`` sends nothing."""
 
 
 def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[tuple[float, Envelope]]:
     """Return the messages of an answer, each with its delay in seconds.
 
     :raises DittoError: a label is invalid or built in
-    :raises TypeError: it is no answer
+    :raises TypeError: it is not an answer
     """
     match answer:
         case None:
@@ -159,10 +176,10 @@ def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[tuple[f
 
 
 def failure(signal: Signal, error: Exception) -> list[Envelope]:
-    """Return what is answered where the handler raised an error: a nack for each label, its message as payload.
+    """Return the answers to a signal whose handler raised an error: a nack for each label, the error as its payload.
 
-    A ``DittoError`` gives its own status and texts, anything else 500. Where this responder is to respond, the response
-    is an error, too.
+    A ``DittoError`` gives its own status and texts, anything else 500. A receiver that is to respond responds with the
+    error, too.
     """
     if not isinstance(error, DittoError):
         text = str(error) or type(error).__name__
@@ -187,38 +204,32 @@ def _response(signal: Signal, response: Response) -> Envelope:
 
 def _error(signal: Signal, error: DittoError) -> Envelope:
     return error_envelope(
-        error,
-        thing_id=signal.thing_id,
-        channel=signal.channel,
-        headers={CORRELATION_ID: signal.correlation_id},
+        error, thing_id=signal.thing_id, channel=signal.channel, headers={CORRELATION_ID: signal.correlation_id}
     )
-
-
-# -- A signal as a subscriber gets it, and what is still to be answered of it.
 
 
 @dataclass(frozen=True, eq=False)
 class Delivered(Signal):
-    """A signal that a subscriber got; it may be answered while its handler runs, and later from any thread."""
+    """A signal that a subscriber received; it may be answered while its handler runs, and later from any thread."""
 
     _open: OpenDelivery | None = field(default=None, repr=False)
 
     def answer(self, answer: Answer) -> None:
         """Send an answer.
 
-        :raises DittoError: a label is invalid or built in, or is none that was asked of this subscriber
-        :raises TypeError: it is no answer
+        :raises DittoError: a label is invalid, built in, or was not requested of this subscriber
+        :raises TypeError: it is not an answer
         """
         if self._open is not None:
             self._open.send(self, answer)
 
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
-        """Acknowledge: all of ``labels``, or one of them; with a status of 400 or more it is a nack."""
+        """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
         self.answer(Ack(status, payload, label))
 
 
 class OpenDelivery:
-    """What is still to be answered of one signal. Safe to use from several threads."""
+    """The labels of one signal that are not answered yet. Safe to use from several threads."""
 
     def __init__(self, worker: Worker, work: Work, labels: Iterable[str]) -> None:
         self._worker = worker
@@ -230,20 +241,20 @@ class OpenDelivery:
     def send(self, signal: Signal, answer: Answer) -> None:
         """Send an answer.
 
-        :raises DittoError: a label is invalid, or none that was asked for
+        :raises DittoError: a label is invalid, or was not requested
         """
         self._send(signal, messages(signal, answer))
 
     def finish(self, signal: Signal, ack: Ack) -> None:
-        """Acknowledge what was not answered yet."""
-        self._send(signal, [(0.0, message) for message in self._left(messages(signal, ack))])
+        """Acknowledge under the labels that are not answered yet."""
+        self._send_missing(signal, messages(signal, ack))
 
     def fail(self, signal: Signal, error: Exception) -> None:
-        """Send a nack for what was not answered yet."""
-        self._send(signal, [(0.0, message) for message in self._left((0.0, each) for each in failure(signal, error))])
+        """Send a nack under the labels that are not answered yet."""
+        self._send_missing(signal, [(0.0, message) for message in failure(signal, error)])
 
     def hold(self) -> bool:
-        """Keep the signal's offset from being committed until all labels are answered; ``False``: there are none."""
+        """Keep the signal's offset from being committed until all labels are answered; ``False`` without labels."""
         with self._lock:
             self._held = bool(self._missing)
             if self._held:
@@ -251,15 +262,16 @@ class OpenDelivery:
             return self._held
 
     def give_up(self) -> bool:
-        """Let the offset go; tell whether it was still held."""
+        """Let the offset be committed; return whether it was still held."""
         with self._lock:
             held, self._held = self._held, False
             if held:
                 self._worker.outbox.release(self._work)
             return held
 
-    def _left(self, found: Iterable[tuple[float, Envelope]]) -> list[Envelope]:
-        return [message for _, message in found if _label(message) is None or _label(message) in self._missing]
+    def _send_missing(self, signal: Signal, found: list[tuple[float, Envelope]]) -> None:
+        missing = {None, *self._missing}
+        self._send(signal, [(delay, message) for delay, message in found if _label(message) in missing])
 
     def _send(self, signal: Signal, found: list[tuple[float, Envelope]]) -> None:
         labels = {label for _, message in found if (label := _label(message)) is not None}

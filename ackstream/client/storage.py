@@ -1,35 +1,35 @@
-"""The SQLite file in which a client keeps what must survive its process."""
+"""Stores of clients: the SQLite file that survives a crash, and the unacknowledged messages of a publisher."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from ackstream.client.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
 
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 
 
 class StoreFile:
-    """A file of one client. Safe to use from several threads; one process uses a file at a time.
+    """The file of one client. Safe to use from several threads; one process at a time may open it.
 
-    Each change is in the file when the call returns; when the machine itself fails, the last moments may be missing,
-    but the file is whole.
+    Each change is in the file when the call returns. If the machine itself fails, the last changes may be missing, but
+    the file is not damaged.
     """
 
     def __init__(self, path: Path, client: str, *, what: str, version: int, schema: str, lost: str) -> None:
         """Open a file, or create it.
 
-        :param what: what it is called in errors
-        :param schema: the statements that make its tables
-        :param lost: what it means to move a damaged one away
+        :param what: what errors call the file
+        :param schema: the statements that create its tables
+        :param lost: the consequence of moving a damaged file away
         :raises StoreError: it is damaged, of another client, of another version, in use, or cannot be written
         """
         self._path, self._what, self._lost = path, what, lost
@@ -45,9 +45,9 @@ class StoreFile:
             raise self._unusable(error) from error
 
     def change(self, *statements: Statement) -> int:
-        """Do all or nothing; return how many rows the last statement changed.
+        """Execute statements in one transaction; return how many rows the last one changed.
 
-        :raises StoreError: it cannot be written
+        :raises StoreError: the file cannot be written
         """
         changed = 0
         with self._lock:
@@ -65,7 +65,7 @@ class StoreFile:
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query.
 
-        :raises StoreError: it cannot be read
+        :raises StoreError: the file cannot be read
         """
         with self._lock:
             try:
@@ -80,7 +80,7 @@ class StoreFile:
 
     def _prepare(self, client: str, version: int, schema: str) -> None:
         database = self._database
-        # whoever opens it next, while this is open, is told that it is locked
+        # while this connection is open, any other one fails with "locked"
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
@@ -95,7 +95,7 @@ class StoreFile:
             )
             database.execute("INSERT INTO owner VALUES (?)", (client,))
         elif found != version:
-            raise sqlite3.DatabaseError(f"it has version {found}, this release writes {version}")
+            raise sqlite3.DatabaseError(f"it has version {found}; this release writes {version}")
         (owner,) = database.execute("SELECT client FROM owner").fetchone()
         if owner != client:
             raise StoreError(
@@ -105,17 +105,14 @@ class StoreFile:
     def _unusable(self, error: sqlite3.Error) -> StoreError:
         text = str(error)
         if "locked" in text:
-            remedy = "another process has it open: end that one, or give this client another name and file"
+            remedy = "another process has it open: end that process, or give this client another name and file"
         elif "full" in text or "unable to open" in text or "readonly" in text:
-            remedy = "make room, or choose a place that can be written"
+            remedy = "free disk space, or choose a writable directory"
         else:
             remedy = (
-                f"it is damaged, cut short perhaps: restore it, or move it away and begin a new one, which {self._lost}"
+                f"it is damaged, perhaps truncated: restore it, or move it away and start a new one, which {self._lost}"
             )
         return StoreError(f"The {self._what} {self._path} cannot be used ({text}): {remedy}.")
-
-
-# -- Where a publisher's messages are kept until they are answered: in memory, or in an SQLite file.
 
 
 _VERSION = 1
@@ -126,46 +123,45 @@ INSERT INTO store VALUES (0, 0);
 """
 
 
+class KeptMessage(msgspec.Struct, array_like=True):
+    """A message in a store."""
+
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    key: bytes | None = None
+
+
 class MemoryMessages:
-    """Messages in memory: gone with the process, and with it what was not answered."""
+    """Unacknowledged messages in memory, which are lost with the process.
 
-    def __init__(self, discarded: int = 0) -> None:
-        """Begin after a number."""
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
-        self._last = self._discarded = discarded
+    :ivar discarded: the number up to which all messages were dropped
+    :ivar last: the highest number ever added, or ``discarded`` if that is higher
+    """
 
-    @property
-    def discarded(self) -> int:
-        """The number up to which everything was dropped."""
-        return self._discarded
+    def __init__(self) -> None:
+        """Begin without messages."""
+        self.last = self.discarded = 0
+        self._kept: dict[int, KeptMessage] = {}
 
-    @property
-    def last(self) -> int:
-        """The highest number there ever was."""
-        return self._last
-
-    def add(self, seq: int, message: bytes) -> None:
+    def add(self, seq: int, message: KeptMessage) -> None:
         """Keep a message; numbers rise."""
         self._kept[seq] = message
-        self._last = seq
+        self.last = seq
 
-    def get(self, seq: int) -> bytes | None:
-        """Return a message, ``None`` where it is not kept."""
+    def get(self, seq: int) -> KeptMessage | None:
+        """Return a message, ``None`` if it is not kept."""
         return self._kept.get(seq)
 
-    def drop(self, seq: int) -> int:
-        """Drop all up to a number; return how many were kept."""
-        dropped = 0
-        while self._kept and next(iter(self._kept)) <= seq:
-            self._kept.popitem(last=False)
-            dropped += 1
-        self._discarded = max(self._discarded, seq)
-        self._last = max(self._last, seq)
-        return dropped
+    def drop(self, seq: int) -> None:
+        """Drop all messages up to a number."""
+        for number in list(itertools.takewhile(lambda kept: kept <= seq, self._kept)):
+            del self._kept[number]
+        self.discarded = max(self.discarded, seq)
+        self.last = max(self.last, seq)
 
-    def after(self, seq: int) -> Iterator[tuple[int, bytes]]:
-        """Iterate over what is kept beyond a number, ascending."""
-        return iter([(key, message) for key, message in self._kept.items() if key > seq])
+    def numbers(self) -> list[int]:
+        """Return the numbers of the messages that are kept, ascending."""
+        return list(self._kept)
 
     def close(self) -> None:
         """Do nothing."""
@@ -175,61 +171,49 @@ class MemoryMessages:
 
 
 class SqliteMessages:
-    """Messages in an SQLite file: they survive the end of the process, however it comes; see ``store_file``."""
+    """Unacknowledged messages in an SQLite file, which survive a crash; otherwise as :class:`MemoryMessages`."""
 
     def __init__(self, path: Path, client: str) -> None:
         """Open a file, or create it.
 
         :raises StoreError: it is damaged, of another client, in use, or cannot be written
         """
-        lost = "loses what it held that was not acknowledged"
+        lost = "loses the unacknowledged messages in it"
         self._file = StoreFile(path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost)
-        self._discarded: int
-        self._last: int
+        self.discarded: int
+        self.last: int
         self._count: int
-        ((self._discarded, self._last),) = self._file.read("SELECT discarded, last FROM store")
+        ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
         ((self._count,),) = self._file.read("SELECT count(*) FROM messages")
 
-    @property
-    def discarded(self) -> int:
-        """The number up to which everything was dropped."""
-        return self._discarded
-
-    @property
-    def last(self) -> int:
-        """The highest number there ever was."""
-        return self._last
-
-    def add(self, seq: int, message: bytes) -> None:
+    def add(self, seq: int, message: KeptMessage) -> None:
         """Keep a message; numbers rise.
 
-        :raises StoreError: there is no room
+        :raises StoreError: the file is full
         """
-        self._file.change(("INSERT INTO messages VALUES (?, ?)", (seq, message)), ("UPDATE store SET last = ?", (seq,)))
+        row = (seq, msgspec.msgpack.encode(message))
+        self._file.change(("INSERT INTO messages VALUES (?, ?)", row), ("UPDATE store SET last = ?", (seq,)))
         self._count += 1
-        self._last = seq
+        self.last = seq
 
-    def get(self, seq: int) -> bytes | None:
-        """Return a message, ``None`` where it is not kept."""
+    def get(self, seq: int) -> KeptMessage | None:
+        """Return a message, ``None`` if it is not kept."""
         found = self._file.read("SELECT message FROM messages WHERE seq = ?", seq)
-        return found[0][0] if found else None
+        return _decode(found[0][0]) if found else None
 
-    def drop(self, seq: int) -> int:
-        """Drop all up to a number; return how many were kept."""
-        if seq <= self._discarded:
-            return 0
-        last = max(self._last, seq)
-        dropped = self._file.change(
+    def drop(self, seq: int) -> None:
+        """Drop all messages up to a number."""
+        if seq <= self.discarded:
+            return
+        last = max(self.last, seq)
+        self._count -= self._file.change(
             ("UPDATE store SET discarded = ?, last = ?", (seq, last)), ("DELETE FROM messages WHERE seq <= ?", (seq,))
         )
-        self._count -= dropped
-        self._discarded, self._last = seq, last
-        return dropped
+        self.discarded, self.last = seq, last
 
-    def after(self, seq: int) -> Iterator[tuple[int, bytes]]:
-        """Iterate over what is kept beyond a number, ascending."""
-        rows = self._file.read("SELECT seq, message FROM messages WHERE seq > ? ORDER BY seq", seq)
-        return ((number, message) for number, message in rows)
+    def numbers(self) -> list[int]:
+        """Return the numbers of the messages that are kept, ascending."""
+        return [seq for (seq,) in self._file.read("SELECT seq FROM messages ORDER BY seq")]
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -237,3 +221,6 @@ class SqliteMessages:
 
     def __len__(self) -> int:
         return self._count
+
+
+_decode = msgspec.msgpack.Decoder(KeptMessage).decode

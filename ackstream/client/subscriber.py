@@ -1,4 +1,4 @@
-"""Subscribing to events, live commands and messages, and acknowledging them under labels of one's own."""
+"""Subscribing to events, live commands and messages, and acknowledging them under declared labels."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.labels import Labels
 from ackstream.client.receipts import SubscriberStatistics
-from ackstream.client.signals import Ack, Answer, Delivered, OpenDelivery
+from ackstream.client.signals import Ack, Answer, Delivered, OpenDelivery, read_publication
 from ackstream.client.worker import Start, Worker
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto import subscriptions
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
-from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import (
+    STREAMS,
     Drop,
     Publication,
     SignalDelivery,
+    SubscriberState,
     Subscription,
     decide,
-    publication,
     weak_acks,
 )
-from ackstream.protocol.record_headers import correlation_id
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.outbox import Work
+    from ackstream.client.group import Work
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -44,18 +42,18 @@ _TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "sign
 
 
 class Subscriber(Closing):
-    """Calls a handler for each signal that it subscribed to, and answers for those it does not get.
+    """Calls a handler for each signal that it subscribed to, and sends weak acknowledgements for all others.
 
-    The handler is called in the order of each partition (signals of one thing keep theirs). Each signal has the
-    ``labels`` that were asked for and that this subscriber declared. They are acknowledged with 200 when the handler
-    returns, unless it answered itself: with ``signal.ack(…)`` or by what it returns (see ``answers``), such as
-    ``Ack(204)``, or ``Response`` for a live command or message. When it raises, they get a nack.
+    The handler is called in the order of each partition, which keeps the signals of one thing in order. The ``labels``
+    of a signal are the requested ones that this subscriber declared. They are acknowledged with 200 when the handler
+    returns, unless it answered them with ``signal.ack(…)`` or returns an answer, such as ``Ack(204)``, or ``Response``
+    to a live command or message. If it raises, they get a nack.
 
     Signals that its filter drops, that ``visible`` hides or that it has no subscription for are acknowledged weakly, so
-    that nobody waits for it in vain.
+    that no requester waits for this subscriber in vain.
 
-    The labels belong to this subscriber, or to its group, as long as it lives and reaches the broker; see
-    ``protocol.declarations``. Where they were lost nevertheless, it goes on without them and declares them again.
+    The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
+    ``protocol.ditto.declarations``). If they are lost nevertheless, it continues without them and declares them again.
     """
 
     def __init__(
@@ -74,19 +72,19 @@ class Subscriber(Closing):
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
         :param kafka: the broker as in the settings, such as ``Kafka(bootstrap="localhost:9092")``
-        :param wanted: what ``protocol.subscriptions.subscription`` makes; one of a stream
+        :param wanted: subscriptions made by ``protocol.ditto.subscriptions.subscription``, one per stream
         :param labels: those that this subscriber issues
-        :param group: whose members share the signals and exactly these labels; ``None``: alone, all signals from now on
-        :param start: where a group begins that has no offsets
-        :param automatic: acknowledge when the handler returns; else each signal is acknowledged by ``signal.ack(…)``,
-            also later and from other threads, and is handled again after a crash as long as it is not
+        :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
+        :param start: where a group without offsets begins
+        :param automatic: acknowledge when the handler returns; otherwise the application calls ``signal.ack(…)``, in
+            any thread, and signals that it has not acknowledged are handled again after a crash
         :param visible: the access rules; signals for which it returns false are hidden
-        :param extra: gives the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
-        :raises DittoError: 409, others have the labels; 400, a label is invalid
+        :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
+        :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._handler = handler
-        self._subscriber = subscriptions.SubscriberState.of(labels, wanted)
+        self._subscriber = SubscriberState.of(labels, wanted)
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
@@ -101,12 +99,12 @@ class Subscriber(Closing):
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels that are ours at the moment."""
+        """The declared labels that this subscriber holds now: all or none."""
         return self._labels.held
 
     @property
     def statistics(self) -> SubscriberStatistics:
-        """What has happened so far."""
+        """The counts since the start."""
         counts, outbox = self._counts, self._worker.outbox
         skipped = counts["skipped"] + self._worker.skipped
         return SubscriberStatistics(
@@ -125,18 +123,23 @@ class Subscriber(Closing):
         )
 
     def close(self) -> None:
-        """Stop after the signals at hand, store their answers (for at most 5 s), commit, give the labels back."""
+        """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels."""
         self._worker.close()
         self._connected.close()
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = self._publication(record)
+        try:
+            signal = read_publication(record)
+        except DittoError as error:
+            self._counts["skipped"] += 1
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            return
         if signal is None:
             return
         try:
             decision = self._decide(signal, record.timestamp)
         except Exception as error:
-            log.exception("The extra fields for %s could not be had.", signal.correlation_id)
+            log.exception("Retrieving the extra fields for %s failed.", signal.correlation_id)
             self._fail(signal, error, work)
             return
         if isinstance(decision, Drop):
@@ -167,7 +170,7 @@ class Subscriber(Closing):
     def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
         who = self._subscriber
         if self.labels != who.labels:
-            who = subscriptions.SubscriberState(self.labels, who.subscriptions)
+            who = SubscriberState(self.labels, who.subscriptions)
         visible = self._visible is None or self._visible(signal)
         wanted = who.subscriptions.get(signal.stream)
         extra = None
@@ -177,25 +180,13 @@ class Subscriber(Closing):
         return decide(who, signal, visible=visible, extra=extra, time=moment)
 
     def _fail(self, signal: Publication, error: Exception, work: Work) -> None:
-        """Answer for a signal of which nobody can tell whether it passes the filter; as Ditto's connections do."""
+        """Send a nack for a signal that could not be filtered, as Ditto's connections do."""
         self._counts["failed"] += 1
         self._counts["dropped"] += 1
         for label in signal.labels:
             if label in self.labels:
                 ack = issued_ack(label, error, signal.envelope.headers)
                 self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
-
-    def _publication(self, record: Any) -> Publication | None:
-        if record.value is None:
-            return None
-        try:
-            envelope = decode(record.value)
-            identity = correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
-            return publication(envelope, identity)
-        except DittoError as error:
-            self._counts["skipped"] += 1
-            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
-            return None
 
     def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
         self._counts["handled"] += 1
@@ -214,11 +205,11 @@ class Subscriber(Closing):
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
         while self._agenda and self._agenda[0][0] <= now:
-            # nobody waits for these any more
+            # the requester has stopped waiting
             self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
 
 
-def _topics(subscriber: subscriptions.SubscriberState) -> list[str]:
-    """Return what has to be read: with labels everything that may ask for them."""
-    streams = subscriptions.STREAMS if subscriber.labels else subscriber.subscriptions
+def _topics(subscriber: SubscriberState) -> list[str]:
+    """Return the topics to read: all of them with labels, since any signal may request these."""
+    streams = STREAMS if subscriber.labels else subscriber.subscriptions
     return sorted({_TOPIC_OF[stream] for stream in streams})

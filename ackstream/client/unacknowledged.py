@@ -1,44 +1,38 @@
-"""Messages that are not acknowledged yet: what is kept, what is on its way, and who waits for what."""
+"""The messages of a publisher that are not acknowledged: numbering, the window, retransmission, and acknowledgements.
+
+Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or negative, drops all messages up to its
+number. A refused message goes to the application and is never sent again. After a logon the messages that the service
+lacks are sent again, in order.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from ackstream.client.errors import refused
-from ackstream.client.publish_window import PublishStore, SequenceError
-from ackstream.client.receipts import FailedMessage, FlushTimeout, PublishStatistics, Receipt, Stage, WouldBlockError
+from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
+from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import DUPLICATE, CommandAck
+from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from ackstream.client.publish_window import FailedWrite, PublishWindow
-    from ackstream.client.storage import MemoryMessages, SqliteMessages
+    from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
 
 log = logging.getLogger(__name__)
 
 
-class Kept(msgspec.Struct, array_like=True):
-    """A message as the store has it."""
-
-    value: bytes
-    headers: list[tuple[str, bytes]]
-    key: bytes | None = None
-
-
 class Handlers(NamedTuple):
-    """What the application wants to be called for."""
+    """The callbacks of the application."""
 
-    receipt: Callable[[Receipt], None] | None
-    failed_write: Callable[[FailedMessage], None] | None
-    ack: Callable[[CommandAck], None] | None
+    receipt: Callable[[Receipt], None] | None = None
+    failed_write: Callable[[FailedMessage], None] | None = None
+    ack: Callable[[CommandAck], None] | None = None
 
 
 class _Open(NamedTuple):
@@ -46,91 +40,110 @@ class _Open(NamedTuple):
     context: Any
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Kept).decode
+def _milliseconds() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
-class Outstanding:
-    """The state of a publisher; safe to use from several threads. Futures and handlers are called without a lock."""
+class UnacknowledgedMessages:
+    """Decides when messages are sent and when they are done; the publisher sends them.
+
+    Safe to use from several threads. Futures and handlers are called without the lock.
+    """
 
     def __init__(
         self,
         messages: MemoryMessages | SqliteMessages,
-        window: PublishWindow,
-        stage: Stage,
         handlers: Handlers,
         *,
-        windowed: bool,
-        error_on_gap: bool,
+        stage: Stage = "persisted",
+        window: int = 1000,
+        ack_timeout_ms: int = 60_000,
+        windowed: bool = False,
+        error_on_gap: bool = False,
+        clock: Callable[[], int] = _milliseconds,
     ) -> None:
-        """Take over what is kept already; it is not on its way before :meth:`logged_on`."""
+        """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
+
+        :param window: messages that may be sent and not acknowledged; Solace has 1 to 255, more is allowed here
+        :param ack_timeout_ms: after this time a message is sent again, without limit; ignored with stage ``accepted``
+        :param windowed: only the last message of an ack gets a receipt
+        :param error_on_gap: refuse a service that lacks messages that were dropped here
+        :param clock: monotonic milliseconds
+        :raises WindowError: the window or the timeout is too small to send anything
+        """
+        if window < 1:
+            raise WindowError(f"A publish window of {window} lets nothing through: use 1 or more.")
+        if stage == "persisted" and ack_timeout_ms < 1:
+            raise WindowError(f"An ack timeout of {ack_timeout_ms} ms would resend forever: use 1 ms or more.")
         self.changed = threading.Condition()
         self.ended: Exception | None = None
-        self.resent = 0
         self._messages = messages
-        self._store = PublishStore(messages, error_on_gap=error_on_gap)
-        self._window = window
-        self._stage = stage
         self._handlers = handlers
+        self._stage: Stage = stage
+        self._window = window
+        self._ack_timeout_ms = ack_timeout_ms
         self._windowed = windowed
+        self._error_on_gap = error_on_gap
+        self._clock = clock
         self._open: dict[int, _Open] = {}
+        # by number: when it was last sent
+        self._in_flight: dict[int, int] = {}
+        # messages of an earlier run that do not fit into the window yet
+        self._waiting: deque[int] = deque()
+        # handed to Kafka, which has not answered
         self._sending: set[int] = set()
-        self._not_taken: set[int] = set()
+        self._rejected: set[int] = set()
         self._accepted = Intervals()
-        self._counts = {"published": 0, "accepted": 0, "acknowledged": 0, "failed": 0, "window_closed": 0}
-
-    # -- what is kept ------------------------------------------------------------------------------------------------
-
-    @property
-    def unpersisted(self) -> list[int]:
-        """The numbers of what is kept."""
-        return self._store.unpersisted
+        counted = ("published", "accepted", "acknowledged", "failed", "resent", "window_closed")
+        self._counts = dict.fromkeys(counted, 0)
 
     @property
-    def unpersisted_count(self) -> int:
-        """How many messages are kept."""
-        return self._store.unpersisted_count
+    def numbers(self) -> list[int]:
+        """The numbers of the unacknowledged messages."""
+        return self._messages.numbers()
+
+    @property
+    def count(self) -> int:
+        """The number of unacknowledged messages."""
+        return len(self._messages)
 
     @property
     def next_seq(self) -> int:
         """The number of the next message."""
-        return self._store.next_seq
+        return self._messages.last + 1
 
     @property
     def discarded(self) -> int:
-        """The number up to which nothing is kept."""
+        """The number up to which all messages were dropped."""
         return self._messages.discarded
 
     @property
     def statistics(self) -> PublishStatistics:
-        """What has happened so far."""
-        return PublishStatistics(**self._counts, unpersisted=self.unpersisted_count, resent=self.resent)
+        """The counts since the start."""
+        return PublishStatistics(**self._counts, unpersisted=self.count)
 
     def begin_after(self, seq: int) -> None:
-        """Let numbers begin higher."""
+        """Start numbering after ``seq``."""
         with self.changed:
             self._messages.drop(seq)
 
     def logged_on(self, last: int) -> list[int]:
-        """Drop what the service has; return what is to be sent again now, the rest follows as there is room.
+        """Drop the messages up to the service's last one; return those to send again now.
 
-        :raises GapError: the service lacks what was dropped, where that is an error
+        The others follow when the window has room.
+
+        :raises GapError: the service lacks messages that were dropped, and gaps are errors
         """
         with self.changed:
-            again = [seq for seq, _ in self._store.logged_on(last) if self._window.offer(seq, _milliseconds())]
+            if self._error_on_gap and last < self.discarded:
+                raise GapError(last + 1, self.discarded)
+            self._messages.drop(last)
             self._accepted = Intervals(start=self.discarded + 1)
-            return again
+            self._waiting.extend(self._messages.numbers())
+            return self._admit()
 
-    def get(self, seq: int) -> Kept | None:
-        """Return a message that is kept."""
-        with self.changed:
-            message = self._messages.get(seq)
-        return None if message is None else _decode(message)
-
-    # -- on the way --------------------------------------------------------------------------------------------------
-
-    def add(self, kept: Kept, future: Future[Receipt], context: Any, wanted: int | None) -> int | None:
-        """Give a message its number and keep it; ``None`` where there is no room in the window.
+    def add(self, message: KeptMessage, future: Future[Receipt], context: Any, wanted: int | None) -> int | None:
+        """Give a message its number and keep it; return ``None`` if the window has no room.
 
         :raises SequenceError: ``wanted`` is not the next number
         :raises StoreError: it cannot be kept
@@ -138,16 +151,16 @@ class Outstanding:
         with self.changed:
             if self.ended is not None:
                 raise self.ended
-            if self._window.full:
+            if self._full:
                 return None
             number = self.next_seq
             if wanted is not None and wanted != number:
                 raise SequenceError(
                     f"Sequence number {wanted} is not the next one, which is {number}: a gap would never be"
-                    " acknowledged, and an earlier number is taken."
+                    " acknowledged, and an earlier number is in use."
                 )
-            self._store.add(number, _encode(kept))
-            self._window.offer(number, _milliseconds())
+            self._messages.add(number, message)
+            self._in_flight[number] = self._clock()
             self._open[number] = _Open(future, context)
             self._counts["published"] += 1
             return number
@@ -161,15 +174,22 @@ class Outstanding:
             self._counts["window_closed"] += 1
             if not block:
                 raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
-            self.changed.wait_for(lambda: not self._window.full or self.ended is not None)
+            self.changed.wait_for(lambda: not self._full or self.ended is not None)
+
+    def resend(self, seq: int) -> KeptMessage | None:
+        """Return a message to be sent again, ``None`` if it has been acknowledged."""
+        with self.changed:
+            message = self._messages.get(seq)
+            self._counts["resent"] += message is not None
+            return message
 
     def sending(self, seq: int) -> None:
-        """Note that Kafka has a message to store."""
+        """Note that a message was handed to Kafka."""
         with self.changed:
             self._sending.add(seq)
 
     def accepted(self, seq: int) -> list[int]:
-        """Note that Kafka has stored a message; return what there is room for now."""
+        """Note that Kafka has stored a message; return the messages to send now."""
         with self.changed:
             self._sending.discard(seq)
             self._counts["accepted"] += 1
@@ -181,26 +201,30 @@ class Outstanding:
             return []
         return self.acknowledged(CommandAck(ack_type="persisted", first=before + 1, seq=up_to))
 
-    def not_accepted(self, seq: int) -> None:
-        """Note that Kafka did not take a message."""
+    def rejected(self, seq: int) -> None:
+        """Note that Kafka did not store a message."""
         with self.changed:
             self._sending.discard(seq)
-            self._not_taken.add(seq)
+            self._rejected.add(seq)
 
-    def late(self) -> list[int]:
-        """Return what is to be sent again: not taken by Kafka, or not answered in time."""
+    def overdue(self) -> list[int]:
+        """Return the messages to send again now: not stored by Kafka, or not acknowledged in time."""
         with self.changed:
             if self.ended is not None:
                 return []
-            late = (set(self._window.overdue(_milliseconds())) - self._sending) | self._not_taken
-            self._not_taken.clear()
+            now, late = self._clock(), self._rejected
+            self._rejected = set()
+            if self._stage == "persisted":
+                timed_out = [seq for seq, at in self._in_flight.items() if at + self._ack_timeout_ms <= now]
+                self._in_flight.update(dict.fromkeys(timed_out, now))
+                late |= set(timed_out) - self._sending
             return sorted(late)
 
     def flush(self, stage: Stage, timeout: float | None) -> None:
-        """Wait until everything so far has reached a stage, or was refused.
+        """Wait until every message so far has reached a stage, or was refused.
 
         :param stage: the publisher's own, or ``accepted``
-        :raises FlushTimeout: it did not
+        :raises FlushTimeout: some did not
         """
         with self.changed:
             last = self.next_seq - 1
@@ -208,35 +232,29 @@ class Outstanding:
             if self.ended is not None:
                 raise self.ended
             if not done:
-                kept = self.unpersisted_count
-                raise FlushTimeout(f"{kept} messages were not acknowledged within {timeout:g} s; they are kept.")
-
-    def _flushed(self, last: int, stage: Stage) -> bool:
-        if stage != self._stage:
-            return not any(seq <= last for seq in self._sending | self._not_taken)
-        return self.discarded >= last or self.unpersisted_count == 0
-
-    # -- answers -----------------------------------------------------------------------------------------------------
+                raise FlushTimeout(f"{self.count} messages were not acknowledged within {timeout:g} s; they are kept.")
 
     def acknowledged(self, ack: CommandAck) -> list[int]:
-        """Let go of what an ack is about, and tell who waits for it; return what there is room for now."""
+        """Drop the messages that an ack covers and end their futures; return the messages to send now."""
         if ack.seq is None:
             return []
+        if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
+            # before it is dropped: after a crash in between, the next logon reports the refusal again
+            self._return_to_application(ack.seq, ack.reason or "")
+        refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
         with self.changed:
-            failed = self._store.failed(ack)
-            entry = self._open.get(ack.seq)
-        if failed is not None:
-            # before it is let go: of a refusal that a crash keeps from the application the next logon tells again
-            self._give_back(failed, None if entry is None else entry.context)
-        with self.changed:
-            self._store.acknowledged(ack)
-            done = self._window.acknowledged(ack.seq)
+            self._messages.drop(ack.seq)
+            done = [seq for seq in self._in_flight if seq <= ack.seq]
+            for seq in done:
+                del self._in_flight[seq]
+            while self._waiting and self._waiting[0] <= ack.seq:
+                # sent by an earlier run
+                done.append(self._waiting.popleft())
             opened = {seq: self._open.pop(seq, None) for seq in done}
-            refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
             good = [seq for seq in done if refusal is None or seq != ack.seq]
             self._counts["acknowledged"] += len(good)
             self._counts["failed"] += len(done) - len(good)
-            admitted = self._window.admit(_milliseconds())
+            admitted = self._admit()
             self.changed.notify_all()
         self._give_receipts(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
         entry = opened.get(ack.seq)
@@ -245,17 +263,33 @@ class Outstanding:
         return admitted
 
     def raw(self, ack: CommandAck) -> None:
-        """Show an ack as it came."""
-        _call(self._handlers.ack, ack)
+        """Show the application an ack as it arrived."""
+        call_handler(self._handlers.ack, ack)
 
     def end(self, error: Exception) -> None:
-        """Fail all futures that are open, and everything that comes later, with an error; the first one counts."""
+        """Fail all open futures and all later calls with an error; the first call decides which."""
         with self.changed:
             self.ended = self.ended or error
             opened, self._open = self._open, {}
             self.changed.notify_all()
         for entry in opened.values():
             entry.future.set_exception(self.ended)
+
+    @property
+    def _full(self) -> bool:
+        return bool(self._waiting) or len(self._in_flight) >= self._window
+
+    def _admit(self) -> list[int]:
+        now, admitted = self._clock(), []
+        while self._waiting and len(self._in_flight) < self._window:
+            admitted.append(self._waiting.popleft())
+            self._in_flight[admitted[-1]] = now
+        return admitted
+
+    def _flushed(self, last: int, stage: Stage) -> bool:
+        if stage != self._stage:
+            return not any(seq <= last for seq in self._sending | self._rejected)
+        return self.discarded >= last or self.count == 0
 
     def _give_receipts(self, numbers: list[int], opened: dict[int, _Open | None], duplicate: int | None) -> None:
         now = time.time_ns() // 1_000_000
@@ -272,23 +306,25 @@ class Outstanding:
             if entry is not None:
                 entry.future.set_result(receipt)
             if not self._windowed or seq == numbers[-1]:
-                _call(self._handlers.receipt, receipt)
+                call_handler(self._handlers.receipt, receipt)
 
-    def _give_back(self, failed: FailedWrite, context: Any) -> None:
-        kept = Kept(b"", []) if failed.message is None else _decode(failed.message)
-        value = None if failed.message is None else kept.value
-        given = FailedMessage(failed.seq, failed.reason, value, kept.key, kept.headers, context)
-        _call(self._handlers.failed_write, given)
+    def _return_to_application(self, seq: int, reason: str) -> None:
+        with self.changed:
+            message, entry = self._messages.get(seq), self._open.get(seq)
+        context = None if entry is None else entry.context
+        failed = (
+            FailedMessage(seq, reason, None, None, [], context)
+            if message is None
+            else FailedMessage(seq, reason, message.value, message.key, message.headers, context)
+        )
+        call_handler(self._handlers.failed_write, failed)
 
 
-def _call(handler: Callable[[Any], None] | None, argument: Any) -> None:
+def call_handler(handler: Callable[[Any], None] | None, argument: Any) -> None:
+    """Call a handler of the application, if there is one; log its exceptions."""
     if handler is None:
         return
     try:
         handler(argument)
     except Exception:
         log.exception("A handler of the publisher failed.")
-
-
-def _milliseconds() -> int:
-    return time.monotonic_ns() // 1_000_000

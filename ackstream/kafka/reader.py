@@ -151,13 +151,13 @@ class ClientConnection:
         """The number of records that could not be unpacked."""
         return self._reader.unreadable
 
-    def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> None:
-        """Send a record; safe to call from any thread.
+    def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
+        """Send a record, and return the producer's future; safe to call from any thread.
 
         :raises KafkaError: Kafka rejected it at once
         :raises ValueError: the partitions of the topic are unknown for a moment
         """
-        self.producer.send(self._topic, value, self.name, headers)
+        return self.producer.send(self._topic, value, self.name, headers)
 
     def poll(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records for this client that arrived within the time; never raises for what Kafka does."""

@@ -1,7 +1,7 @@
-"""The other side of a client's tests: a thread on the real broker that plays the correlate job.
+"""A stand-in for the correlate job: a thread on the real broker that answers requests.
 
-It answers each record of a topic with the replies that a function makes of it. It decides nothing that the real job
-decides: what is tested is how requesters and responders use Kafka.
+It answers each record of a topic with the replies that a function returns. It decides nothing that the real job
+decides: the tests are about how requesters and responders use Kafka.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.record_headers import COMPLETED_BY, CONTENT_TYPE, CORRELATION_ID, REPLY_ID, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +32,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def aggregate(record: Any, reply_id: str | None = None, status: int = 200) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Return a reply as the job writes it; every requested label has the request's value as its payload."""
+    """Return a reply as the job writes it, with the request's value as the payload of every requested label."""
     request = decode(record.value)
-    correlation_id = dict(record.headers)["correlation-id"]
+    correlation_id = dict(record.headers)[CORRELATION_ID]
     entries = [
         Acknowledgement(label, status, request.value) for label in request.headers.get("requested-acks", ["x-x"])
     ]
@@ -46,16 +47,16 @@ def reply_headers(
     correlation_id: bytes, reply_id: str = "r-1", status: str = "200", completed_by: str = "acknowledgements"
 ) -> list[tuple[str, bytes]]:
     return [
-        ("correlation-id", correlation_id),
-        ("reply-id", reply_id.encode()),
-        ("status", status.encode()),
-        ("completed-by", completed_by.encode()),
-        ("content-type", b"application/vnd.eclipse.ditto+json"),
+        (CORRELATION_ID, correlation_id),
+        (REPLY_ID, reply_id.encode()),
+        (STATUS, status.encode()),
+        (COMPLETED_BY, completed_by.encode()),
+        (CONTENT_TYPE, b"application/vnd.eclipse.ditto+json"),
     ]
 
 
 class Counterpart:
-    """Reads ``topic`` from now on and writes what ``answer`` makes of each record to the replies, on one partition."""
+    """Reads ``topic`` from now on, and writes the replies that ``answer`` returns to one partition."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Counterpart:
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
-    """Look until there is something."""
+    """Call ``look`` until it returns something true."""
     limit = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while time.monotonic() < limit:
@@ -108,16 +109,16 @@ def until(look: Callable[[], Any], what: str) -> Any:
 
 
 def whole(kafka: Kafka, topic: str) -> list[Any]:
-    """Read a topic whole."""
+    """Return all records of a topic."""
     name = kafka.topic(topic)
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
     try:
-        places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name))]
-        consumer.assign(places)
+        partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name))]
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
-        ends = consumer.end_offsets(places)
+        ends = consumer.end_offsets(partitions)
         found: list[Any] = []
-        while any(consumer.position(place) < ends[place] for place in places):
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             found += [record for records in consumer.poll(timeout_ms=200).values() for record in records]
         return found
     finally:

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from ackstream.client import Command
-from ackstream.client.commands import fields_in, fields_of, retrieval
+from ackstream.client.commands import address, fields_in, fields_of, retrieval
 from ackstream.client.replies import Reply
-from ackstream.client.requester import address
 from ackstream.protocol.ditto.envelopes import decode, encode
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope

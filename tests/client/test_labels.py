@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import labels
-from ackstream.client.errors import UnreachableError
 from ackstream.client.labels import REDECLARE_SECONDS, Declaration, Labels
+from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.errors import DittoError, label_not_unique
+from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def test_labels_are_held_from_the_start_or_not_at_all(stack: ExitStack):
     assert declared(stack, "yes").held == WANTED
     with pytest.raises(DittoError):
         declared(stack, label_not_unique())
-    with pytest.raises(UnreachableError, match="did not take the declaration"):
+    with pytest.raises(UnreachableError, match="did not store the declaration"):
         declared(stack, None)
 
 

@@ -1,21 +1,18 @@
-""""""
-
 from __future__ import annotations
 
 import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
-from ackstream.client.outbox import OffsetProgress, Outbox, Outgoing, Work
+from ackstream.client.group import Work
+from ackstream.client.outbox import Outbox, Outgoing
 
 
 class Producer:
-    """Keeps what is sent; the test decides what becomes of it."""
+    """Records what is sent; the test answers for the broker."""
 
     def __init__(self) -> None:
         self.futures: list[Future] = []
@@ -62,7 +59,7 @@ def test_work_remains_until_the_broker_has_the_answer(outbox, producer):
     assert (work.remaining, counts(outbox)) == (0, (1, 0, 0, 0))
 
 
-def test_delayed_answers_are_sent_when_their_time_comes_in_its_order(outbox, producer):
+def test_delayed_answers_are_sent_in_the_order_of_their_times(outbox, producer):
     assert outbox.wait(0.0) is None
     for value, delay in (("late", 3.0), ("early", 1.0), ("same", 3.0)):
         put(outbox, value, delay)
@@ -79,7 +76,7 @@ def test_delayed_answers_are_sent_when_their_time_comes_in_its_order(outbox, pro
 
 
 @pytest.mark.parametrize("error", [KafkaTimeoutError("120 s"), OutOfOrderSequenceNumberError()])
-def test_what_the_broker_may_still_take_is_sent_again(outbox, producer, error):
+def test_an_answer_that_failed_temporarily_is_sent_again(outbox, producer, error):
     work = put(outbox, "a")
     producer.futures[0].failure(error)
     outbox.turn(1.0)
@@ -91,19 +88,19 @@ def test_what_the_broker_may_still_take_is_sent_again(outbox, producer, error):
     assert (work.remaining, counts(outbox)) == (0, (1, 0, 0, 0))
 
 
-def test_what_the_broker_refuses_for_good_is_said_and_holds_up_nothing(outbox, producer, caplog):
+def test_a_rejected_answer_is_logged_and_holds_nothing_up(outbox, producer, caplog):
     work = put(outbox, "a")
     producer.futures[0].failure(MessageSizeTooLargeError("big"))
     with caplog.at_level(logging.ERROR):
         outbox.turn(1.0)
     assert (work.remaining, counts(outbox)) == (0, (0, 0, 0, 1))
-    assert "does not take an answer to c-1" in caplog.text
+    assert "rejected an answer to c-1" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("error", "again"), [(KafkaTimeoutError(), 1), (ValueError(), 1), (MessageSizeTooLargeError(), 0)]
 )
-def test_a_producer_that_refuses_at_once_is_the_same(outbox, producer, error, again):
+def test_a_producer_that_fails_at_once_is_treated_alike(outbox, producer, error, again):
     producer.refusal = error
     work = put(outbox, "a")
     outbox.turn(1.0)
@@ -132,56 +129,3 @@ def test_work_that_is_held_remains_until_it_is_released(outbox, producer):
     assert work.remaining == 1
     outbox.release(work)
     assert work.remaining == 0
-
-
-def test_the_position_is_before_the_first_record_that_is_not_done():
-    progress: OffsetProgress[str] = OffsetProgress()
-    works = [progress.begin("p", offset) for offset in range(10, 14)]
-    works[1].remaining = 2
-    assert progress.positions() == {"p": 11}
-    works[1].remaining -= 1
-    assert progress.positions() == {"p": 11}
-    works[1].remaining -= 1
-    assert progress.positions() == {"p": 14}
-
-
-def test_a_partition_without_records_is_where_it_started():
-    progress: OffsetProgress[str] = OffsetProgress()
-    progress.start("p", 7)
-    progress.start("p", 3)
-    assert progress.positions() == {"p": 7}
-
-
-def test_a_record_is_taken_up_once():
-    progress: OffsetProgress[str] = OffsetProgress()
-    assert progress.begin("p", 5)
-    assert progress.begin("p", 5) is None
-    assert progress.begin("p", 4) is None
-    # offsets may have gaps
-    assert progress.begin("p", 9)
-
-
-def test_what_belongs_to_others_is_forgotten():
-    progress: OffsetProgress[str] = OffsetProgress()
-    for place in "ab":
-        progress.begin(place, 1)
-    progress.keep(["b", "c"])
-    assert progress.positions() == {"b": 2}
-    # it may come back, and then begins anew
-    assert progress.begin("a", 0)
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_no_position_passes_unfinished_work_and_all_done_is_the_end(answers, random):
-    progress: OffsetProgress[str] = OffsetProgress()
-    works = []
-    for offset, number in enumerate(answers):
-        work = progress.begin("p", offset)
-        work.remaining = number
-        works.append(work)
-    parts = [work for work in works for _ in range(work.remaining)]
-    random.shuffle(parts)
-    for part in parts:
-        assert progress.positions()["p"] == min(work.offset for work in works if work.remaining)
-        part.remaining -= 1
-    assert progress.positions() == {"p": len(answers)}

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import threading
@@ -8,32 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.errors import SettleTimeout
-from ackstream.client.reader_acks import Acknowledged, Publications
+from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
+from ackstream.client.reader_acks import Publications, WriterAcknowledgements
 from ackstream.client.readers.qos import WriterQos
-from ackstream.client.receipts import PublisherClosedError, ReaderTimeout
-from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterAsks, WriterState
+from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
     from ackstream.client.reader_acks import Callback
 
 
 class World:
-    """A publisher's view of its readers; what settle answers to a question is ``state``."""
+    """A publisher's view of its readers; settle answers queries with ``state``."""
 
     def __init__(self, state: WriterState | None, next_seq: int = 1, first: int = 1, **qos: Any) -> None:
         self.state = state
-        self.asked: list[WriterAsks] = []
+        self.asked: list[WriterStateRequest] = []
         self.told: list[Callback] = []
         self.failing = False
-        self.known = Acknowledged(WriterQos(**qos), "w1", self._answer, self._tell)
+        self.known = WriterAcknowledgements(WriterQos(**qos), "w1", self._answer, self._tell)
         if state is not None:
             self.known.begin(first, next_seq, 5)
 
-    def _answer(self, question: WriterAsks) -> None:
+    def _answer(self, question: WriterStateRequest) -> None:
         self.asked.append(question)
         if self.state is not None:
-            threading.Thread(target=self.known.take, args=(copy(self.state),)).start()
+            threading.Thread(target=self.known.receive, args=(copy(self.state),)).start()
 
     def _tell(self, callback: Callback) -> None:
         if self.failing:
@@ -45,7 +42,7 @@ class World:
             self.known.write()
 
     def done(self, *runs: tuple[int, int], released: int) -> None:
-        self.known.take(SamplesDone("w1", runs, released))
+        self.known.receive(SamplesDone("w1", runs, released))
 
 
 NEW = WriterState("w1", 0, 0)
@@ -58,16 +55,16 @@ def test_a_writer_that_settle_does_not_know_begins_with_its_own_first_sample() -
     assert world.known.first_unacknowledged == 1_001
 
 
-def test_what_earlier_runs_wrote_is_waited_for_too() -> None:
+def test_samples_of_earlier_runs_are_waited_for_too() -> None:
     world = World(WriterState("w1", 9, 3, ((6, 7),), ("r1",)), next_seq=10)
     assert world.known.first_unacknowledged == 4
-    assert [seq for seq in range(1, 10) if not world.known.is_done(seq)] == [4, 5, 8, 9]
+    assert [seq for seq in range(1, 10) if not world.known.is_complete(seq)] == [4, 5, 8, 9]
 
 
-def test_many_runs_come_in_several_records_and_all_count() -> None:
+def test_a_state_in_several_records_counts_as_a_whole() -> None:
     world = World(WriterState("w1", 9, 3, ((5, 5),)), next_seq=10)
-    world.known.take(WriterState("w1", 9, 3, ((7, 9),)))
-    assert [seq for seq in range(1, 10) if not world.known.is_done(seq)] == [4, 6]
+    world.known.receive(WriterState("w1", 9, 3, ((7, 9),)))
+    assert [seq for seq in range(1, 10) if not world.known.is_complete(seq)] == [4, 6]
 
 
 def test_waiting_ends_when_everything_is_done() -> None:
@@ -82,7 +79,7 @@ def test_waiting_ends_when_everything_is_done() -> None:
     assert not waiting.is_alive()
 
 
-def test_a_wait_that_is_over_names_who_has_not_acknowledged() -> None:
+def test_a_timed_out_wait_names_who_has_not_acknowledged() -> None:
     world = World(NEW)
     world.write(1)
     world.state = WriterState("w1", 1, 0, (), ("r1", "Logger"))
@@ -91,7 +88,7 @@ def test_a_wait_that_is_over_names_who_has_not_acknowledged() -> None:
     assert world.known.waiting_for(5) == ("r1", "Logger")
 
 
-def test_nobody_waits_for_nothing() -> None:
+def test_a_writer_without_samples_does_not_wait() -> None:
     world = World(NEW)
     world.known.wait(0)
     assert len(world.asked) == 1
@@ -108,34 +105,34 @@ def test_without_room_a_writer_waits_and_gives_up_or_goes_on() -> None:
     assert not world.known.full
 
 
-def test_each_acknowledgement_is_told_once() -> None:
+def test_each_acknowledgement_is_called_back_once() -> None:
     world = World(NEW)
     world.write(2)
     event = ApplicationAcknowledged("w1", "r1", 1, 2, None, b"ok")
-    world.known.take(event)
-    world.known.take(event)
+    world.known.receive(event)
+    world.known.receive(event)
     assert [(callback.reader, callback.seq, callback.response) for callback in world.told] == [
         ("r1", 1, b"ok"),
         ("r1", 2, b"ok"),
     ]
 
 
-def test_a_handler_that_fails_harms_nobody() -> None:
+def test_a_failing_handler_does_no_harm() -> None:
     world = World(NEW)
     world.write(1)
     world.failing = True
-    world.known.take(ApplicationAcknowledged("w1", "r1", 1, 1))
+    world.known.receive(ApplicationAcknowledged("w1", "r1", 1, 1))
     world.done((1, 1), released=1)
     world.known.wait(0)
 
 
-def test_nobody_answers() -> None:
+def test_a_silent_settle_job_is_a_timeout() -> None:
     world = World(None)
     with pytest.raises(SettleTimeout, match="ackstream submit settle"):
         world.known.begin(1, 1, 0.05)
 
 
-def test_whoever_waits_learns_of_the_end() -> None:
+def test_a_wait_ends_with_the_publisher() -> None:
     world = World(NEW)
     world.write(1)
     found: list[BaseException] = []
@@ -168,9 +165,9 @@ def test_samples_are_numbered_from_the_start() -> None:
     assert publications.retained == [(100, 101)]
 
 
-def test_a_full_writer_waits_for_room_so_long_and_drops_nothing() -> None:
-    publications = _publications(3, max_samples=3, max_blocking_ms=250)
-    assert (publications.write(), publications.blocked_until(10)) == (None, 260)
+def test_a_full_writer_waits_for_room_and_drops_nothing() -> None:
+    publications = _publications(3, max_samples=3)
+    assert publications.write() is None
     publications.acknowledge([(2, 2)])
     assert publications.write() == 4
     assert publications.retained == [(1, 1), (3, 4)]
@@ -181,44 +178,20 @@ def test_with_keep_last_the_oldest_makes_room() -> None:
     assert publications.retained == [(2, 3)]
 
 
-def test_waiting_ends_when_all_is_acknowledged_including_what_came_meanwhile() -> None:
-    publications = _publications(1)
-    wait = publications.wait(0, 5_000)
-    publications.write()
-    publications.acknowledge([(1, 1)])
-    assert wait.result(100) is None
-    publications.acknowledge([(2, 2)])
-    assert wait.result(400) == "OK"
-
-
-def test_waiting_times_out_at_its_end_not_before() -> None:
-    wait = _publications(1).wait(100, 2_000)
-    assert (wait.deadline, wait.result(2_099), wait.result(2_100)) == (2_100, None, "TIMEOUT")
-
-
-def test_an_acknowledgement_at_the_last_moment_is_in_time() -> None:
-    publications = _publications(1)
-    wait = publications.wait(0, 2_000)
-    publications.acknowledge([(1, 1)])
-    assert wait.result(2_000) == "OK"
-
-
-def test_nobody_waits_for_a_best_effort_writer() -> None:
-    publications = _publications(1, reliable=False)
-    assert publications.wait(0, 5_000).result(0) == "OK"
-    assert publications.retained == []
+def test_a_best_effort_writer_keeps_nothing() -> None:
+    assert _publications(1, reliable=False).retained == []
 
 
 def test_single_samples_are_acknowledged_in_any_order() -> None:
     publications = _publications(2)
     publications.acknowledge([(2, 9)])
-    assert [publications.is_sample_app_acknowledged(seq) for seq in (1, 2, 3)] == [False, True, False]
+    assert [publications.is_complete(seq) for seq in (1, 2, 3)] == [False, True, False]
     assert publications.first_unacknowledged == 1
     publications.acknowledge([(1, 1)])
     assert publications.first_unacknowledged is None
 
 
-def test_each_reader_and_sample_is_told_once_however_often_the_event_comes() -> None:
+def test_each_reader_and_sample_is_called_back_once_however_often_it_is_reported() -> None:
     publications = _publications(3)
     first = ApplicationAcknowledged("w1", "A", 1, 2, "Logger", b"x")
     told = [
@@ -230,7 +203,7 @@ def test_each_reader_and_sample_is_told_once_however_often_the_event_comes() -> 
     assert [call.reader for call in publications.notify(ApplicationAcknowledged("w1", "B", 1, 1))] == ["B"]
 
 
-def test_events_of_samples_that_were_never_written_call_nobody() -> None:
+def test_events_of_unwritten_samples_are_not_called_back() -> None:
     publications = _publications(1)
     assert publications.notify(ApplicationAcknowledged("w1", "A", 2, 1_000_000_000_000)) == []
     assert [call.seq for call in publications.notify(ApplicationAcknowledged("w1", "A", 1, 1_000_000_000_000))] == [1]

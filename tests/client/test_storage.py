@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.errors import StoreError
-from ackstream.client.storage import MemoryMessages, SqliteMessages
+from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def message(value: bytes) -> KeptMessage:
+    return KeptMessage(value, [("topic", b"t")], b"k")
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -25,13 +29,12 @@ def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_what_is_added_is_kept_until_it_is_dropped(messages: Any) -> None:
     for seq in (1, 2, 5):
-        messages.add(seq, b"m%d" % seq)
+        messages.add(seq, message(b"m%d" % seq))
     assert (len(messages), messages.last, messages.discarded) == (3, 5, 0)
-    assert messages.drop(2) == 2
-    assert messages.drop(1) == 0
-    assert (messages.get(1), messages.get(5)) == (None, b"m5")
-    assert list(messages.after(2)) == [(5, b"m5")]
-    assert (len(messages), messages.last, messages.discarded) == (1, 5, 2)
+    messages.drop(2)
+    messages.drop(1)
+    assert (messages.get(1), messages.get(5)) == (None, message(b"m5"))
+    assert (messages.numbers(), len(messages), messages.last, messages.discarded) == ([5], 1, 5, 2)
 
 
 def test_dropping_beyond_the_last_moves_the_last(messages: Any) -> None:
@@ -39,25 +42,25 @@ def test_dropping_beyond_the_last_moves_the_last(messages: Any) -> None:
     assert (messages.last, messages.discarded, len(messages)) == (41, 41, 0)
 
 
-def test_a_file_is_there_again_after_closing(tmp_path: Path) -> None:
+def test_a_file_has_its_messages_after_reopening(tmp_path: Path) -> None:
     first = SqliteMessages(tmp_path / "store", "p1")
-    first.add(1, b"a")
-    first.add(2, b"b")
+    first.add(1, message(b"a"))
+    first.add(2, message(b"b"))
     first.drop(1)
     first.close()
     first.close()
     second = SqliteMessages(tmp_path / "store", "p1")
-    assert (list(second.after(0)), second.last, second.discarded) == ([(2, b"b")], 2, 1)
+    assert (second.numbers(), second.get(2), second.last, second.discarded) == ([2], message(b"b"), 2, 1)
     second.close()
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from ackstream.client.storage import SqliteMessages
+from ackstream.client.storage import KeptMessage, SqliteMessages
 messages = SqliteMessages(Path(sys.argv[1]), "p1")
 for seq in range(1, 1_000_000):
-    messages.add(seq, b"x" * 100)
+    messages.add(seq, KeptMessage(b"x" * 100, []))
     if seq % 3 == 0:
         messages.drop(seq - 2)
     print(seq, flush=True)
@@ -77,20 +80,20 @@ def test_what_was_kept_survives_kill_9(tmp_path: Path) -> None:
     last = max(printed, default=200)
     messages = SqliteMessages(tmp_path / "store", "p1")
     assert messages.last in (last, last + 1)
-    assert [seq for seq, _ in messages.after(0)] == list(range(messages.discarded + 1, messages.last + 1))
+    assert messages.numbers() == list(range(messages.discarded + 1, messages.last + 1))
     messages.close()
 
 
 def _filled(path: Path) -> Path:
     messages = SqliteMessages(path, "p1")
     for seq in range(1, 400):
-        messages.add(seq, b"x" * 100)
+        messages.add(seq, message(b"x" * 100))
     messages.close()
     return path
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_a_file_that_was_cut_short_is_refused_in_a_sentence(tmp_path: Path, part: float) -> None:
+def test_a_truncated_file_is_refused_in_a_sentence(tmp_path: Path, part: float) -> None:
     path = _filled(tmp_path / "store")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
@@ -130,17 +133,16 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     messages = SqliteMessages(tmp_path / "store", "p1")
     messages._file.read("PRAGMA max_page_count = 20")
     for seq in range(1, 10):
-        messages.add(seq, b"x" * 1000)
-    with pytest.raises(StoreError, match="make room"):
-        messages.add(10, b"x" * 100_000)
-    kept = [seq for seq, _ in messages.after(0)]
-    assert kept == list(range(1, messages.last + 1))
+        messages.add(seq, message(b"x" * 1000))
+    with pytest.raises(StoreError, match="free disk space"):
+        messages.add(10, message(b"x" * 100_000))
+    assert messages.numbers() == list(range(1, messages.last + 1))
     messages.drop(messages.last)
-    messages.add(messages.last + 1, b"again")
+    messages.add(messages.last + 1, message(b"again"))
     assert len(messages) == 1
     messages.close()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"missing/store cannot be used .*: make room, or choose a place"):
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"missing/store cannot be used .*: free disk space, or choose a writable"):
         SqliteMessages(tmp_path / "missing" / "store", "p1")

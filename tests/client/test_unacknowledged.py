@@ -1,36 +1,236 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ackstream.client.errors import NotEntitledError
-from ackstream.client.publish_window import PublishWindow
-from ackstream.client.storage import MemoryMessages
-from ackstream.client.unacknowledged import Handlers, Kept, Outstanding
+from ackstream.client.errors import GapError, NotEntitledError, SequenceError, WindowError, WouldBlockError
+from ackstream.client.storage import KeptMessage, MemoryMessages
+from ackstream.client.unacknowledged import Handlers, UnacknowledgedMessages
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
     from ackstream.client.receipts import FailedMessage, Receipt
 
 
-def test_a_refusal_is_handed_over_before_the_message_is_let_go() -> None:
+class World:
+    """A publisher's messages, with a clock; ``earlier`` ones are kept from an earlier run."""
+
+    def __init__(self, *, earlier: int = 0, log_on: bool = True, **options: Any) -> None:
+        self.now = 0
+        self.store = MemoryMessages()
+        for seq in range(1, earlier + 1):
+            self.store.add(seq, KeptMessage(b"m%d" % seq, []))
+        self.failed: list[FailedMessage] = []
+        self.receipts: list[Receipt] = []
+        handlers = Handlers(self.receipts.append, self.failed.append)
+        self.messages = UnacknowledgedMessages(self.store, handlers, clock=lambda: self.now, **options)
+        self.sent = self.messages.logged_on(0) if log_on else []
+
+    def add(self, seq: int | None = None) -> Future[Receipt] | None:
+        """Publish a message; ``None`` if the window is full."""
+        future: Future[Receipt] = Future()
+        message = KeptMessage(b"m%d" % self.messages.next_seq, [])
+        return None if self.messages.add(message, future, "context", seq) is None else future
+
+    def ack(self, seq: int | None, reason: str | None = None, status: str | None = None) -> list[int]:
+        status = status or ("failure" if reason else "success")
+        return self.messages.acknowledged(CommandAck(ack_type="persisted", seq=seq, reason=reason, status=status))  # type: ignore[arg-type]
+
+    @property
+    def returned(self) -> list[tuple[int, str, bytes | None]]:
+        return [(message.seq, message.reason, message.value) for message in self.failed]
+
+
+def test_an_ack_drops_all_messages_up_to_its_number() -> None:
+    world = World()
+    futures = [world.add() for _ in range(3)]
+    world.ack(2)
+    assert world.messages.numbers == [3]
+    world.ack(1)
+    assert world.messages.count == 1
+    assert [future and future.done() for future in futures] == [True, True, False]
+    assert [(receipt.seq, receipt.first, receipt.context) for receipt in world.receipts] == [
+        (1, 1, "context"),
+        (2, 2, "context"),
+    ]
+
+
+def test_windowed_receipts_are_for_the_last_message_of_an_ack() -> None:
+    world = World(windowed=True)
+    for _ in range(3):
+        world.add()
+    world.ack(3)
+    assert [(receipt.seq, receipt.first) for receipt in world.receipts] == [(3, 1)]
+
+
+def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again() -> None:
     kept: list[tuple[int, bytes | None, int]] = []
-    messages = MemoryMessages()
+    store = MemoryMessages()
 
     def failed(message: FailedMessage) -> None:
-        kept.append((message.seq, message.value, len(messages)))
+        kept.append((message.seq, message.value, len(store)))
 
-    outstanding = Outstanding(
-        messages, PublishWindow(), "persisted", Handlers(None, failed, None), windowed=False, error_on_gap=False
-    )
+    messages = UnacknowledgedMessages(store, Handlers(failed_write=failed))
     futures: list[Future[Receipt]] = [Future(), Future()]
     for number, future in enumerate(futures, 1):
-        outstanding.add(Kept(b"%d" % number, []), future, None, None)
-    outstanding.acknowledged(CommandAck(ack_type="persisted", status="failure", seq=1, reason="not entitled"))
+        messages.add(KeptMessage(b"%d" % number, []), future, None, None)
+    messages.acknowledged(CommandAck(ack_type="persisted", status="failure", seq=1, reason="not entitled"))
     assert kept == [(1, b"1", 2)]
-    assert outstanding.unpersisted == [2]
+    assert messages.numbers == [2]
     with pytest.raises(NotEntitledError):
         futures[0].result(0)
     assert not futures[1].done()
+
+
+@pytest.mark.parametrize("reason", ["duplicate", "not entitled"])
+def test_two_reasons_return_the_message_whatever_the_status_is(reason: str) -> None:
+    world = World()
+    world.add()
+    world.ack(1, reason, "success")
+    assert world.returned == [(1, reason, b"m1")]
+
+
+def test_a_refused_message_that_is_not_kept_is_returned_without_a_copy() -> None:
+    world = World()
+    world.add()
+    world.ack(9, "bad topic")
+    assert world.returned == [(9, "bad topic", None)]
+
+
+def test_an_ack_without_a_number_is_ignored() -> None:
+    world = World()
+    world.add()
+    assert world.ack(None) == []
+    assert world.messages.numbers == [1]
+
+
+def test_the_logon_decides_what_is_sent_again_in_order() -> None:
+    world = World(earlier=5, log_on=False)
+    assert world.messages.logged_on(3) == [4, 5]
+    assert world.messages.count == 2
+
+
+def test_a_service_that_lacks_dropped_messages_is_refused_if_gaps_are_errors() -> None:
+    world = World(earlier=11, log_on=False, error_on_gap=True)
+    world.store.drop(10)
+    with pytest.raises(GapError, match="8 to 10 are missing") as caught:
+        world.messages.logged_on(7)
+    assert list(caught.value.missing) == [8, 9, 10]
+    assert world.messages.numbers == [11]
+
+
+def test_a_service_that_lacks_dropped_messages_is_accepted_otherwise() -> None:
+    world = World(earlier=11, log_on=False)
+    world.store.drop(10)
+    assert world.messages.logged_on(7) == [11]
+
+
+def test_numbers_continue_after_those_of_the_service() -> None:
+    world = World(log_on=False)
+    world.messages.logged_on(41)
+    assert world.messages.next_seq == 42
+
+
+def test_a_number_that_is_not_the_next_one_is_refused() -> None:
+    world = World()
+    world.add(1)
+    for wrong in (1, 3):
+        with pytest.raises(SequenceError, match="which is 2"):
+            world.add(wrong)
+    world.ack(1)
+    with pytest.raises(SequenceError):
+        world.add(1)
+
+
+@pytest.mark.parametrize(("window", "ack_timeout_ms"), [(0, 2000), (-1, 2000), (10, 0)])
+def test_a_window_that_could_send_nothing_is_refused(window: int, ack_timeout_ms: int) -> None:
+    with pytest.raises(WindowError, match=r"1 (ms )?or more"):
+        World(window=window, ack_timeout_ms=ack_timeout_ms)
+
+
+def test_without_kafka_ack_timeout_only_the_window_is_checked() -> None:
+    World(stage="accepted", ack_timeout_ms=0)
+
+
+def test_a_full_window_blocks_until_there_is_room() -> None:
+    world = World(window=2)
+    world.add()
+    world.add()
+    assert world.add() is None
+    with pytest.raises(WouldBlockError):
+        world.messages.wait_for_room(block=False)
+    world.ack(1)
+    world.messages.wait_for_room(block=True)
+    assert world.add() is not None
+
+
+def test_messages_of_an_earlier_run_are_sent_as_the_window_has_room_and_before_new_ones() -> None:
+    world = World(earlier=4, window=2)
+    assert world.sent == [1, 2]
+    assert world.add() is None
+    assert world.ack(1) == [3]
+    assert world.add() is None
+    assert world.ack(3) == [4]
+    assert world.add() is not None
+
+
+def test_an_ack_for_messages_that_only_the_earlier_run_has_sent_opens_the_window() -> None:
+    world = World(earlier=4, window=1)
+    assert world.ack(4) == []
+    assert world.messages.count == 0
+    assert [receipt.seq for receipt in world.receipts] == [1, 2, 3, 4]
+    assert world.add() is not None
+    assert world.add() is None
+
+
+def test_an_unanswered_message_is_sent_again_and_again() -> None:
+    world = World(ack_timeout_ms=2000)
+    world.add()
+    world.now = 10
+    world.add()
+    seen = []
+    for world.now in (1999, 2000, 2010, 3999, 4000):
+        seen.append(world.messages.overdue())
+    assert seen == [[], [1], [2], [], [1]]
+    world.ack(2)
+    world.now = 9000
+    assert world.messages.overdue() == []
+
+
+def test_a_message_that_kafka_still_has_to_store_is_not_sent_again() -> None:
+    world = World(ack_timeout_ms=2000)
+    world.add()
+    world.messages.sending(1)
+    world.now = 2000
+    assert world.messages.overdue() == []
+    world.messages.rejected(1)
+    assert world.messages.overdue() == [1]
+    assert world.messages.overdue() == []
+
+
+def test_with_stage_accepted_kafka_acknowledges_in_order() -> None:
+    world = World(stage="accepted")
+    futures = [world.add() for _ in range(3)]
+    for seq in (2, 1, 3):
+        world.messages.sending(seq)
+        world.messages.accepted(seq)
+        assert world.messages.numbers == {2: [1, 2, 3], 1: [3], 3: []}[seq]
+    assert all(future and future.done() for future in futures)
+    world.now = 10**9
+    assert world.messages.overdue() == []
+
+
+@given(size=st.integers(1, 10), acks=st.lists(st.integers(0, 30), max_size=30))
+def test_every_message_is_sent_once_in_order_and_never_more_than_the_window(size: int, acks: list[int]) -> None:
+    world = World(earlier=30, window=size)
+    sent, done = list(world.sent), 0
+    for ack in [*acks, *range(1, 31)]:
+        done = max(done, min(ack, sent[-1]))
+        sent += world.ack(min(ack, sent[-1]))
+        assert sent == list(range(1, len(sent) + 1))
+        assert len(sent) - done <= size
+    assert sent == list(range(1, 31))

@@ -10,8 +10,7 @@ from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES
 
 Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
-"""When a sample is acknowledged: the reader's library has it; the application has accessed it; the application says so.
-"""
+"""When a sample is acknowledged: the library has it; the application has accessed it; the application acknowledges it."""
 
 History: TypeAlias = Literal["keep-all", "keep-last"]
 
@@ -21,12 +20,12 @@ MAX_ROLE_CHARACTERS = 255
 class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a reader acknowledges.
 
-    :param reliable: without it there are no acknowledgements at all
+    :param reliable: a best-effort reader sends no acknowledgements
     :param depth: with ``keep-last``, how many samples of a key are kept for the application
-    :param samples_per_app_ack: no AppAck before so many samples wait, but for the period
-    :param app_ack_period_ms: what waits or is not confirmed goes out at this pace
-    :param max_response_length: bytes of response data an acknowledgement may carry
-    :param response_keep_ms: so long after the acknowledgement, AppAcks that are sent again repeat the response
+    :param samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
+    :param app_ack_period_ms: how often waiting and unconfirmed samples are reported
+    :param max_response_length: the most bytes of response data in an acknowledgement
+    :param response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
     """
 
     kind: Kind = "protocol"
@@ -57,10 +56,10 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a writer keeps samples and waits.
 
-    :param max_samples: how many samples it keeps at most; ``None`` for any number
+    :param max_samples: the most samples it keeps; ``None`` for any number
     :param max_blocking_ms: with ``keep-all``, how long a write waits for room
     :param propagate_no_response: whether acknowledgements without response data reach the callback
-    :param required: how many distinct readers of a role must acknowledge each sample, whether they are there or not
+    :param required: the number of different readers of each role that must acknowledge each sample, connected or not
     """
 
     reliable: bool = True

@@ -6,11 +6,8 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from ackstream.client.publish_window import GapError
-from ackstream.client.storage import SqliteMessages
-from ackstream.client.unacknowledged import Kept
+from ackstream.client.errors import GapError
+from ackstream.client.storage import KeptMessage, SqliteMessages
 from tests.conformance.scenarios.observations import Counted, Series
 from tests.integration.scenarios.application import Application, outcome
 from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, is_silent, now
@@ -90,12 +87,12 @@ def _fill(path: Path, client: str, discarded: int, messages: dict[int, tuple[str
     with closing(SqliteMessages(path, client)) as kept:
         kept.drop(discarded)
         for seq, (subject, value) in messages.items():
-            kept.add(seq, msgspec.msgpack.encode(Kept(value, [("topic", subject.encode())])))
+            kept.add(seq, KeptMessage(value, [("topic", subject.encode())]))
 
 
 def _left(path: Path, client: str) -> list[int]:
     with closing(SqliteMessages(path, client)) as kept:
-        return [seq for seq, _ in kept.after(0)]
+        return kept.numbers()
 
 
 def _copy(seq: int, outcome: tuple[str, bytes]) -> Message:
