@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import TopicAlreadyExistsError, for_code
@@ -14,7 +14,7 @@ from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Kafka, Settings
 
 TIMESTAMP_TYPE = "message.timestamp.type"
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
@@ -73,57 +73,8 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
     :raises LocalError: Kafka refuses to create a topic
     :raises UnreachableError: no broker answers
     """
-    kafka = settings.kafka
-    with connect_admin(kafka) as admin:
-        existing = set(admin.list_topics())
-        wanted = {kafka.topic(name): TOPICS[name] for name in names}
-        missing = {name: topic for name, topic in wanted.items() if name not in existing}
-        if not missing:
-            return []
-        request = {
-            name: {
-                "num_partitions": topic.partitions or kafka.partitions,
-                "replication_factor": kafka.replication,
-                "configs": topic.config(),
-            }
-            for name, topic in missing.items()
-        }
-        created = []
-        for result in admin.create_topics(request, raise_errors=False)["topics"]:
-            error = for_code(result["error_code"])
-            if result["error_code"] == 0:
-                created.append(result["name"])
-            elif error is not TopicAlreadyExistsError:
-                # another process may create the same topic at the same moment, which is fine
-                reason = result.get("error_message") or error.__name__
-                raise LocalError(f"Kafka did not create the topic {result['name']}: {reason.rstrip('.')}.")
-        admin.wait_for_topics(list(missing))
-        return created
-
-
-def check_timestamp_type(settings: Settings, names: Iterable[str] = TOPICS) -> None:
-    """Refuse a topic whose records carry their producer's clock: the record timestamp is the event time.
-
-    :param names: names without the prefix; topics that do not exist are skipped
-    :raises StartError: a topic has ``CreateTime``; with the command that corrects it
-    :raises UnreachableError: no broker answers
-    """
-    kafka = settings.kafka
-    with connect_admin(kafka) as admin:
-        existing = set(admin.list_topics())
-        real = [name for name in map(kafka.topic, names) if name in existing]
-        if not real:
-            return
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name, {TIMESTAMP_TYPE: None}) for name in real]
-        found = admin.describe_configs(resources, config_filter="all")
-    configs = {name: config for resources in found.values() for name, config in resources.items()}
-    for name, config in sorted(configs.items()):
-        if (value := config[TIMESTAMP_TYPE]["value"]) != "LogAppendTime":
-            raise StartError(
-                f"The topic {name} has {TIMESTAMP_TYPE}={value}, but deadlines are counted from the broker's clock: "
-                f"run `kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --topic {name} "
-                f"--add-config {TIMESTAMP_TYPE}=LogAppendTime`."
-            )
+    with connect_admin(settings.kafka) as admin:
+        return _create(admin, settings.kafka, names)
 
 
 def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> set[str]:
@@ -131,12 +82,53 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> set[str]:
 
     :param names: names without the prefix
     :returns: the real names of all topics on the broker, the product's and others
-    :raises StartError: a topic has ``CreateTime``
+    :raises StartError: the records of a topic carry their producer's clock; with the command that corrects it
     :raises LocalError: Kafka refuses to create a topic
     :raises UnreachableError: no broker answers
     """
     names = list(names)
-    ensure_topics(settings, names)
-    check_timestamp_type(settings, names)
     with connect_admin(settings.kafka) as admin:
+        _create(admin, settings.kafka, names)
+        _check_timestamp_type(admin, settings.kafka, names)
         return set(admin.list_topics())
+
+
+def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
+    existing = set(admin.list_topics())
+    wanted = {kafka.topic(name): TOPICS[name] for name in names}
+    missing = {name: topic for name, topic in wanted.items() if name not in existing}
+    if not missing:
+        return []
+    request = {
+        name: {
+            "num_partitions": topic.partitions or kafka.partitions,
+            "replication_factor": kafka.replication,
+            "configs": topic.config(),
+        }
+        for name, topic in missing.items()
+    }
+    created = []
+    for result in admin.create_topics(request, raise_errors=False)["topics"]:
+        error = for_code(result["error_code"])
+        if result["error_code"] == 0:
+            created.append(result["name"])
+        elif error is not TopicAlreadyExistsError:
+            # another process may create the same topic at the same moment, which is fine
+            reason = result.get("error_message") or error.__name__
+            raise LocalError(f"Kafka did not create the topic {result['name']}: {reason.rstrip('.')}.")
+    admin.wait_for_topics(list(missing))
+    return created
+
+
+def _check_timestamp_type(admin: Any, kafka: Kafka, names: Iterable[str]) -> None:
+    """Make sure that the broker stamps the records: their timestamp is the event time."""
+    resources = [ConfigResource(ConfigResourceType.TOPIC, kafka.topic(name), {TIMESTAMP_TYPE: None}) for name in names]
+    found = admin.describe_configs(resources, config_filter="all")
+    configs = {name: config for topics in found.values() for name, config in topics.items()}
+    for name, config in sorted(configs.items()):
+        if (value := config[TIMESTAMP_TYPE]["value"]) != "LogAppendTime":
+            raise StartError(
+                f"The topic {name} has {TIMESTAMP_TYPE}={value}, but deadlines are counted from the broker's clock: "
+                f"run `kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --topic {name} "
+                f"--add-config {TIMESTAMP_TYPE}=LogAppendTime`."
+            )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-Configuration = Literal["spark", "broker"]
-"""``spark``: what a Spark job needs besides Spark itself. ``broker``: the one-node Kafka."""
+Configuration = Literal["spark", "broker", "mqtt"]
+"""``spark``: what a Spark job needs besides Spark itself. ``broker``: the one-node Kafka. ``mqtt``: for tests alone."""
 
 ATTEMPTS = 3
 _FOUND = re.compile(r"^\tfound (\S+) in ")

@@ -89,7 +89,7 @@ class Source(Part):
 
 
 class Target(Part):
-    """An address, and the signals sent to it. A delivery that the transport confirms is acknowledged by ``issued_ack``."""
+    """An address, and the signals sent to it. ``issued_ack`` is issued for what the transport confirms."""
 
     address: TemplateText
     topics: tuple[SubscriptionText, ...] = Field(min_length=1)

@@ -7,7 +7,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import TOPICS, check_timestamp_type, ensure_topics
+from ackstream.kafka.topics import TOPICS, ensure_topics, prepare
 from ackstream.settings import Kafka, Settings
 
 pytestmark = pytest.mark.integration
@@ -22,7 +22,7 @@ def test_topics_are_created_once_as_the_settings_want_them(settings: Settings):
     prefix = settings.kafka.topic_prefix
     assert sorted(ensure_topics(settings)) == sorted(prefix + name for name in TOPICS)
     assert ensure_topics(settings) == []
-    check_timestamp_type(settings)
+    assert prepare(settings) >= {prefix + name for name in TOPICS}
     with connect_admin(settings.kafka) as client:
         described = client.describe_topics([prefix + "clock", prefix + "acks"])
         resource = ConfigResource(ConfigResourceType.TOPIC, prefix + "declarations")
@@ -47,12 +47,11 @@ def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corre
     with connect_admin(settings.kafka) as client:
         config = {"message.timestamp.type": "CreateTime"}
         client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
-    ensure_topics(settings, ["signals"])
-    check_timestamp_type(settings, ["signals", "clock"])
+    prepare(settings, ["signals", "clock"])
     with pytest.raises(
         StartError, match=rf"^The topic {name} has message\.timestamp\.type=CreateTime.*--topic {name} "
     ):
-        check_timestamp_type(settings)
+        prepare(settings)
 
 
 def test_more_replicas_than_brokers_are_told_as_kafka_tells_them(kafka: Kafka):

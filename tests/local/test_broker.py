@@ -76,7 +76,7 @@ def test_without_java_nothing_is_started(local: Local, monkeypatch: pytest.Monke
         ("controller_port", r"local\.controller_port \(ACKSTREAM_LOCAL_CONTROLLER_PORT\)"),
     ],
 )
-def test_a_port_in_use_is_told_with_its_owner_and_its_setting(
+def test_a_port_in_use_is_reported_with_its_owner_and_its_setting(
     local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: int, key: str, settings: str
 ):
     fake_kafka(tmp_path, monkeypatch)
@@ -85,7 +85,7 @@ def test_a_port_in_use_is_told_with_its_owner_and_its_setting(
         Broker(Settings(local=local.model_copy(update={key: listener}))).start()
 
 
-def test_a_broker_that_dies_is_told_with_its_first_error_and_its_last_lines(
+def test_a_broker_that_dies_is_reported_with_its_first_error_and_its_last_lines(
     local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trace = [f"\tat kafka.Kafka.line{number}" for number in range(20)]
@@ -111,7 +111,7 @@ def test_a_broker_that_does_not_get_ready_is_killed(local: Local, tmp_path: Path
     assert broker.status().pid is None
 
 
-def test_a_broker_that_starts_and_answers_nobody_is_killed(
+def test_a_broker_that_starts_and_does_not_answer_is_killed(
     local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fake_kafka(tmp_path, monkeypatch, says="Kafka Server started")
@@ -120,7 +120,7 @@ def test_a_broker_that_starts_and_answers_nobody_is_killed(
     assert command_line(int((local.data / "kafka" / "started").read_text())) == ""
 
 
-def test_a_format_that_fails_is_told_with_the_log(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_format_that_fails_is_reported_with_its_log(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_kafka(tmp_path, monkeypatch, format_code=1)
     with pytest.raises(LocalError, match=r"^Kafka could not format its data directory: .*\n  said by the format$"):
         Broker(Settings(local=local)).start()
@@ -156,14 +156,16 @@ def test_data_of_a_newer_kafka_are_refused(
         broker.start()
 
 
-def test_broker_jars_without_kafka_are_told(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_broker_jars_without_kafka_are_refused(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_kafka(tmp_path, monkeypatch)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
     with pytest.raises(LocalError, match=r"^The broker jars of .*ivy.xml do not include Kafka"):
         Broker(Settings(local=local)).start()
 
 
-def test_a_data_directory_that_cannot_be_written_is_told(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_directory_that_cannot_be_written_is_named(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     fake_kafka(tmp_path, monkeypatch)
     local.data.write_text("a file where a directory should be")
     with pytest.raises(LocalError, match=r"cannot be written \(.*\): set local\.data \(ACKSTREAM_LOCAL_DATA\)"):

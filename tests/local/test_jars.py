@@ -158,7 +158,7 @@ def test_a_download_that_never_succeeds_is_one_sentence(ivy: Ivy, cache: Path, m
     assert jars.present("spark") == []
 
 
-def test_progress_tells_how_many_jars_are_there(ivy: Ivy):
+def test_progress_shows_how_many_jars_have_arrived(ivy: Ivy):
     ivy.plan("whole")
     shown = io.StringIO()
     jars.resolve("spark", Console(file=shown, width=120))
@@ -188,7 +188,7 @@ def test_a_process_that_waited_for_another_fetches_nothing(ivy: Ivy, cache: Path
     assert ivy.left == ["not needed"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_cache_that_cannot_be_written_is_named(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ivy.plan("not needed")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -196,13 +196,13 @@ def test_a_cache_that_cannot_be_written_is_told(ivy: Ivy, tmp_path: Path, monkey
         jars.resolve("spark")
 
 
-def test_an_installation_without_pyspark_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_an_installation_without_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(installation, "find_spec", lambda _: None)
     with pytest.raises(LocalError, match=r"^PySpark is not installed"):
         installation.spark_home()
 
 
-def test_a_pyspark_without_ivy_is_told(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pyspark_without_ivy_is_reported(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ivy.plan("not needed")
     monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
     with pytest.raises(LocalError, match=r"^There is no Ivy jar in .*: install PySpark again\.$"):
@@ -248,7 +248,7 @@ def test_the_real_ivy_fetches_from_a_mirror(repository: Path, cache: Path):
 
 
 @pytest.mark.integration
-def test_the_real_ivy_refuses_a_jar_that_is_not_what_its_checksum_says(repository: Path):
+def test_the_real_ivy_refuses_a_jar_that_does_not_match_its_checksum(repository: Path):
     (repository / "part-1.0.jar").write_bytes(b"half")
     with pytest.raises(
         LocalError, match=r"\(org\.example#part;1\.0!part\.jar could not be downloaded: invalid sha1: .*\)"
@@ -257,7 +257,7 @@ def test_the_real_ivy_refuses_a_jar_that_is_not_what_its_checksum_says(repositor
 
 
 @pytest.mark.integration
-def test_the_real_ivy_names_what_is_not_there(repository: Path):
+def test_the_real_ivy_names_a_missing_jar(repository: Path):
     (repository / "part-1.0.pom").unlink()
     (repository / "part-1.0.jar").unlink()
     with pytest.raises(LocalError, match=r"\(org\.example#part;1\.0 could not be downloaded\)"):
@@ -316,5 +316,7 @@ def test_settings_of_maven_that_are_not_xml_are_named(tmp_path: Path):
         ({"no_proxy": "localhost, .corp,"}, ["-Dhttp.nonProxyHosts=localhost|*.corp"]),
     ],
 )
-def test_the_proxy_of_the_environment_is_told_to_java(tmp_path: Path, environment: dict[str, str], options: list[str]):
+def test_the_proxy_of_the_environment_is_passed_to_java(
+    tmp_path: Path, environment: dict[str, str], options: list[str]
+):
     assert jars.java_options(environment, tmp_path / "settings.xml") == options

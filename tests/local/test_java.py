@@ -39,7 +39,7 @@ def test_without_java_home_the_path_counts(tmp_path: Path):
     assert java.find({"PATH": str(home / "bin")}).program == home / "bin" / "java"
 
 
-def test_no_java_is_told_with_the_remedy(tmp_path: Path):
+def test_a_missing_java_is_reported_with_the_remedy(tmp_path: Path):
     with pytest.raises(
         LocalError, match=r"^No Java was found .*: install Java 17 or 21 .*, or set JAVA_HOME to one\.$"
     ):
@@ -58,7 +58,7 @@ def test_a_java_that_spark_does_not_run_on_is_refused(tmp_path: Path, version: s
         java.find({"JAVA_HOME": str(home)})
 
 
-def test_a_java_that_only_says_there_is_none_is_quoted(tmp_path: Path):
+def test_a_java_that_only_prints_an_error_is_quoted(tmp_path: Path):
     write_program(tmp_path / "java", "sys.exit('Unable to locate a Java Runtime.')")
     with pytest.raises(LocalError, match=r"does not start \(Unable to locate a Java Runtime\): install Java"):
         java.find({"PATH": str(tmp_path)})

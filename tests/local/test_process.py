@@ -28,13 +28,13 @@ def taken(request: pytest.FixtureRequest) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_port_where_nobody_listens_is_free():
+def test_a_port_without_a_listener_is_free():
     (port,) = free_ports(1)
     assert process.is_free(port)
     assert not process.answers(port)
 
 
-def test_a_port_where_somebody_listens_is_not_free(taken: int):
+def test_a_port_with_a_listener_is_not_free(taken: int):
     assert not process.is_free(taken)
     assert process.answers(taken)
 
@@ -128,5 +128,5 @@ def test_a_process_that_ended_and_was_not_reaped_has_ended(pid_file: PidFile):
         assert pid_file.read() is None
 
 
-def test_the_command_line_of_nobody_is_empty():
+def test_the_command_line_of_no_process_is_empty():
     assert command_line(4194305) == ""

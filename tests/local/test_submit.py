@@ -23,7 +23,7 @@ def test_a_wheel_keeps_them_in_the_package(tmp_path: Path, monkeypatch: pytest.M
     assert installation.installation_root() == tmp_path / "_data"
 
 
-def test_an_installation_without_its_files_is_told():
+def test_an_installation_without_its_files_is_reported():
     with pytest.raises(LocalError, match=r"nothing\.xml is missing from the installation of ackstream: install"):
         installation.conf("nothing.xml")
 
@@ -99,7 +99,7 @@ def test_running_becomes_the_command(monkeypatch: pytest.MonkeyPatch):
     assert became == [("/bin/spark-submit", ["/bin/spark-submit", "job.py"])]
 
 
-def test_a_wrong_java_is_told_before_spark_does(monkeypatch: pytest.MonkeyPatch):
+def test_a_wrong_java_is_reported_before_spark_starts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("ran"))
     with pytest.raises(LocalError, match=r"^JAVA_HOME is /nowhere"):

@@ -67,7 +67,7 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "words"),
     [
         ({"sources": [SOURCE | {"qso": 1}]}, ["connections.0.sources.0.qso", "qos"]),
         ({"sourcs": []}, ["connections.0.sourcs", "sources"]),
@@ -88,10 +88,10 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_a_sentence_that_names_it(parts: dict[str, Any], said: list[str]) -> None:
+def test_a_wrong_setting_is_a_sentence_that_names_it(parts: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(SettingsError) as caught:
         read(connection(**parts))
-    assert all(part in str(caught.value) for part in said), str(caught.value)
+    assert all(part in str(caught.value) for part in words), str(caught.value)
     assert "geheim" not in str(caught.value)
 
 

@@ -48,7 +48,7 @@ def test_durations_are_read_as_milliseconds(written: Callable[[str], Path]) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "environment", "said"),
+    ("text", "environment", "words"),
     [
         ("[correlate]\nshard = 3", {}, ["correlate.shard", "shards"]),
         ("[corelate]\nshards = 3", {}, ["corelate", "correlate"]),
@@ -66,12 +66,12 @@ def test_durations_are_read_as_milliseconds(written: Callable[[str], Path]) -> N
     ],
 )
 def test_a_wrong_setting_is_a_sentence_that_names_it(
-    written: Callable[[str], Path], text: str, environment: dict[str, str], said: list[str]
+    written: Callable[[str], Path], text: str, environment: dict[str, str], words: list[str]
 ) -> None:
     path = None if "ACKSTREAM_CONF" in environment else written(text)
     with pytest.raises(SettingsError) as caught:
         load(path, environment)
-    assert all(part in str(caught.value) for part in said), str(caught.value)
+    assert all(part in str(caught.value) for part in words), str(caught.value)
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:
@@ -104,7 +104,7 @@ def _destinations(*destinations: dict[str, Any], **environment: str) -> Any:
     return load(None, {"ACKSTREAM_DESTINATIONS": json.dumps(destinations), **environment}).destinations
 
 
-def test_the_rules_of_a_destination_are_off_unless_they_are_given() -> None:
+def test_the_ages_of_a_destination_are_off_unless_they_are_given() -> None:
     (plain,) = _destinations(STANDBY)
     assert (plain.ack_conflation_interval, plain.downgrade_age, plain.upgrade_age) == (1000, None, None)
     (ruled,) = _destinations({**STANDBY, "downgrade_age": "60s", "upgrade_age": "30s", "check_interval": "5s"})
@@ -129,7 +129,9 @@ def test_the_rules_of_a_destination_are_off_unless_they_are_given() -> None:
         ([{**STANDBY, "path": "s3a://b/l/"}, {**STANDBY, "name": "o", "path": "s3a://b/l"}], ["is that of standby"]),
     ],
 )
-def test_what_is_wrong_is_said_with_key_value_and_remedy(destinations: list[dict[str, Any]], words: list[str]) -> None:
+def test_a_wrong_destination_is_reported_with_key_value_and_remedy(
+    destinations: list[dict[str, Any]], words: list[str]
+) -> None:
     with pytest.raises(SettingsError) as refusal:
         _destinations(*destinations, ACKSTREAM_LAKE_PATH="/lake")
     for word in words:

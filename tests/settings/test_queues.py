@@ -94,14 +94,14 @@ def test_durations_are_read_as_everywhere() -> None:
         ([ORDERS, ORDERS], ["two queues have the name 'orders'"]),
     ],
 )
-def test_what_is_wrong_is_said_with_key_value_and_remedy(queues: list[dict[str, Any]], words: list[str]) -> None:
+def test_a_wrong_queue_is_reported_with_key_value_and_remedy(queues: list[dict[str, Any]], words: list[str]) -> None:
     with pytest.raises(SettingsError) as refusal:
         _load(*queues)
     for word in words:
         assert word in str(refusal.value)
 
 
-def test_the_settings_that_the_page_shows_are_right(tmp_path: Path) -> None:
+def test_the_settings_shown_in_the_docs_are_valid(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     file = tmp_path / "ackstream.toml"
     file.write_text(shown, "utf-8")
