@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.conformance.effects import effect, parse_request, requested_acks_out
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol import rql
@@ -37,10 +38,9 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
     reply_headers,
     requested_acks_in,
-    requested_acks_out,
 )
-from ackstream.protocol.ditto.labels import is_built_in, parse_label, parse_request
-from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers, effect
+from ackstream.protocol.ditto.labels import is_built_in, parse_label
+from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError

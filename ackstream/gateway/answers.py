@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definitio
     "reply-to",
 }
 _UNRESERVED = "/:@!$&'()*+,;=~"
-_SINGLE = {TWIN_PERSISTED, LIVE_RESPONSE}
+_SINGLE = frozenset(RESPONSE_LABELS.values())
 
 
 class HttpAnswer(msgspec.Struct):

@@ -89,10 +89,6 @@ class Duration(msgspec.Struct, frozen=True):
             return maximum
         return min(length, maximum) if length >= 0 else maximum
 
-    def with_length(self, milliseconds: int) -> Duration:
-        """Return another length in the same unit, rounded down, at least one unit."""
-        return Duration(max(1, milliseconds // _UNITS[self.unit]), self.unit)
-
     def __str__(self) -> str:
         return f"{self.amount}{self.unit}"
 

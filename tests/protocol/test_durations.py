@@ -82,11 +82,6 @@ def test_prose_of_milliseconds(given_: dict[str, Any], expect: dict[str, Any]) -
         assert duration.milliseconds == expect.get("millis", given_["ofMillis"])
 
 
-@each("durations", "setAmount-")
-def test_prose_another_length_in_the_same_unit(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    assert str(Duration.parse(given_["duration"]).with_length(given_["setAmountMillis"])) == expect["string"]
-
-
 @each("durations", "same-length-")
 def test_prose_the_same_length_written_differently(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     a, b = Duration.parse(given_["a"]), Duration.parse(given_["b"])

@@ -14,7 +14,7 @@ from ackstream.jobs.correlate.state import Pending, Received, Record
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.responses import response_matches
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT = "command.timeout"
 REQUEST_TIMEOUT = 408
-SINGLE = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
+SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
 

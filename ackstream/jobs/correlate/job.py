@@ -1,129 +1,123 @@
-"""Correlate as a service: its checks, its query, and beside it the clock and the offsets for lag tools."""
+"""The correlate job: one Kafka source, the shards of open requests, one Kafka sink."""
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
+from functools import partial
 from itertools import starmap, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
-from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import Record
+from ackstream.kafka.clients import connect_admin
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
-from ackstream.spark import checkpoint
-from ackstream.spark.clock import timed
-from ackstream.spark.kafka import header, source, spring_correlation, starting_offsets, tick_time
+from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
+from ackstream.spark.kafka import (
+    EARLIEST,
+    LATEST,
+    header,
+    header_entry,
+    sink_options,
+    source,
+    spring_correlation,
+    starting_offsets,
+    tick_time,
+    ticked,
+)
+from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.state import GroupState
 
     from ackstream.settings import Correlate, Settings
+    from ackstream.spark.batches import Trigger
+    from ackstream.spark.operator import ShardBatch
 
-
-TOPICS = ("signals", "acks", "clock", "replies", "ledger", "dead-letters")
-"""The topics the job reads and writes, without the prefix."""
-
-
-@contextmanager
-def running(spark: SparkSession, settings: Settings, topics: Collection[str]) -> Iterator[StreamingQuery]:
-    """Run the query for the time of the block.
-
-    :param topics: the topics that exist on the broker
-    :raises StartError: if the settings do not fit the checkpoint
-    """
-    # the query takes the number of partitions of its state from the session, once, when it starts first
-    spark.conf.set("spark.sql.shuffle.partitions", str(settings.correlate.shuffle_partitions))
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[settings.correlate.state_store])
-    checkpoint.guard(
-        spark,
-        settings.lake.checkpoint("correlate"),
-        made_with(settings),
-        "let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
-    )
-    started = start(spark, settings, CorrelateTopics.of(settings, topics))
-    with timed(settings, started, settings.correlate.group, "clock", ("signals", "acks")):
-        yield started
-
-
-def made_with(settings: Settings) -> dict[str, object]:
-    """Return the settings that cannot change under a checkpoint.
-
-    The number of shards decides where a request's state is, the shuffle partitions which file that state is in, the
-    topics which offsets count.
-    """
-    return {
-        "correlate.shards": settings.correlate.shards,
-        "correlate.shuffle_partitions": settings.correlate.shuffle_partitions,
-        "correlate.state_store": settings.correlate.state_store,
-        "kafka.topic_prefix": settings.kafka.topic_prefix,
-    }
-
-
-_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+NAME, TICKS = "correlate", "clock"
+BINARY_FIELDS = {"key", "value", "spring_correlation"}
+OUTPUT_SCHEMA = StructType(
+    [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
+)
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+_PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 STATE_STORES = {
-    "hdfs": f"{_PACKAGE}.HDFSBackedStateStoreProvider",
-    "rocksdb": f"{_PACKAGE}.RocksDBStateStoreProvider",
+    "hdfs": f"{_PROVIDERS}.HDFSBackedStateStoreProvider",
+    "rocksdb": f"{_PROVIDERS}.RocksDBStateStoreProvider",
 }
 
 
-# -- The correlate query: one Kafka source, the shard operator, one Kafka sink.
-
-
-def start(spark: SparkSession, settings: Settings, topics: CorrelateTopics) -> StreamingQuery:
-    """Start the query; it runs until it is stopped."""
-    correlate = settings.correlate
-    inputs, ticks = (topics.signals, topics.acks), settings.kafka.topic("clock")
+def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
+    """Start the query."""
+    kafka = settings.kafka
+    with connect_admin(kafka) as admin:
+        topics = CorrelateTopics.of(settings, set(admin.list_topics()))
+    starting = {topics.signals: EARLIEST, topics.acks: EARLIEST, kafka.topic(TICKS): LATEST}
     stream = source(
         spark,
-        settings.kafka,
-        (*inputs, ticks),
-        starting=starting_offsets(settings.kafka, inputs, ticks),
-        limit=correlate.max_offsets_per_trigger,
+        kafka,
+        starting,
+        starting=starting_offsets(kafka, starting),
+        limit=settings.correlate.max_offsets_per_trigger,
         headers=True,
     )
+    handle = partial(correlate, settings.correlate, topics)
+    emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
-        sink_columns(operate(records(stream, settings, topics), correlate, topics))
+        sink_columns(emissions)
         .writeStream.format("kafka")
-        .queryName("correlate")
+        .queryName(NAME)
         .outputMode("append")
-        .options(**{f"kafka.{key}": value for key, value in settings.kafka.options.items()})
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-        .option("kafka.max.request.size", str(64 * 1024 * 1024))
         # few large requests of compressed JSON: the broker's share of a message falls to a third
-        .option("kafka.compression.type", "lz4")
-        .option("kafka.batch.size", str(256 * 1024))
-        .option("kafka.linger.ms", "5")
-        .option("checkpointLocation", settings.lake.checkpoint("correlate"))
-        .trigger(processingTime=correlate.trigger)
+        .options(**sink_options(kafka, {"compression.type": "lz4", "batch.size": str(256 * 1024)}))
+        .option("checkpointLocation", settings.lake.checkpoint(NAME))
+        .trigger(**trigger)
         .start()
     )
 
 
-def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
-    """Project Kafka rows to the operator's input; ticks move the watermark and end here.
+def conf(settings: Settings) -> Mapping[str, str]:
+    """Return what decides where the query keeps its state."""
+    return {
+        SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
+        _STATE_STORE: STATE_STORES[settings.correlate.state_store],
+    }
 
-    The watermark column is not the record time but ``clock``, which only ticks carry: a quiet stream still gets its
-    timeouts, and no row is ever late for Spark (late rows would be dropped).
-    """
-    is_tick = F.col("topic") == settings.kafka.topic("clock")
+
+JOB = Job(
+    name=NAME,
+    build=build,
+    trigger="correlate.trigger",
+    topics=("signals", "acks", TICKS, "replies", "ledger", "dead-letters"),
+    group="correlate.group",
+    ticks=TICKS,
+    reads=("signals", "acks"),
+    conf=conf,
+    # the shards decide where a request's state is, the shuffle partitions which file that state is in
+    fixed=("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store", "kafka.topic_prefix"),
+    otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
+)
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+
+def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
+    """Project Kafka rows to the operator's input."""
     text = F.col("value").cast("string")
     # an empty tick counts by its own timestamp
     tick = F.when(F.length("value") > 0, tick_time()).otherwise(F.col("timestamp"))
     # few expressions: a batch plans them anew, at about 2 ms each
-    # bytes that are no UTF-8 become U+FFFD: Arrow cannot hand them to Python
+    # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
             header("correlation-id").cast("string"),
@@ -135,11 +129,8 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     signal = F.col("topic") == topics.signals
     return (
-        stream.withColumn("clock", F.when(is_tick, tick))
+        ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick))
         .withColumn("correlation_id", correlation_id)
-        .withWatermark("clock", "0 seconds")
-        # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
-        .where(F.col("clock").isNull())
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
             F.pmod("hash", F.lit(settings.correlate.shards)).cast("int").alias("shard"),
@@ -167,52 +158,12 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     )
 
 
-def operate(frame: DataFrame, limits: Correlate, topics: CorrelateTopics) -> DataFrame:
-    """Apply the shard operator."""
-    return frame.groupBy("shard").applyInPandasWithState(
-        shard_function(limits, topics), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
-    )
-
-
-def sink_columns(emissions: DataFrame) -> DataFrame:
-    """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
-
-    def entry(name: str, value: Column) -> Column:
-        return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
-
-    reply = [
-        entry("correlation-id", F.col("key")),
-        entry("reply-id", F.col("reply_id")),
-        entry("status", F.col("status")),
-        entry("completed-by", F.col("completed_by")),
-        entry("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
-    ]
-    spring = entry("kafka_correlationId", F.col("spring_correlation"))
-    # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
-    headers = (
-        F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
-        .when(F.col("reply_id").isNotNull(), F.array(*reply))
-        .when(F.col("reason").isNotNull(), F.array(entry("reason", F.col("reason"))))
-    )
-    return emissions.select("topic", "key", "value", headers.alias("headers"))
-
-
-# -- The shard operator: applyInPandasWithState around :class:`CorrelateShard`.
-# One call handles all records of a shard in a batch. The state is a version and one blob.
-
-
-# A Python worker of Spark runs gc.collect() after every task; with pandas loaded that is 0.19 s a batch. What is alive
-# after these imports stays alive: it need not be looked at again. Nor is anything within a task: the records of a batch
-# make no cycles, and looking for some takes its share of every batch.
-gc.collect()
-gc.freeze()
-gc.disable()
-
-STATE_SCHEMA = StructType([StructField("version", IntegerType()), StructField("blob", BinaryType())])
-BINARY_FIELDS = {"key", "value", "spring_correlation"}
-OUTPUT_SCHEMA = StructType(
-    [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
-)
+def correlate(limits: Correlate, topics: CorrelateTopics, batch: ShardBatch) -> pd.DataFrame:
+    """Process the records of a shard."""
+    writer = Writer(topics, batch.query_id, batch.batch_id)
+    with batch.restored(CorrelateShard(limits, topics, writer)) as shard:
+        shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
+    return write_frame(writer.emissions)
 
 
 class _Header(msgspec.Struct):
@@ -222,56 +173,46 @@ class _Header(msgspec.Struct):
 
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
-
-
-def shard_function(
-    limits: Correlate,
-    topics: CorrelateTopics,
-) -> Callable[[tuple[int], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """Return the function that Spark calls for each shard with records, or whose timeout has come."""
-
-    def correlate(_key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        context = TaskContext.get()
-        query_id = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
-        batch_id = int((context and context.getLocalProperty("streaming.sql.batchId")) or -1)
-        writer = Writer(topics, query_id, batch_id)
-        shard = CorrelateShard(limits, topics, writer)
-        if state.exists:
-            version, blob = state.get
-            shard.load(version, bytes(blob))
-        watermark = max(state.getCurrentWatermarkMs(), 0)
-        shard.process([record for frame in frames for record in read_records(frame)], watermark)
-        dumped = shard.dump()
-        if dumped is not None:
-            state.update(dumped)
-            timeout = shard.next_timeout
-            if timeout is not None:
-                state.setTimeoutTimestamp(max(timeout, watermark + 1))
-        elif state.exists:
-            state.remove()
-        yield write_frame(writer.emissions)
-
-    return correlate
-
-
-def read_records(frame: pd.DataFrame) -> Iterator[Record]:
-    """Read the rows of the input frame (see ``query.records``)."""
-    columns = [frame[name].tolist() for name in _INPUT]
-    headers = [read_headers(text) if text else {} for text in frame["headers"].tolist()]
-    yield from starmap(Record, zip(*columns, headers, strict=True))
-
-
 _INPUT = (
     "timestamp", "source", "partition", "offset", "hash", "correlation_id", "key", "value", "size"
 )  # fmt: skip
 
 
+def read_records(frame: pd.DataFrame) -> Iterator[Record]:
+    """Read rows of the operator's input (:func:`records`)."""
+    columns = [frame[name].tolist() for name in _INPUT]
+    headers = [read_headers(text) if text else {} for text in frame["headers"].tolist()]
+    yield from starmap(Record, zip(*columns, headers, strict=True))
+
+
 def read_headers(text: str) -> dict[str, bytes]:
-    """Read record headers as ``query.records`` passes them; names in lower case, of a repeated one the last counts."""
-    return {header.key.lower(): header.value for header in _headers(text) if header.value is not None}
+    """Read record headers as :func:`records` passes them; of a repeated one the last counts."""
+    return {header.key: header.value for header in _headers(text) if header.value is not None}
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def write_frame(emissions: list[Emission]) -> pd.DataFrame:
     """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`."""
     columns = zip(*map(msgspec.structs.astuple, emissions), strict=True)
     return pd.DataFrame(dict(zip_longest(Emission.__struct_fields__, columns, fillvalue=())), dtype=object)
+
+
+def sink_columns(emissions: DataFrame) -> DataFrame:
+    """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
+    reply = [
+        header_entry("correlation-id", F.col("key")),
+        header_entry("reply-id", F.col("reply_id")),
+        header_entry("status", F.col("status")),
+        header_entry("completed-by", F.col("completed_by")),
+        header_entry("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
+    ]
+    spring = header_entry("kafka_correlationId", F.col("spring_correlation"))
+    # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
+    headers = (
+        F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
+        .when(F.col("reply_id").isNotNull(), F.array(*reply))
+        .when(F.col("reason").isNotNull(), F.array(header_entry("reason", F.col("reason"))))
+    )
+    return emissions.select("topic", "key", "value", headers.alias("headers"))

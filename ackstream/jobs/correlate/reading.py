@@ -11,7 +11,7 @@ from ackstream.protocol import ledger
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import REPLY_TO, SPRING_CORRELATION_ID, SPRING_REPLY_TOPIC
@@ -112,7 +112,7 @@ class AckReading(msgspec.Struct, frozen=True):
         envelope = self.envelope
         label = None
         if self.kind == "response":
-            label = LIVE_RESPONSE if envelope.topic.channel == "live" else TWIN_PERSISTED
+            label = RESPONSE_LABELS[envelope.topic.channel or "twin"]
         return [Received.of_envelope(label, envelope, record)]
 
 

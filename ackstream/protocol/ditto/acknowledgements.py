@@ -35,7 +35,7 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
     reply_headers,
 )
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, TWIN_PERSISTED, is_built_in, parse_label
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS, is_built_in, parse_label
 from ackstream.protocol.ditto.responses import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
@@ -271,7 +271,7 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
         payload = response.value
     elif topic.criterion == "commands" and topic.action != "retrieve":
         payload = response.value
-    label = LIVE_RESPONSE if request.live else TWIN_PERSISTED
+    label = RESPONSE_LABELS["live" if request.live else "twin"]
     return Acknowledgement(label, response.status or INTERNAL_ERROR, payload, headers)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import header_invalid, header_type_invalid
-from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
+from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import MAX_DEPTH
@@ -243,25 +243,6 @@ def external_in(headers: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def external_out(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what of text headers clients get to see; the built-in labels among requested-acks are left out.
-
-    Source: ``DittoHeaderDefinition``, ``DittoAckRequestsFilter``.
-    """
-    kept = {}
-    for key, value in headers.items():
-        name = key.lower()
-        if name in _NEVER_WRITTEN:
-            continue
-        if name == REQUESTED_ACKS:
-            labels = requested_acks_out(value)
-            if labels is not None:
-                kept[name] = _text(labels)
-        else:
-            kept[name if name in DEFINITIONS else key] = value
-    return kept
-
-
 def requested_acks_in(text: str) -> list[Any]:
     """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels with commas between.
 
@@ -271,20 +252,6 @@ def requested_acks_in(text: str) -> list[Any]:
     if array is None or isinstance(array, list):
         return array or []
     return [piece.strip(_BLANKS) for piece in text.split(",") if piece]
-
-
-def requested_acks_out(text: str) -> list[str] | None:
-    """Return the labels subscribers get to see, ``None`` where the header is left out.
-
-    Built-in and empty labels are removed; nothing left means no header, but an explicit ``[]`` stays.
-
-    :raises DittoError: 400 ``acknowledgement:label.invalid``
-    """
-    labels = _parsed(text)
-    if not isinstance(labels, list):
-        return None
-    kept = [label for label in labels if label and isinstance(label, str) and parse_label(label) not in BUILT_IN]
-    return None if labels and not kept else kept
 
 
 def _parsed(text: str) -> Any:

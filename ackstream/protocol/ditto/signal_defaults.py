@@ -1,14 +1,12 @@
-"""What the three headers requested-acks, response-required and timeout come to, per kind of signal and API.
+"""The kinds of requests, and what requested-acks, response-required and timeout mean for each of them, on each API.
 
-Source of the rules: Eclipse Ditto, ``AbstractCommandAckRequestSetter``, ``AcknowledgementAggregatorActorStarter``,
-``StreamingSessionActor``, ``AbstractRoute``, ``MessagesRoute``.
+All rules of timeouts are here. Source of the rules: Eclipse Ditto, ``AbstractCommandAckRequestSetter``,
+``AcknowledgementAggregatorActorStarter``, ``StreamingSessionActor``, ``AbstractRoute``, ``MessagesRoute``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
 
 from ackstream.protocol.ditto.errors import (
     acks_without_response,
@@ -18,10 +16,9 @@ from ackstream.protocol.ditto.errors import (
     zero_timeout,
 )
 from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, SEARCH_PERSISTED, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS, of_other_channels
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,39 +28,25 @@ if TYPE_CHECKING:
 Api = Literal["HTTP", "WebSocket", "Connectivity"]
 SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smartQuery", "other", "otherQuery"]
 """Modifying commands on a twin or a thing itself, messages, queries; ``smartQuery`` is a twin query with a
-live-channel-condition; ``other`` and ``otherQuery`` are commands no acknowledgement can be requested for."""
+live-channel-condition; ``other`` and ``otherQuery`` are commands for which no acknowledgement can be requested."""
 
 HTTP_TIMEOUT_MS = 60_000
 STREAM_TIMEOUT_MS = 65_000
 SMART_EXTRA_MS = 10_000
 SMART_MAXIMUM_MS = 86_400_000
-"""Ditto has no bound here; a day keeps a single query from being open for ever."""
+"""Ditto has no bound here; a day keeps a single query from staying open for ever."""
 
-
-class _HeaderRule(msgspec.Struct, frozen=True):
-    implicit: str
-    filtered: frozenset[str]
-    binds: bool
-
-
-_TWIN_RULE = _HeaderRule(TWIN_PERSISTED, frozenset({LIVE_RESPONSE}), binds=False)
-_LIVE_RULE = _HeaderRule(LIVE_RESPONSE, frozenset({TWIN_PERSISTED, SEARCH_PERSISTED}), binds=True)
-_RULES: dict[SignalKind, _HeaderRule] = {
-    "twin": _TWIN_RULE,
-    "live": _LIVE_RULE,
-    "liveQuery": _LIVE_RULE,
-    "smartQuery": _LIVE_RULE,
-    "message": _LIVE_RULE,
-}
 _QUERIES = frozenset({"liveQuery", "twinQuery", "smartQuery", "otherQuery"})
 LIVE_KINDS = frozenset({"live", "liveQuery", "smartQuery", "message"})
 """Kinds whose response counts as ``live-response``."""
 
+_STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
+
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:
-    """Return which kind of request a topic path (of a message without status) is; ``None``: none at all.
+    """Return which kind of request a topic path (of a message without status) is, ``None`` if it is not a request.
 
-    The ``channel`` header makes a command live where it is exactly ``live``.
+    The ``channel`` header makes a command live if it is exactly ``live``.
     """
     if topic.criterion == "messages":
         return "message" if topic.group == "things" and topic.subject is not None else None
@@ -79,9 +62,6 @@ def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | No
     return None
 
 
-_STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
-
-
 def _thing_command(channel: str | None, headers: Mapping[str, Any], *, query: bool) -> SignalKind | None:
     if channel is None:
         return None
@@ -93,35 +73,37 @@ def _thing_command(channel: str | None, headers: Mapping[str, Any], *, query: bo
 
 
 def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers with requested-acks and response-required filled in; timeout is never written.
+    """Return the headers with requested-acks and response-required filled in; timeout is never added.
 
-    Everything is computed from the headers as the user set them; later steps overwrite the result of earlier ones, so
-    that filtering labels undoes what was added or removed before.
+    Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
+    removing labels of other channels undoes what was added or removed before.
 
     :param headers: as ``read_headers`` returns them
-    :raises DittoError: 400 ``command.headers.invalid``: a query that would get no response
+    :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
     """
     result = dict(headers)
-    rule = _RULES.get(kind)
-    if rule is not None:
-        _apply(rule, headers, result)
+    if takes_acks(kind):
+        _fill_in("live" if kind in LIVE_KINDS else "twin", headers, result)
     if kind in _QUERIES and result.get(RESPONSE_REQUIRED) is False:
         raise command_headers_invalid()
     return result
 
 
-def _apply(rule: _HeaderRule, headers: Mapping[str, Any], result: dict[str, Any]) -> None:
+def _fill_in(channel: str, headers: Mapping[str, Any], result: dict[str, Any]) -> None:
+    implied = RESPONSE_LABELS[channel]
     zero = _is_zero(headers)
     response_required = headers.get(RESPONSE_REQUIRED, True)
     requested = headers.get(REQUESTED_ACKS)
     labels = list(dict.fromkeys(requested or ()))
     if requested is None:
-        result[REQUESTED_ACKS] = [rule.implicit] if response_required and not zero else []
-    elif rule.binds and not response_required:
-        result[REQUESTED_ACKS] = [label for label in labels if label != rule.implicit]
-    elif rule.binds and labels:
-        result[REQUESTED_ACKS] = labels if rule.implicit in labels else [*labels, rule.implicit]
-    kept = [label for label in labels if label not in rule.filtered]
+        result[REQUESTED_ACKS] = [implied] if response_required and not zero else []
+    elif channel == "live" and not response_required:
+        # a live response and its label go together
+        result[REQUESTED_ACKS] = [label for label in labels if label != implied]
+    elif channel == "live" and labels:
+        result[REQUESTED_ACKS] = labels if implied in labels else [*labels, implied]
+    foreign = of_other_channels(channel)
+    kept = [label for label in labels if label not in foreign]
     if len(kept) != len(labels):
         result[REQUESTED_ACKS] = kept
     if RESPONSE_REQUIRED not in headers:
@@ -135,23 +117,23 @@ def _is_zero(headers: Mapping[str, Any]) -> bool:
 
 def takes_acks(kind: SignalKind) -> bool:
     """Tell whether acknowledgements can be requested for a signal at all."""
-    return kind in _RULES
+    return kind == "twin" or kind in LIVE_KINDS
 
 
 def waits_for_acks(kind: SignalKind, labels: Iterable[str]) -> bool:
     """Tell whether acknowledgements are awaited, given the labels after the defaults."""
     if kind == "twin":
-        return any(label != LIVE_RESPONSE for label in labels)
+        return any(label != RESPONSE_LABELS["live"] for label in labels)
     if kind == "smartQuery":
         return True
-    return kind in LIVE_KINDS and any(label != TWIN_PERSISTED for label in labels)
+    return kind in LIVE_KINDS and any(label != RESPONSE_LABELS["twin"] for label in labels)
 
 
 def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> None:
     """Check the three headers against each other, after the defaults.
 
-    :raises DittoError: 400 ``header.invalid``: a timeout of zero although something is to be waited for; on a WebSocket
-        acknowledgements without a response
+    :raises DittoError: 400 ``header.invalid`` for a timeout of zero although something is to be awaited; on a WebSocket
+        for acknowledgements without a response
     """
     response_required = headers.get(RESPONSE_REQUIRED, True)
     labels = headers.get(REQUESTED_ACKS) or ()
@@ -164,11 +146,11 @@ def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) ->
 def timeout_milliseconds(
     api: Api, kind: SignalKind, headers: Mapping[str, Any], default: int | None = None, maximum: int | None = None
 ) -> int:
-    """Return how long is waited at most, in milliseconds.
+    """Return the longest wait in milliseconds.
 
     :param default: without a timeout header; 60 s for HTTP, 65 s for WebSocket and Connectivity
-    :param maximum: likewise; above it HTTP refuses, the others wait as long as the maximum
-    :raises DittoError: 400 ``gateway:timeout.invalid`` (messages: ``timeout.invalid``): above the maximum of HTTP
+    :param maximum: has the same defaults; HTTP refuses longer timeouts, the other APIs cut them
+    :raises DittoError: 400 ``gateway:timeout.invalid`` (messages: ``timeout.invalid``) above the maximum of HTTP
     """
     usual = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
     maximum = usual if maximum is None else maximum
@@ -193,69 +175,3 @@ def _check_http_bound(kind: SignalKind, timeout: int, maximum: int) -> None:
             raise message_timeout_invalid(timeout, maximum)
     elif timeout > maximum:
         raise gateway_timeout_invalid(timeout, maximum)
-
-
-class Effect(msgspec.Struct, frozen=True):
-    """What headers lead to on an API.
-
-    ``headers`` are the three after defaults, timeout with the API's default. With an ``error`` nothing is awaited:
-    ``waits_for_acks`` and ``content`` are ``None``. ``settlement`` is that of a consumed message (Connectivity alone).
-    """
-
-    headers: dict[str, Any]
-    error: DittoError | None
-    waits_for_acks: bool | None
-    reply: str
-    content: str | None
-    settlement: str | None
-
-
-def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> Effect:
-    """Return what the headers of a signal lead to.
-
-    :param headers: as ``read_headers`` returns them
-    """
-    connectivity = api == "Connectivity"
-    effective = dict(headers)
-    try:
-        effective = default_headers(kind, headers)
-        check_combination(api, kind, effective)
-        timeout = _effective_timeout(api, kind, effective)
-    except DittoError as error:
-        settlement = "reject-without-redelivery" if connectivity else None
-        three = _three(effective, headers.get(TIMEOUT, _default_text(api)))
-        return Effect(three, error, None, "error", None, settlement)
-    labels = effective.get(REQUESTED_ACKS) or []
-    waits = waits_for_acks(kind, labels)
-    if effective.get(RESPONSE_REQUIRED, True):
-        reply = "published-at-reply-target" if connectivity else "full"
-        content = "aggregate-or-single-response" if waits else "plain-response"
-    elif api == "HTTP":
-        reply, content = "202-without-body", "none-on-success"
-    else:
-        reply = content = "none"
-    settlement = ("after-acks" if waits else "immediately") if connectivity else None
-    return Effect(_three(effective, timeout), None, waits, reply, content, settlement)
-
-
-def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> str:
-    timeout = headers.get(TIMEOUT)
-    if timeout is None:
-        return _default_text(api)
-    milliseconds = timeout_milliseconds(api, kind, headers)
-    written = Duration.parse(timeout)
-    if kind == "smartQuery" or written.capped(SMART_MAXIMUM_MS) == milliseconds:
-        return str(timeout)
-    return f"{milliseconds // 1000}s"
-
-
-def _default_text(api: Api) -> str:
-    return f"{(HTTP_TIMEOUT_MS if api == 'HTTP' else STREAM_TIMEOUT_MS) // 1000}s"
-
-
-def _three(headers: Mapping[str, Any], timeout: str) -> dict[str, Any]:
-    return {
-        REQUESTED_ACKS: headers.get(REQUESTED_ACKS),
-        RESPONSE_REQUIRED: headers.get(RESPONSE_REQUIRED),
-        TIMEOUT: timeout,
-    }

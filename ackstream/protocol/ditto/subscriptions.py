@@ -23,7 +23,7 @@ from ackstream.protocol.ditto.headers import (
     reply_headers,
     shown_headers,
 )
-from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.partial_things import merged, partial_thing, placeholders
 from ackstream.protocol.ditto.requests import read_request
 
@@ -144,7 +144,7 @@ def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: b
     """
     match stream:
         case "events":
-            return any(label not in (TWIN_PERSISTED, LIVE_RESPONSE) for label in labels)
+            return any(label not in RESPONSE_LABELS.values() for label in labels)
         case "live-commands" | "messages":
             return response_required or any(label != TWIN_PERSISTED for label in labels)
     return False

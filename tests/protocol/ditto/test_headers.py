@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from ackstream.protocol.ditto.headers import (
     DEFINITIONS,
     external_in,
-    external_out,
     read_headers,
     reply_headers,
     request_reply_headers,
     requested_acks_in,
-    requested_acks_out,
 )
 from ackstream.protocol.ditto.signal_defaults import default_headers
 from ackstream.protocol.errors import DittoError
@@ -127,27 +125,6 @@ def test_requested_acks_of_external_headers_are_an_array_or_split_at_commas(text
     assert requested_acks_in(text) == labels
 
 
-@pytest.mark.parametrize(
-    ("text", "labels"),
-    [
-        ("[]", []),
-        ('["twin-persisted"]', None),
-        ('["twin-persisted","live-response","search-persisted"]', None),
-        ('["foo",5,null,["x"],"bar"]', ["foo", "bar"]),
-        ("[5]", None),
-        ("null", None),
-        ("{}", None),
-    ],
-)
-def test_built_in_and_odd_labels_are_not_shown(text: str, labels: list[str] | None) -> None:
-    assert requested_acks_out(text) == labels
-
-
-def test_an_invalid_label_is_not_handed_out() -> None:
-    with pytest.raises(DittoError, match="Acknowledgement label <no> is invalid"):
-        requested_acks_out('["no"]')
-
-
 @each("header_validation", "external-")
 def test_prose_external_headers_in(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     ((name, value),) = given_["headers"].items()
@@ -161,20 +138,6 @@ def test_prose_external_headers_in(given_: dict[str, Any], expect: dict[str, Any
 @each("header_validation", "from-external-")
 def test_prose_clients_may_not_set_internal_headers(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert external_in(given_["headers"]) == expect["kept"]
-
-
-@each("header_validation", "to-external-")
-def test_prose_external_headers_out(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    texts = {name: value if isinstance(value, str) else _compact(value) for name, value in given_["headers"].items()}
-    written = external_out(texts)
-    if "unchanged" in expect:
-        assert written == given_["headers"]
-    else:
-        assert written == expect.get("external", expect.get("written"))
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 @each("header_validation", "protocol-acks-comma-string")

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.signal_defaults import (
     SMART_MAXIMUM_MS,
-    Effect,
     check_combination,
     default_headers,
-    effect,
     signal_kind,
     timeout_milliseconds,
     waits_for_acks,
@@ -98,16 +96,6 @@ def test_defaults_complete_the_two_headers_and_touch_nothing_else(kind: Any, hea
     }
 
 
-@given(st.sampled_from(KINDS), HEADERS)
-def test_every_combination_has_an_effect_on_every_api(kind: Any, headers: dict[str, Any]) -> None:
-    for api in ("HTTP", "WebSocket", "Connectivity"):
-        found = effect(api, kind, headers)
-        assert (found.error is not None) == (found.reply == "error") == (found.content is None)
-        assert (found.settlement is None) == (api != "Connectivity")
-        if found.error is not None:
-            assert found.error.status == 400
-
-
 @given(st.sampled_from(KINDS), HEADERS.filter(lambda headers: not (headers.keys() & {"timeout", "response-required"})))
 def test_defaults_alone_never_make_an_error(kind: Any, headers: dict[str, Any]) -> None:
     assert prose("header_defaults")["doc-never-error"]["expect"] == {"holds": True}
@@ -121,42 +109,6 @@ def test_prose_doc_independent_of_each_other() -> None:
     assert default_headers("twin", {"requested-acks": []})["response-required"] is True
 
 
-# what an outcome in words is in terms of an effect: reply, content, settlement
-OUTCOMES: dict[str, tuple[str, str | None, str | None]] = {
-    "202 immediately": ("202-without-body", "none-on-success", None),
-    "202 after requested acks": ("202-without-body", "none-on-success", None),
-    "400": ("error", None, None),
-    "response": ("full", "plain-response", None),
-    "aggregated response and acks": ("full", "aggregate-or-single-response", None),
-    "no response": ("none", "none", None),
-    "error (zero timeout)": ("error", None, None),
-    "error (acks without response)": ("error", None, None),
-    "error published; settled negatively": ("error", None, "reject-without-redelivery"),
-    "nothing published; settled immediately": ("none", "none", "immediately"),
-    "nothing published; settled after acks": ("none", "none", "after-acks"),
-    "response published; settled immediately": ("published-at-reply-target", "plain-response", "immediately"),
-    "aggregate published; settled after acks": (
-        "published-at-reply-target",
-        "aggregate-or-single-response",
-        "after-acks",
-    ),
-}
-
-
-@each("header_defaults", "doc-HTTP", "doc-WebSocket", "doc-Connectivity")
-def test_prose_outcome_of_a_combination(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    headers = {
-        "response-required": given_["response-required"],
-        "requested-acks": ["foo-ack"] if given_["requested-acks"] == "non-empty" else [],
-        "timeout": "0s" if given_["timeout"] == "zero" else "10s",
-    }
-    found = effect(given_["api"], "twin", headers)
-    assert (found.error is not None) is expect["clientError"]
-    assert (found.reply, found.content, found.settlement) == OUTCOMES[expect["outcome"]]
-    if found.error is None:
-        assert found.waits_for_acks is (given_["requested-acks"] == "non-empty")
-
-
 @each("header_defaults", "doc-default-rr-B")
 def test_prose_default_of_response_required(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert given_
@@ -167,46 +119,6 @@ def test_prose_default_of_response_required(given_: dict[str, Any], expect: dict
 @each("header_defaults", "doc-default-acks-")
 def test_prose_default_of_requested_acks(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert default_headers(given_["channel"], {})["requested-acks"] == expect["allUnset"]
-
-
-@each("header_defaults", "doc-default-timeout")
-def test_prose_default_timeout(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    assert given_
-    assert effect("HTTP", "twin", {}).headers["timeout"] == expect["allUnset"]
-    assert effect("WebSocket", "twin", {}).headers["timeout"] == "65s"
-
-
-def _answer(found: Effect, downstream: int) -> int | None:
-    """The status the requester gets of what comes from downstream."""
-    if found.error is not None:
-        return found.error.status
-    if found.reply == "none":
-        return None
-    if found.reply == "202-without-body" and downstream == 204:
-        return 202
-    return downstream
-
-
-@each("header_defaults", "interaction-")
-def test_prose_interaction(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    found = effect(given_["api"], given_["signal"], given_["headers"])
-    downstream = 404 if given_["downstream"].startswith("404") else 204
-    assert _answer(found, downstream) == expect.get("httpStatus", expect.get("publishedStatus"))
-    if given_["api"] == "Connectivity":
-        assert expect["forwarded"] is (found.error is None)
-        settled = {"immediately": "settle immediately", "after-acks": "after response"}
-        assert expect["settlement"].startswith(settled.get(str(found.settlement), "reject-without-redelivery"))
-        assert f"setCount({int(bool(found.waits_for_acks))})" in expect["collector"]
-
-
-@each("header_defaults", "http-", but=("http-ensure", "http-fireAndForget-noReply"))
-def test_prose_http_forwards_with_defaults(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    found = effect("HTTP", given_["signal"], given_["headers"])
-    assert found.headers.items() >= expect.get("forwarded", {}).items()
-    if "404" in given_["downstream"]:
-        assert _answer(found, 404) == expect["httpStatus"]
-    else:
-        assert (_answer(found, 204) == 202) is (expect["httpStatus"] == 202)
 
 
 @each("header_defaults", "http-ensureResponseRequiredStaysFalse", "headers-isResponseRequired")
@@ -242,13 +154,6 @@ def test_prose_bound_of_http(given_: dict[str, Any], expect: dict[str, Any]) -> 
     else:
         expected = min(Duration.parse(timeout).milliseconds, maximum)
         assert timeout_milliseconds("HTTP", kind, {"timeout": timeout}, maximum=maximum) == expected
-
-
-@each("header_validation", "bound-")
-def test_prose_cap_without_error(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    found = effect(given_["api"], "twin", {"timeout": given_["timeout"]})
-    assert found.error is None
-    assert found.headers["timeout"] == expect["effectiveTimeout"]
 
 
 def test_a_smart_query_waits_ten_seconds_longer_and_at_most_a_day() -> None:
