@@ -16,10 +16,10 @@ from msgspec import UNSET
 
 from ackstream.client.commands import json_value
 from ackstream.protocol.correlation_ids import correlation_id
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, write_ack
 from ackstream.protocol.ditto.declarations import check_declared
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
-from ackstream.protocol.ditto.errors import json_invalid
+from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE
 from ackstream.protocol.ditto.requests import read_request
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.subscriptions import Publication
 
 INTERNAL_ERROR = 500
+_ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,24 @@ def read_publication(record: Any) -> Publication | None:
         return None
     envelope = decode(record.value)
     return publication(envelope, _correlation_id(record, envelope))
+
+
+def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
+
+    :param declared: the labels that the sender may issue
+    :param otherwise: the description of the error for any other message
+    :raises DittoError: 400: another message, a label that is not declared, or no correlation-id
+    """
+    topic = envelope.topic
+    if topic.criterion == "acks":
+        for ack in read_acks(envelope) if topic.subject is None else [read_ack(envelope)]:
+            check_declared(ack.label, declared)
+    elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
+        # the twin alone answers for the twin
+        raise unknown_topic_path(str(topic), otherwise)
+    if not envelope.headers.get(CORRELATION_ID):
+        raise correlation_id_missing()
 
 
 def _correlation_id(record: Any, envelope: Envelope) -> str:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.client.signals import check_answer
 from ackstream.connectivity.transport import resolved
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connections import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text, raw
 from ackstream.protocol.ditto.errors import (
-    correlation_id_missing,
     header_invalid,
-    label_not_declared,
-    unknown_topic_path,
 )
 from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
@@ -88,7 +85,8 @@ class Inbound:
             envelope = self._with_headers(envelope, message)
             headers = envelope.headers
             if envelope.status is not None:
-                return InboundAnswer(self._checked_answer(envelope))
+                check_answer(envelope, self._declared, _NOT_ACCEPTED)
+                return InboundAnswer(envelope)
             envelope = self._with_requested_acks(envelope, message)
         except DittoError as error:
             return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=False)
@@ -143,25 +141,8 @@ class Inbound:
             return envelope
         return msgspec.structs.replace(envelope, headers=envelope.headers | {REQUESTED_ACKS: labels})
 
-    def _checked_answer(self, envelope: Envelope) -> Envelope:
-        """Let pass acknowledgements with labels that this source declares, and responses of devices.
 
-        :raises DittoError: 400; a label is not declared, no correlation-id, or a message of the twin's own
-        """
-        topic = envelope.topic
-        if topic.criterion == "acks":
-            for ack in [read_ack(envelope)] if topic.subject else read_acks(envelope):
-                if ack.label not in self._declared:
-                    raise label_not_declared(ack.label)
-        elif topic.channel != "live" or topic.criterion not in ("commands", "messages", "errors"):
-            raise unknown_topic_path(
-                str(topic), "Besides commands and messages, a source accepts acknowledgements and live responses."
-            )
-        if CORRELATION_ID not in envelope.headers:
-            raise correlation_id_missing()
-        return envelope
-
-
+_NOT_ACCEPTED = "Besides commands and messages, a source accepts acknowledgements and live responses."
 _NONE = "[]"
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from ackstream.client.signals import read_publication
 from ackstream.client.worker import Worker
 from ackstream.connectivity.transport import OutgoingMessage, outgoing
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, write_acks
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decode
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.subscriptions import (
@@ -29,7 +29,6 @@ from ackstream.protocol.ditto.subscriptions import (
     Publication,
     as_delivered,
     dropped_by_targets,
-    publication,
     weak_acks,
 )
 from ackstream.protocol.errors import DittoError
@@ -209,7 +208,11 @@ class OutboundWorker(Closing):
         self._worker.close()
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = self._publication(record)
+        try:
+            signal = read_publication(record)
+        except DittoError as error:
+            log.warning("Skipped an unreadable record of %s (offset %s): %s", record.topic, record.offset, error)
+            return
         if signal is None:
             return
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
@@ -222,15 +225,6 @@ class OutboundWorker(Closing):
                     # published at the next start
                     return
             self._publisher.publish(publishing.message, partial(self._published, signal, publishing, work))
-
-    def _publication(self, record: Any) -> Publication | None:
-        try:
-            envelope = decode(record.value or b"")
-            identity = correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
-            return publication(envelope, identity)
-        except DittoError as error:
-            log.warning("Skipped an unreadable record of %s (offset %s): %s", record.topic, record.offset, error)
-            return None
 
     def _published(
         self, signal: Publication, publishing: Publishing, work: Work, result: Published | Exception

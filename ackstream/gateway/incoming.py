@@ -11,11 +11,10 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from ackstream.client.signals import check_answer
 from ackstream.gateway.operations import Kind
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
-from ackstream.protocol.ditto.declarations import check_declared
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.errors import DittoError, correlation_id_missing, json_field_missing, unknown_topic_path
+from ackstream.protocol.ditto.errors import json_field_missing, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
@@ -28,13 +27,13 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
 from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
 _BENEATH = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
-_ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -67,10 +66,10 @@ def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str]
     envelope = None
     try:
         envelope = decode(text.encode("utf-8", "replace"))
-        if envelope.topic.criterion == "acks":
-            return Incoming("answer", _ack(envelope, declared))
-        if envelope.status is not None or envelope.topic.criterion == "errors":
-            return Incoming("answer", _response(envelope))
+        if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
+            envelope.headers = _lower(envelope.headers)
+            check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+            return Incoming("answer", envelope)
         under = {name: value for name, value in given.items() if name in _BENEATH}
         envelope.headers = {**under, CORRELATION_ID: new_id, **_lower(taken_headers(envelope.headers))}
         if stream_of(envelope) == "live-events":
@@ -83,28 +82,6 @@ def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str]
 def _lower(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return headers with an own correlation-id under its usual name; an empty one is a mistake of the client."""
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
-
-
-def _ack(envelope: Envelope, declared: Collection[str]) -> Envelope:
-    single = envelope.topic.subject is not None
-    for ack in [read_ack(envelope)] if single else read_acks(envelope):
-        check_declared(ack.label, declared)
-    return _addressed(envelope)
-
-
-def _response(envelope: Envelope) -> Envelope:
-    """Accept the response or error of a device to a live command or message; the twin alone answers for the twin."""
-    topic = envelope.topic
-    if topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
-        raise unknown_topic_path(str(topic), "Only acknowledgements and live responses can be sent as answers.")
-    return _addressed(envelope)
-
-
-def _addressed(envelope: Envelope) -> Envelope:
-    envelope.headers = _lower(envelope.headers)
-    if not envelope.headers.get(CORRELATION_ID):
-        raise correlation_id_missing()
-    return envelope
 
 
 def _request(envelope: Envelope) -> Incoming:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ackstream.client.commands import fields_in, retrieval
 from ackstream.client.group import Work
 from ackstream.client.labels import Declarer
+from ackstream.client.signals import read_publication
 from ackstream.client.worker import Worker
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.correlation_ids import UniqueIds, correlation_id
-from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.correlation_ids import UniqueIds
+from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -131,12 +131,10 @@ class Streaming(Closing):
 
     def _read(self, record: Any, _work: Work) -> None:
         loop = self._loop
-        if loop is None or record.value is None:
+        if loop is None:
             return
         try:
-            envelope = decode(record.value)
-            identity = correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
-            signal = publication(envelope, identity)
+            signal = read_publication(record)
         except DittoError as error:
             log.debug("A record of %s is no signal (offset %s): %s", record.topic, record.offset, error)
             return
