@@ -1,4 +1,4 @@
-"""The cases that are partly in words: who turns one into a test puts its id into the name."""
+"""The cases that are partly in words: a test that covers one uses it, or carries its id in its name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ DIRECTORY = Path(__file__).parent / "vectors" / "prose"
 
 def prose(file: str) -> dict[str, dict[str, Any]]:
     """Return the cases of a file by id."""
-    return {case["id"]: case for case in json.loads((DIRECTORY / f"{file}.json").read_text(encoding="utf-8"))}
+    lines = (DIRECTORY / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
+    return {case["id"]: case for case in map(json.loads, lines)}
 
 
 def each(file: str, *beginnings: str, but: tuple[str, ...] = ()) -> pytest.MarkDecorator:
-    """Run a test with ``given`` and ``expect`` of the cases whose ids begin so."""
+    """Run a test with ``given`` and ``expect`` of each case whose id has one of these beginnings."""
     found = [
         pytest.param(case["given"], case["expect"], id=identity)
         for identity, case in prose(file).items()

@@ -177,25 +177,6 @@ RTI: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
         [*_write(1, 2), _at_reader("crash", 20), _at_reader("restart", 100)],
         {"redelivered": [], "retained": []},
     ),
-    "two routers": (
-        {"route": ["P", "EU", "US", "S"]},
-        [*_write(1), _ack(1, 50, "EU"), _ack(1, 70, "US"), _ack(1, 900, "S")],
-        {
-            "callbacks_at_P": [{"reader": "EU", "t_ms": 50}],
-            "callbacks_at_EU": [{"reader": "US", "t_ms": 70}],
-            "callbacks_at_US": [{"reader": "S", "t_ms": 900}],
-        },
-    ),
-    "the service sends what is not acknowledged": (
-        {"persistence": "peer_to_peer"},
-        [*_write(1, 2, 3), _ack(2, 10)],
-        {"persistence_resends": [1, 3], "ack_sent_to": ["writer", "persistence"]},
-    ),
-    "the reader knows the service only": (
-        {"persistence": "relay"},
-        [*_write(1), _ack(1, 10)],
-        {"ack_sent_to": ["persistence"], "persistence_resends": [], "callbacks": [], "app_ack_sent_at_ms": [10]},
-    ),
     "watermarks in another order": (
         EXPLICIT,
         [_ack(3, 1), _ack(1, 2), _ack(2, 3), _ack(5, 4)],
@@ -222,21 +203,6 @@ def _settle(number: int, outcome: str, **more: Any) -> dict[str, Any]:
 DISCONNECT, REBIND = {"op": "disconnect"}, {"op": "rebind"}
 
 SOL: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
-    "half of a window, then the timer": (
-        {"sub_window": 20, "threshold_pct": 50, "sub_ack_ms": 500},
-        [_receive(number, number) for number in range(1, 16)],
-        {"transport_acks": [{"up_to": 10, "at_ms": 10}, {"up_to": 15, "at_ms": 511}]},
-    ),
-    "the application hears once of what is sent again": (
-        {"lose_transport_ack": 1},
-        [_receive(1, 0), _receive(2, 100)],
-        {"broker_sends_at_ms": [0, 100, 2_000, 2_100], "callback_count": 2, "queue": [1, 2]},
-    ),
-    "messages with other numbers": (
-        {"sub_window": 5},
-        [_receive(number, 0) for number in (10, 20, 30)],
-        {"transport_acks": [{"up_to": 30, "at_ms": 0}]},
-    ),
     "one failure more than allowed and no dead message queue": (
         {"max_redelivery": 1, "dmq": False},
         [_settle(1, "FAILED")] * 2,
@@ -277,11 +243,6 @@ SOL: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
         [_receive(1, 0), {"op": "ack", "id": 1}, _settle(1, "FAILED")],
         {"acked": [], "queue": [1], "error": "outcome_not_enabled"},
     ),
-    "settling after the connection is gone": (
-        {"queue": [1]},
-        [{"op": "check"}, {"op": "disconnect"}, {"op": "ack", "id": 1}],
-        {"error": "not_connected", "queue": [1]},
-    ),
     "an outcome that is declared beside one that is not": (
         {"required_outcomes": ["ACCEPTED", "FAILED"]},
         [_settle(1, "REJECTED"), _settle(1, "FAILED")],
@@ -291,16 +252,6 @@ SOL: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
         {},
         [{"op": "enqueue", "id": 1, "t_ms": 0}, {"op": "bind", "t_ms": 9_000}, {"op": "ack", "id": 1, "t_ms": 9_001}],
         {"delivered_before": [], "delivered_after": [1], "acked": [1], "queue": [], "redelivered": []},
-    ),
-    "another batch": (
-        {"engine": "spark-microbatch"},
-        [{"op": "batch", "id": 3, "msgs": [7, 8]}, {"op": "commit", "id": 3}, {"op": "batch_start", "id": 4}],
-        {"acked_at": "batch 4 start", "crash_between": {"redelivered": [7, 8]}, "queue": [], "acked": [7, 8]},
-    ),
-    "a batch that was not committed": (
-        {"engine": "spark-microbatch"},
-        [{"op": "batch", "id": 0, "msgs": [1]}, {"op": "batch_start", "id": 1}],
-        {"acked_at": None, "queue": [1], "crash_between": {"redelivered": [1]}},
     ),
 }
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +10,47 @@ import pytest
 
 from ackstream.conformance import Failure
 from tests.conformance import scenarios
-from tests.conformance.scenarios import Interpreter, Scenario, Uncovered, check
+from tests.conformance.scenarios import Interpreter, Scenario, Uncovered, check, coverage
 
-FILES = Path(__file__).parent.parent / "vectors" / "scenarios"
-
-
-def _all() -> list[Any]:
-    return [
-        pytest.param(Scenario(**entry), id=entry["id"])
-        for file in sorted(FILES.glob("*.json"))
-        for entry in json.loads(file.read_text("utf-8"))
-    ]
+ROOT = Path(__file__).parent.parent.parent
+ALL = [scenario for file in ("amps", "solace", "rti") for scenario in coverage.load(file)]
+INTERPRETED = [scenario for scenario in ALL if coverage.is_interpreted(scenario)]
 
 
-def _uncovered(scenario: Scenario) -> bool:
-    return isinstance(check(scenario), Uncovered)
-
-
-@pytest.mark.parametrize("scenario", [param for param in _all() if not _uncovered(param.values[0])])
+@pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.id) for scenario in INTERPRETED])
 def test_scenario(scenario: Scenario) -> None:
     assert check(scenario) is None
+
+
+def test_every_scenario_runs_or_is_listed_with_its_reason() -> None:
+    assert {path.stem for path in coverage.VECTORS.glob("*.jsonl")} == {"amps", "solace", "rti"}
+    known = {scenario.id for scenario in ALL}
+    assert len(known) == len(ALL) == 99
+    by_hand = [identity for identities in coverage.BY_HAND.values() for identity in identities]
+    on_system = [scenario.id for scenario in ALL if coverage.is_on_system(scenario)]
+    listed = [*coverage.NOT_RUN, *coverage.PURE_ONLY, *by_hand, *on_system]
+    assert sorted(listed) == sorted(known), "each scenario has one place"
+    assert coverage.PURE_ONLY.keys() <= {scenario.id for scenario in INTERPRETED}
+
+
+def test_tests_that_run_scenarios_by_hand_name_them_in_their_ids() -> None:
+    modules = [f"tests/integration/{module}" for module in coverage.BY_HAND]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *modules]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named: set[tuple[str, str]] = set()
+    for line in collected.splitlines():
+        module = line.partition("::")[0].rpartition("/")[2]
+        protocol = ""
+        for word in re.split(r"\W|_", line.partition("::")[2]):
+            # test_amps_12_13_…: a protocol, then its numbers
+            if word in ("amps", "sol"):
+                protocol = word.upper()
+            elif protocol and word.isdigit():
+                named.add((module, f"{protocol}-{word}"))
+            else:
+                protocol = ""
+    expected = {(module, identity) for module, identities in coverage.BY_HAND.items() for identity in identities}
+    assert named == expected
 
 
 COUNTING = Interpreter(
@@ -74,7 +97,7 @@ def test_a_word_that_is_not_known_makes_a_scenario_uncovered(changes: dict[str, 
 
 
 def test_a_scenario_of_no_known_protocol_is_uncovered() -> None:
-    assert _uncovered(Scenario(id="MQTT-1", given={}, when=[], expect={}))
+    assert isinstance(check(Scenario(id="MQTT-1", given={}, when=[], expect={})), Uncovered)
 
 
 def test_an_exception_is_the_result_of_its_scenario() -> None:

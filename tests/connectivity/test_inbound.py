@@ -9,7 +9,7 @@ import pytest
 
 from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
-from ackstream.protocol.ditto.placeholders import Context, Pipeline
+from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
 from ackstream.settings.connections import Source
 from tests.outcomes import refusal
 from tests.prose import each, prose
@@ -204,6 +204,27 @@ def test_prose_source_filter(given_: dict[str, Any], expect: dict[str, Any]) -> 
     condition = Pipeline.parse(given_["sourceAcknowledgementRequests"]["filter"])
     context = Context(given_["externalHeaders"])
     assert requested_acks(given_["signalRequestedAcks"], [], condition, context) == expect["requested-acks"]
+
+
+@each("header_defaults", "acksfilter-", but=("acksfilter-invalid", "acksfilter-nonarray", "acksfilter-quote"))
+def test_prose_acks_filter(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    condition = given_["filter"] and Pipeline.parse(given_["filter"])
+    labels = requested_acks(given_["signalRequestedAcks"], [], condition, Context(given_["externalHeaders"]))
+    assert labels == expect["requested-acks"]
+
+
+@each("header_defaults", "acksfilter-nonarray-result")
+def test_prose_acks_filter_whose_result_is_not_an_array(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    error = refusal(requested_acks, None, [], Pipeline.parse(given_["filter"]), Context({})).to_dict()
+    assert error.items() >= {key: expect["error"][key] for key in ("status", "error")}.items()
+
+
+@each("header_defaults", "acksfilter-invalid-signature")
+def test_prose_acks_filter_with_a_wrong_signature(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert expect["error"]["error"] == "placeholder:function.signature.invalid"
+    # the settings are refused here, before any message
+    with pytest.raises(PlaceholderError, match="has 5 parameters"):
+        Pipeline.parse(given_["filter"])
 
 
 @each("labels", "connection-filtered-request-json")

@@ -1,6 +1,6 @@
 """Scenarios of application acknowledgements on the running system: persist, settle, publishers and readers.
 
-What is on the wire, in the table and with the application is compared with all that is expected; times as in
+Everything visible on the wire, in the table and to the application is compared with everything expected; times as in
 ``test_scenarios``.
 """
 
@@ -10,14 +10,12 @@ import json
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from tests.conformance.scenarios import Scenario
+from tests.conformance.scenarios.coverage import is_on_system, load
 from tests.conformance.scenarios.observations import matches, plain
 from tests.integration.scenarios import readers
 from tests.integration.scenarios.patience import patient
-from tests.integration.scenarios.rules import VECTORS
 from tests.integration.settlement import Settlement
 
 if TYPE_CHECKING:
@@ -25,25 +23,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.conformance.scenarios import Scenario
+
 pytestmark = pytest.mark.integration
 
-NOT_HERE = {
-    **dict.fromkeys(
-        ["RTI-10", "RTI-11", "RTI-18"], "a broker that has taken a record does not lose it: nothing is said in vain"
-    ),
-    "RTI-19": "the settings are refused before anything is sent",
-    "RTI-25": "a role that lacks readers is named, not how many of them it has",
-    "RTI-28": "the table is the retained store: there is no service of its own to tell",
-    "RTI-29": "a bridge is a program of its own: nothing here passes messages on to other writers",
-    "RTI-30": "settle tells how things are at the end of a batch, not after each acknowledgement in it",
-}
-"""Why nothing of a scenario can be seen on the wire; the pure parts pass all of them."""
-
-SCENARIOS = [
-    scenario
-    for scenario in msgspec.json.decode((VECTORS / "rti.json").read_bytes(), type=list[Scenario])
-    if scenario.id not in NOT_HERE
-]
+SCENARIOS = [scenario for scenario in load("rti") if is_on_system(scenario)]
 AT_ONCE = 12
 
 

@@ -8,16 +8,20 @@ never take a sample has taken what it acknowledges, a sample reaches the readers
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.readers.qos import ReaderQos, WriterQos
 from ackstream.errors import DeliveryError, InconsistentQosError
-from tests.conformance.scenarios import variations
-from tests.conformance.scenarios.connext_system import Hop
-from tests.conformance.scenarios.observations import Series, matches
-from tests.conformance.scenarios.scenario import Interpreter, Json, Uncovered
-from tests.conformance.scenarios.timeline import Absent, timed
+from tests.conformance.scenarios.connext_system import WRITER, System
+from tests.conformance.scenarios.observations import Absent, Series, matches
+from tests.conformance.scenarios.scenario import (
+    VARIATION,
+    Interpreter,
+    Json,
+    Uncovered,
+    observe_variations,
+    timed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,16 +52,16 @@ def observe(given: Json, when: list[Json]) -> Mapping[str, Any]:
     """Run the steps; see :class:`Interpreter`."""
     values = [("history", value) for value in ("KEEP_ALL", "KEEP_LAST")]
     values += [("reliability", value) for value in ("RELIABLE", "BEST_EFFORT")]
-    return variations.observe(_run, given, when, values=values)
+    return observe_variations(_run, given, when, values=values)
 
 
 def _run(given: Json, when: list[Json]) -> Json:
     try:
-        system = _System(given, when)
+        run = _Run(given, when)
     except InconsistentQosError as error:
         return {"error": error.code}
-    system.run()
-    return system.observations()
+    run.run()
+    return run.observations()
 
 
 def _qos(given: Json) -> tuple[ReaderQos, WriterQos]:
@@ -77,7 +81,6 @@ def _qos(given: Json) -> tuple[ReaderQos, WriterQos]:
     reader: Json = {name: given[word] for word, name in names.items() if word in given}
     names = {
         "propagate_no_response": "propagate_no_response",
-        "required": "required",
         "max_samples": "max_samples",
         "max_blocking_ms": "max_blocking_ms",
     }
@@ -85,8 +88,8 @@ def _qos(given: Json) -> tuple[ReaderQos, WriterQos]:
     return ReaderQos(kind=KINDS[kind], **shared, **reader), WriterQos(reliable=reliable, **shared, **writer)  # type: ignore[arg-type]
 
 
-class _System:
-    """Writers and readers of a scenario, on an ideal clock."""
+class _Run:
+    """The steps of a scenario, on an ideal clock."""
 
     def __init__(self, given: Json, when: list[Json]) -> None:
         self._steps = timed(when)
@@ -94,30 +97,17 @@ class _System:
         self._takes = {step.get("reader") for step in when if step["op"] in TAKES}
         self._cached = {(step.get("reader"), step["sn"]) for step in when if step["op"] == "cached"}
         numbers = [step["sn"] for step in when if step["op"] == "write"]
-        route = given.get("route") or ["P", ""]
         named = [step["reader"] for step in when if "reader" in step]
         readers = list(dict.fromkeys([*given.get("readers", []), *named]))
         if not readers and "required" not in given:
             readers = ["R1"]
-        reader_qos, writer_qos = _qos(given)
         roles = {step["reader"]: step["role"] for step in when if "role" in step}
-        self.hops = [
-            Hop(
-                writer,
-                [follower] if follower else readers,
-                reader_qos,
-                writer_qos,
-                given,
-                roles=roles,
-                start=min(numbers, default=1),
-            )
-            for writer, follower in pairwise(route)
-        ]
+        self._system = System(readers, *_qos(given), given, roles=roles, start=min(numbers, default=1))
         self._given = given
         self._error: str | None = None
-        self._waits: list[tuple[Any, list[Any]]] = []
-        self.waited: list[tuple[str, int]] = []
-        self._watermarks: list[tuple[int, int]] = [(0, self.hops[0].retention.released)]
+        self._waits: list[int] = []
+        self._waited: list[tuple[str, int]] = []
+        self._watermarks: list[tuple[int, int]] = [(0, self._system.retention.released)]
         if self._implied_writes and given.get("history") != "KEEP_LAST":
             self._write(max((step["sn"] for step in when if "sn" in step), default=0), 0)
 
@@ -131,27 +121,23 @@ class _System:
                 self._error = self._error or error.code
             self._pump(at)
             if "sn" in step and step["op"].startswith("acknowledge"):
-                self._watermarks.append((step["sn"], self.hops[0].retention.released))
+                self._watermarks.append((step["sn"], self._system.retention.released))
         self._advance(None)
 
     def _advance(self, until: int | None) -> None:
         for _ in range(MAX_EVENTS):
-            deadlines = [hop.deadline for hop in self.hops] + [wait.deadline for wait, _ in self._waits]
+            deadlines = [self._system.deadline, *self._waits]
             at = min((deadline for deadline in deadlines if deadline is not None), default=None)
             if at is None or (until is not None and at >= until):
                 return
             self._pump(at)
 
     def _pump(self, now: int) -> None:
-        for hop in self.hops:
-            hop.pump(now)
-        for entry in list(self._waits):
-            result = entry[0].result(now)
-            if result is not None:
-                self._waits.remove(entry)
-                self.waited.append((result, now))
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
+        self._system.pump(now)
+        for deadline in list(self._waits):
+            if not self._system.retained or now >= deadline:
+                self._waits.remove(deadline)
+                self._waited.append(("TIMEOUT" if self._system.retained else "OK", now))
 
     def _take(self, step: Json, now: int) -> None:
         op, seq, name = step["op"], step.get("sn"), step.get("reader")
@@ -160,137 +146,89 @@ class _System:
         if op == "write":
             self._write(seq, now)
         elif op == "wait_for_acknowledgments":
-            self._waits.append((self.hops[0].publications.wait(now, step["max_ms"]), []))
+            self._waits.append(now + step["max_ms"])
         elif op == "create_reader":
             _qos(self._given)
         else:
-            hops = [hop for hop in self.hops if name is None or name in hop.names]
-            for hop in hops:
-                for reader in [name] if name else hop.names:
-                    self._at_reader(hop, reader, step, now)
+            for reader in [name] if name else self._system.names:
+                self._at_reader(reader, step, now)
 
     def _write(self, seq: Any, now: int) -> None:
-        for hop in self.hops:
-            arriving = [name for name in hop.names if not {(name, seq), (None, seq)} & self._cached]
-            for number in range(hop.requested + 1, seq + 1) if self._implied_writes else [seq]:
-                hop.write(number, now, arriving)
+        system = self._system
+        arriving = [name for name in system.names if not {(name, seq), (None, seq)} & self._cached]
+        for number in range(system.requested + 1, seq + 1) if self._implied_writes else [seq]:
+            system.write(number, now, arriving)
 
-    def _at_reader(self, hop: Hop, name: str, step: Json, now: int) -> None:
+    def _at_reader(self, name: str, step: Json, now: int) -> None:
         op: str = step["op"]
         seq: Any = step.get("sn")
+        system = self._system
         response = bytes(step["response"]) if step.get("response") is not None else None
         if op in ("reader_lost", "crash"):
-            hop.lose(name, now, crashed=op == "crash")
+            system.lose(name, now, crashed=op == "crash")
         elif op == "restart":
-            hop.restart(name, now)
-        elif name not in hop.readers:
+            system.restart(name, now)
+        elif name not in system.readers:
             return
         elif op == "cached":
-            hop.arrive(name, seq, now)
+            system.arrive(name, seq, now)
         elif op in TAKES:
-            hop.take(name, seq, now, loan=op == "take_loan")
+            system.take(name, seq, now, loan=op == "take_loan")
         elif op == "return_loan":
-            hop.return_loan(name, seq, now)
+            system.return_loan(name, seq, now)
         elif op == "acknowledge_all":
-            hop.readers[name].acknowledge_all(now, response)
+            system.readers[name].acknowledge_all(now, response)
         elif op == "acknowledge_sample":
             if not {name, None} & self._takes:
-                hop.take(name, seq, now)
-            hop.readers[name].acknowledge_sample(hop.writer, seq, now, response)
-
-    # -- what can be seen ----------------------------------------------------------------------------------------------
+                system.take(name, seq, now)
+            system.readers[name].acknowledge_sample(WRITER, seq, now, response)
 
     def observations(self) -> Json:
-        """Return all of it."""
-        first = self.hops[0]
-        retained = first.retained
-        seen: Json = first.seen | {
+        """Return all that can be seen."""
+        system = self._system
+        retained = system.retained
+        seen: Json = system.seen | {
             "retained": retained,
             "unacked": retained,
-            "app_acked": {seq: first.publications.is_sample_app_acknowledged(seq) for seq in first.numbers},
-            "contiguous_watermark": first.retention.released,
+            "app_acked": {seq: system.publications.is_complete(seq) for seq in system.numbers},
+            "contiguous_watermark": system.retention.released,
             "watermark": Watermarks(self._watermarks),
             "fully_acked": not retained,
-            "fully_acked_at_ms": first.done_at if not retained else None,
-            "quorum": first.retention.quorum(retained[0] if retained else first.retention.written),
-            "not_at_ms": Absent(first.seen["app_ack_sent_at_ms"]),
-            "at_ms": max((at for _, at in first.writes.values()), default=None),
+            "fully_acked_at_ms": system.done_at if not retained else None,
+            "quorum": system.retention.quorum(retained[0] if retained else system.retention.written),
+            "not_at_ms": Absent(system.seen["app_ack_sent_at_ms"]),
+            "at_ms": max((at for _, at in system.writes.values()), default=None),
             "error": self._error,
         }
-        seen |= {f"write_{seq}": result for seq, (result, _) in first.writes.items()}
-        seen |= {f"callbacks_at_{hop.writer}": hop.seen["callbacks"] for hop in self.hops}
-        if self.waited:
-            seen |= {"wait": Series([result for result, _ in self.waited]), "at_ms": self.waited[-1][1]}
+        seen |= {f"write_{seq}": result for seq, (result, _) in system.writes.items()}
+        if self._waited:
+            seen |= {"wait": Series([result for result, _ in self._waited]), "at_ms": self._waited[-1][1]}
         return seen
 
 
 INTERPRETER = Interpreter(
     prefix="RTI",
     given=frozenset(
-        {
-            "ack_kind",
-            "app_ack_period_ms",
-            "depth",
-            "durable_reader",
-            "filter_excludes",
-            "history",
-            "lose_app_ack",
-            "lose_conf",
-            "max_blocking_ms",
-            "max_app_ack_response_length",
-            "max_samples",
-            "min_app_ack_response_keep_ms",
-            "persistence",
-            "propagate_no_response",
-            "readers",
-            "reliability",
-            "required",
-            "route",
-            "samples_per_app_ack",
-        }
+        {"ack_kind", "app_ack_period_ms", "depth", "durable_reader", "filter_excludes", "history", "lose_app_ack"}
+        | {"lose_conf", "max_blocking_ms", "max_app_ack_response_length", "max_samples"}
+        | {"min_app_ack_response_keep_ms", "propagate_no_response", "readers", "reliability", "required"}
+        | {"samples_per_app_ack"}
     ),
     steps={
         "acknowledge_all": frozenset({"reader", "response", "role"}),
         "acknowledge_sample": frozenset({"reader", "response", "role", "sn"}),
-        "cached": frozenset({"reader", "sn"}),
-        "crash": frozenset({"reader"}),
-        "create_reader": frozenset({"reader"}),
-        "reader_lost": frozenset({"reader"}),
-        "restart": frozenset({"reader"}),
-        "return_loan": frozenset({"reader", "sn"}),
+        **dict.fromkeys(("cached", "return_loan"), frozenset({"reader", "sn"})),
+        **dict.fromkeys(("crash", "create_reader", "reader_lost", "restart"), frozenset({"reader"})),
         "wait_for_acknowledgments": frozenset({"max_ms"}),
         "write": frozenset({"key", "sn"}),
     }
     | dict.fromkeys(TAKES, frozenset({"reader", "role", "sn"})),
     expect=frozenset(
-        {
-            "ack_sent_to",
-            "app_ack_received",
-            "app_ack_sent_at_ms",
-            "app_acked",
-            "app_acks",
-            "at_ms",
-            "auto_acked",
-            "by_ms",
-            "callbacks",
-            "conf",
-            "conf_counts",
-            "conf_sent",
-            "contiguous_watermark",
-            "error",
-            "fully_acked",
-            "fully_acked_at_ms",
-            "not_at_ms",
-            "not_before_ms",
-            "persistence_resends",
-            "quorum",
-            "redelivered",
-            "retained",
-            "unacked",
-            "wait",
-            "watermark",
-        }
+        {"app_ack_received", "app_ack_sent_at_ms", "app_acked", "app_acks", "at_ms", "auto_acked", "by_ms"}
+        | {"callbacks", "conf", "conf_counts", "conf_sent", "contiguous_watermark", "error", "fully_acked"}
+        | {"fully_acked_at_ms", "not_at_ms", "not_before_ms", "quorum", "redelivered", "retained", "unacked"}
+        | {"wait", "watermark"}
     ),
     observe=observe,
-    more=re.compile(rf"write_\d+|callbacks_at_.+|{variations.WORDS}"),
+    more=re.compile(rf"write_\d+|{VARIATION}"),
 )

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.queue_session import AckBatches, after_handler, takes_call
 from ackstream.errors import DeliveryError, InconsistentQosError
-from ackstream.jobs.queues.queue import Queue
+from tests.conformance.scenarios.observations import PerName, Series
+from tests.conformance.scenarios.scenario import VARIATION, Interpreter, Json, Uncovered, observe_variations, timed
+from tests.jobs.queues.recording import RecordingQueue
 from tests.jobs.queues.rules import amps
-from tests.conformance.scenarios import variations
-from tests.conformance.scenarios.observations import Series
-from tests.conformance.scenarios.scenario import Interpreter, Json, Uncovered
-from tests.conformance.scenarios.timeline import PerName, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 OPTIONS: dict[SampleOutcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}
 OUTCOMES: dict[str, SampleOutcome] = {"ack": "accepted", "cancel": "failed", "expire": "rejected"}
 OUTCOMES_ALL: tuple[SampleOutcome, ...] = ("accepted", "failed", "rejected")
-SOMEBODY = "somebody"
+SOMEONE = "someone"
 LEASINGS = ("sublet", "strict")
 FAIRNESS = ("fast", "round-robin", "proportional")
 
@@ -36,7 +34,7 @@ FAIRNESS = ("fast", "round-robin", "proportional")
 def observe(given: Json, when: list[Json]) -> Mapping[str, Any]:
     """Run the steps; see :class:`Interpreter`."""
     values = [("leasing", value) for value in LEASINGS] + [("fairness", value) for value in FAIRNESS]
-    return variations.observe(_run, given, when, values=values)
+    return observe_variations(_run, given, when, values=values)
 
 
 def _run(given: Json, when: list[Json]) -> Json:
@@ -61,7 +59,7 @@ class _System:
         self._free = "load" in given or any(step["op"] != "enqueue" and "msg" in step for step in when)
         if "fairness" in given:
             rules["fairness"] = given["fairness"]
-        self.queue = Queue(
+        self.queue = RecordingQueue(
             amps(
                 **rules,
                 max_backlog=0 if self._free and "queue_max_per_sub" not in given else given.get("queue_max_per_sub", 1),
@@ -73,7 +71,7 @@ class _System:
         ops = {step["op"] for step in when}
         self._dispatches = "enqueue" in ops and "deliver" not in ops
         self._batch = (given.get("ack_batch", 1), given.get("ack_timeout_ms", 1_000))
-        self._batches = {SOMEBODY: AckBatches(*self._batch)}
+        self._batches = {SOMEONE: AckBatches(*self._batch)}
         self.now = 0
         self._names: dict[str, None] = {}
         self._sow_deletes: list[Json] = []
@@ -120,7 +118,7 @@ class _System:
         holders = [consumer for consumer in self.queue.consumers.values() if consumer.held]
         held = [message for consumer in holders for message in consumer.held]
         for consumer in holders:
-            self.queue.unbind(consumer.name, self.now)
+            self.queue.unbind(consumer.name, self.now, "closed")
         if not held:
             return None
         waiting = all(name in self.queue and not self.queue[name].holders for name in held)
@@ -145,7 +143,7 @@ class _System:
         self.queue.advance(self.now)
         self._note_returns(held)
         if self._dispatches:
-            for delivery in self.queue.dispatch(self.now):
+            for delivery in self.queue.dispatched(self.now):
                 self._note(delivery)
 
     def _note_returns(self, held: set[str]) -> None:
@@ -162,7 +160,7 @@ class _System:
         op, message, who = step["op"], step.get("msg"), step.get("who") or step.get("by")
         held = {name for name in self.queue if self.queue[name].holders}
         if op == "subscribe":
-            consumer = step.get("cid", SOMEBODY)
+            consumer = step.get("cid", SOMEONE)
             backlog = step.get("max_backlog", 1)
             self._granted = self.queue.bind(consumer, self.now, backlog=backlog, outcomes=OUTCOMES_ALL)
             self._batches_of(consumer).grant(self._granted)
@@ -170,9 +168,9 @@ class _System:
             for _ in range(step.get("n", 1)):
                 self._enqueue(message or f"m{len(self._names) + 1}")
         elif op == "deliver":
-            self._deliver(step["msg"], step.get("to", SOMEBODY))
+            self._deliver(step["msg"], step.get("to", SOMEONE))
         elif op in ("disconnect", "unsubscribe"):
-            self.queue.unbind(who or SOMEBODY, self.now)
+            self.queue.unbind(who or SOMEONE, self.now, "closed")
         elif op in ("handler_raises", "handler_returns"):
             outcome = after_handler("auto-cancel" if self._auto else "client", raised=op == "handler_raises")
             if outcome is not None:
@@ -219,9 +217,9 @@ class _System:
         if who is None and outcome != "accepted" and message not in self._names:
             self._enqueue(message)
         if who is None and message in self.queue and not self.queue[message].holders:
-            self._deliver(message, SOMEBODY)
+            self._deliver(message, SOMEONE)
         holders = list(self.queue[message].holders) if message in self.queue else []
-        consumer = who or (holders[0] if holders else SOMEBODY)
+        consumer = who or (holders[0] if holders else SOMEONE)
         self._send(consumer, self._batches_of(consumer).add(message, self.now, outcome), immediate=True)
 
     def _batches_of(self, consumer: str) -> AckBatches:
@@ -278,30 +276,16 @@ class _System:
 INTERPRETER = Interpreter(
     prefix="AMPS",
     given=frozenset(
-        {
-            "ack_batch",
-            "ack_timeout_ms",
-            "auto_ack",
-            "consumers",
-            "dead_letter",
-            "fairness",
-            "lease_ms",
-            "leasing",
-            "load",
-        }
-        | {"max_cancels", "max_deliveries", "queue_max_per_sub"}
+        {"ack_batch", "ack_timeout_ms", "auto_ack", "consumers", "dead_letter", "fairness", "lease_ms", "leasing"}
+        | {"load", "max_cancels", "max_deliveries", "queue_max_per_sub"}
     ),
     steps={
-        "ack": frozenset({"by", "msg", "n"}),
-        "cancel": frozenset({"by", "msg", "n"}),
+        **dict.fromkeys(("ack", "cancel", "expire"), frozenset({"by", "msg", "n"})),
+        **dict.fromkeys(("handler_raises", "handler_returns"), frozenset({"by", "msg"})),
+        **dict.fromkeys(("disconnect", "unsubscribe"), frozenset({"who"})),
         "deliver": frozenset({"msg", "to"}),
-        "disconnect": frozenset({"who"}),
         "enqueue": frozenset({"msg", "n"}),
-        "expire": frozenset({"by", "msg", "n"}),
-        "handler_raises": frozenset({"by", "msg"}),
-        "handler_returns": frozenset({"by", "msg"}),
         "subscribe": frozenset({"cid", "max_backlog"}),
-        "unsubscribe": frozenset({"who"}),
     },
     expect=frozenset(
         {"cancel_count", "dead_letter", "delivered_before_first_ack", "delivered_to", "deliveries", "error", "queue"}
@@ -309,5 +293,5 @@ INTERPRETER = Interpreter(
         | {"sow_delete", "state"}
     ),
     observe=observe,
-    more=re.compile(variations.WORDS),
+    more=re.compile(VARIATION),
 )

@@ -1,290 +1,254 @@
-"""Scenarios of Solace producers: window, broker acks, retransmission, refusals, lost flows (brokers.md 3.1, to S13)."""
+"""Scenarios of Solace consumers: settlement, redelivery, time to live, on the product's queue.
+
+What a scenario leaves out is implied: a consumer is bound from the start unless its first step binds it or no step is a
+consumer's; where nothing is enqueued, a message is in the queue when a step names it; where ``required_outcomes`` is
+not given all outcomes are declared; dead messages have a queue. A step without a time that settles a message whose
+redelivery is delayed comes when it is delivered again.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client import publish_window
-from ackstream.client.publish_window import PublishWindow, WindowError, notified
-from tests.conformance.models.admission import admit
-from tests.conformance.models.cadence import Cadence
-from tests.conformance.scenarios.clock import Clock
-from tests.conformance.scenarios.observations import Counted, Span
-from tests.conformance.scenarios.scenario import Interpreter, Uncovered
+from ackstream.client.queue_session import after_handler, takes_call
+from ackstream.errors import DeliveryError
+from tests.conformance.scenarios.observations import PerName
+from tests.conformance.scenarios.scenario import (
+    VARIATION,
+    Interpreter,
+    Json,
+    Uncovered,
+    observe_variations,
+    timed,
+)
+from tests.jobs.queues.recording import RecordingQueue
+from tests.jobs.queues.rules import backoff, solace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.conformance.scenarios.scenario import Json
+    from ackstream.client.queue_session import AckMode
+    from ackstream.jobs.queues.model import Disposition, QueuedDelivery
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings.queues import QueueSettings
 
-_ACTS, _TIMERS, _DEADLINES = range(3)
-"""Ranks at one time: steps of the scenario, then timers, then the end of somebody's patience."""
-
-_VALUES: dict[str, tuple[Any, ...]] = {
-    "broker": ("ok", "silent"),
-    "ack_event_mode": ("PER_MESSAGE", "WINDOWED"),
-    "reject": ("never", "when-queue-enabled", "always"),
-    "on_unknown_flow": ("AUTO_RETRY", "DISCONNECT"),
-}
-
-
-class _Flow:
-    """A producer and its broker."""
-
-    def __init__(self, given: Json) -> None:
-        self.clock = Clock()
-        self.error: str | None = None
-        self.error_at: int | None = None
-        self.outcome: str | None = None
-        self.acks: list[Json] = []
-        self.nacks: list[Json] = []
-        self.notifications: list[int] = []
-        self.transmissions: list[int] = []
-        self.resent: list[int] = []
-        self.event: Json | None = None
-        self.duplicates_max = 0
-        self.connected = True
-        self._given = given
-        self._queues: Mapping[str, Any] = given.get("queues", {"q": "ok"})
-        self.stored = dict.fromkeys(self._queues, 0)
-        self._copies: dict[int, int] = {}
-        self._silent = given.get("broker", "ok") == "silent"
-        self._losses: int = given.get("lose_broker_acks", 0)
-        unacked = given.get("unacked", 0)
-        size = given.get("pub_window", max(publish_window.DEFAULT_WINDOW, unacked))
-        self.window = PublishWindow(size, given.get("pub_ack_time_ms", publish_window.DEFAULT_ACK_TIME_MS))
-        self._cadence = Cadence(size)
-        self._immediately: set[int] = set()
-        self._awaited: set[int] = set()
-        self._accepted = 0
-        self._watched: int | None = None
-        for message in range(1, unacked + 1):
-            self.window.offer(message, 0)
-
-    # -- the producer ------------------------------------------------------------------------------------------------
-
-    def publish(self, step: Json) -> None:
-        if step.get("ack_immediately"):
-            self._immediately.add(step["id"])
-        if self.window.offer(step["id"], self.clock.now):
-            self._transmit(step["id"])
-
-    def publish_await_ack(self, step: Json) -> None:
-        message = step["id"]
-        self._awaited.add(message)
-        self.outcome = "unknown"
-        if step.get("timeout_ms"):
-            self.clock.at(self.clock.now + step["timeout_ms"], lambda: self._give_up(message), _DEADLINES)
-        self.publish(step)
-
-    def reconnect(self, step: Json) -> None:
-        flow = step.get("flow", "known")
-        if flow not in ("known", "unknown"):
-            raise Uncovered(f"not known: the flow {flow}")
-        self.connected = True
-        if flow == "known":
-            self.resent = self.window.in_flight
-            for message in self.resent:
-                self._transmit(message)
-            return
-        republish = self.window.flow_lost(self._given.get("on_unknown_flow", "AUTO_RETRY"), self.clock.now)
-        self.resent = republish.resend
-        self.duplicates_max = republish.duplicates_max
-        if republish.returned:
-            self.connected = False
-            self.event = {"disconnected": len(republish.returned), "returned": republish.returned}
-        else:
-            self.event = {"republishing": len(republish.resend)}
-            self._copies.clear()
-            for message in republish.resend:
-                self._transmit(message)
-
-    def check(self, _step: Json) -> None:
-        """Time has come this far."""
-
-    def _transmit(self, message: int) -> None:
-        self.transmissions.append(self.clock.now)
-        self._watch()
-        if not self._silent:
-            self._receive(message)
-
-    def _watch(self) -> None:
-        deadline = self.window.deadline
-        if deadline is not None and self._watched is None:
-            self._watched = deadline
-            self.clock.at(deadline, self._retransmit, _TIMERS)
-
-    def _retransmit(self) -> None:
-        self._watched = None
-        for message in self.window.overdue(self.clock.now):
-            self._transmit(message)
-        self._watch()
-
-    def _answered(self, message: int, error: str | None) -> None:
-        if message in self._awaited:
-            self._awaited.remove(message)
-            self.outcome = "acknowledged" if error is None else "rejected"
-            if error is not None:
-                self._fail(error)
-
-    def _give_up(self, message: int) -> None:
-        if message in self._awaited:
-            self._awaited.remove(message)
-            self._fail("timeout")
-
-    def _fail(self, error: str) -> None:
-        self.error, self.error_at = error, self.clock.now
-
-    def _admit(self) -> None:
-        for message in self.window.admit(self.clock.now):
-            self._transmit(message)
-
-    # -- the broker --------------------------------------------------------------------------------------------------
-
-    def _receive(self, message: int) -> None:
-        if message in self._copies:
-            if self._cadence.repeated():
-                self._acknowledge()
-            return
-        verdict = admit(
-            self._queues,
-            self._given.get("reject", "when-queue-enabled"),
-            reject_no_match=self._given.get("reject_no_match", False),
-        )
-        if verdict.reason is not None:
-            self._refuse(message, verdict.reason)
-            return
-        self._accepted = max(self._accepted, message)
-        for queue in verdict.queues:
-            self.stored[queue] += 1
-        self._copies[message] = 1 if verdict.queues else 0
-        if self._cadence.arrived(self.clock.now, immediately=message in self._immediately):
-            self._acknowledge()
-        elif self._cadence.deadline is not None:
-            self.clock.at(self._cadence.deadline, self._expire, _TIMERS)
-
-    def _expire(self) -> None:
-        if self._cadence.expired(self.clock.now):
-            self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        self.acks.append({"up_to": self._accepted, "at_ms": self.clock.now})
-        if self._lost():
-            return
-        done = self.window.acknowledged(self._accepted)
-        self.notifications += notified(done, self._given.get("ack_event_mode", "PER_MESSAGE"))
-        for message in done:
-            self._answered(message, None)
-        self._admit()
-
-    def _refuse(self, message: int, reason: str) -> None:
-        # a refusal closes the run before it, or the next cumulative ack would be about it, too
-        if self._cadence.flush():
-            self._acknowledge()
-        if self._lost():
-            return
-        if self.window.refused(message):
-            self.nacks.append({"id": message, "reason": reason, "at_ms": self.clock.now})
-            self._answered(message, "rejected")
-            self._admit()
-
-    def _lost(self) -> bool:
-        lost = self._losses > 0
-        self._losses -= lost
-        return lost
-
-    # -- what was seen -----------------------------------------------------------------------------------------------
-
-    def observation(self) -> Json:
-        at = [ack["at_ms"] for ack in self.acks]
-        if self.error_at is not None:
-            at = [self.error_at]
-        seen: Json = {
-            "broker_acks": self.acks,
-            "app_notifications": self.notifications,
-            "in_flight": len(self.window.in_flight),
-            "blocked": self.window.blocked,
-            "transmissions_at_ms": self.transmissions,
-            "queue_copies": max(self._copies.values(), default=0),
-            "nack": self.nacks,
-            "stored": self.stored,
-            "error": self.error,
-            "outcome": self.outcome,
-            "resent": Counted(self.resent),
-            "event": self.event,
-            "duplicates_max": self.duplicates_max,
-            "connected": self.connected,
-        }
-        return seen | {"at_ms": Span(min(at), max(at))} if at else seen
+MODES: dict[str, AckMode] = {"CLIENT": "client", "AUTO": "auto"}
+OUTCOMES: dict[str, SampleOutcome] = {"ACCEPTED": "accepted", "FAILED": "failed", "REJECTED": "rejected"}
+STATES = {"dead-letter": "dmq", "discarded": "deleted", "settled": "acked"}
+BINDS = ("bind", "rebind")
+NEUTRAL = (*BINDS, "enqueue", "check")
+CONSUMER = "consumer"
+SECOND = 1_000
 
 
-_OPERATIONS = {
-    "publish": _Flow.publish,
-    "publish_await_ack": _Flow.publish_await_ack,
-    "reconnect": _Flow.reconnect,
-    "check": _Flow.check,
-}
+def observe(given: Json, when: list[Json]) -> Mapping[str, Any]:
+    """Run the steps; see :class:`Interpreter`."""
+    return observe_variations(_run, given, when, switches=("dmq", "dmq_eligible", "redelivery_enabled", "respect_ttl"))
 
 
 def _run(given: Json, when: list[Json]) -> Json:
-    try:
-        flow = _Flow(given)
-    except WindowError as error:
-        return {"error": "invalid_window", "reason": str(error)}
-    last = 0
-    for step in when:
-        last = max(last, step.get("t_ms", last))
-        flow.clock.at(last, lambda step=step: _OPERATIONS[step["op"]](flow, step), _ACTS)  # type: ignore[misc]
-    # a silent broker is asked again and again without an end
-    silent = given.get("broker") == "silent"
-    horizon = max((step.get("t_ms", 0) + step.get("timeout_ms", 0) for step in when), default=0)
-    flow.clock.run(until=horizon if silent else None)
-    return flow.observation()
+    flow = _Flow(given, when)
+    before: list[Any] | None = None
+    for at, step in timed(when):
+        if before is None:
+            before = list(flow.delivered)
+        flow.take(step, at)
+    while (deadline := flow.queue.deadline) is not None:
+        flow.advance(deadline)
+    return flow.observations(before or [])
 
 
-_OTHERWISE: dict[str, Json] = {
-    "default_profile": {"reject_no_match": False},
-    "when_queue_enabled": {"reject": "when-queue-enabled"},
-    "never": {"reject": "never"},
-    "always": {"reject": "always"},
-}
-"""Words of ``expect`` that are about the same steps with one setting changed."""
+def _rules(given: Json) -> QueueSettings:
+    names = {"initial_ms": "initial_ms", "multiplier_pct": "multiplier_percent", "max_ms": "max_ms"}
+    delays = {name: given[word] for word, name in names.items() if word in given}
+    rules: Json = {"backoff": backoff(**delays)} if delays else {}
+    names = {"max_delivered_unacked": "max_backlog", "dmq": "dead_letters", "respect_dmq_eligible": "respect_eligible"}
+    rules |= {name: given[word] for word, name in names.items() if word in given}
+    rules |= {word: given[word] for word in ("max_redelivery", "redelivery_enabled", "respect_ttl") if word in given}
+    return solace(max_ttl_ms=int(given.get("max_ttl_s", 0) * SECOND) if given.get("respect_ttl") else 0, **rules)
 
 
-def observe(given: Json, when: list[Json]) -> Json:
-    """Run a scenario, and its variants."""
-    for word, known in _VALUES.items():
-        if given.get(word, known[0]) not in known:
-            raise Uncovered(f"not known: {word} {given[word]}")
-    for state in given.get("queues", {}).values():
-        if state not in ("ok", "full", "disabled"):
-            raise Uncovered(f"not known: a queue that is {state}")
-    seen = _run(given, when)
-    variants = {word: _run(given | changes, when) for word, changes in _OTHERWISE.items()}
-    unflagged = [{key: value for key, value in step.items() if key != "ack_immediately"} for step in when]
-    return seen | variants | {"without_flag": _run(given, unflagged)}
+class _Flow:
+    """A queue and its consumer, on an ideal clock, and what was seen of them."""
+
+    def __init__(self, given: Json, when: list[Json]) -> None:
+        if given.get("ack_mode", "CLIENT") not in MODES:
+            raise Uncovered(f"ack_mode {given['ack_mode']} is not known")
+        self._given = given
+        self._mode = MODES[given.get("ack_mode", "CLIENT")]
+        self._listed = "queue" in given or any(step["op"] in ("enqueue", "receive") for step in when)
+        self.queue = RecordingQueue(_rules(given))
+        self._now = 0
+        self._ids: dict[str, Any] = {}
+        self._outcomes = [OUTCOMES[word] for word in given.get("required_outcomes", OUTCOMES)]
+        self.delivered: dict[Any, None] = {}
+        self._deliveries: dict[str, int] = {}
+        self._redelivered: list[Any] = []
+        self._delays: list[int] = []
+        self._failed_at: dict[str, int] = {}
+        self._acked: list[Any] = []
+        self._error: str | None = None
+        for message in given.get("queue", []):
+            self._enqueue(message)
+        # `given` may describe a queue whose consumer has its messages already
+        consuming = [step["op"] for step in when if step["op"] not in NEUTRAL or step["op"] in BINDS]
+        if ("queue" in given and not consuming) or (consuming and consuming[0] not in BINDS):
+            self._bind()
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def take(self, step: Json, at: int) -> None:
+        """Take one step."""
+        if "t_ms" in step or at > self._now:
+            self.advance(at)
+        for _ in range(step.get("n", 1)):
+            try:
+                self._take(step)
+            except DeliveryError as error:
+                self._error = self._error or error.code
+        self._move()
+
+    def _take(self, step: Json) -> None:
+        op, message = step["op"], step.get("id")
+        if op == "enqueue":
+            self._enqueue(message)
+        elif op == "receive":
+            self._enqueue(message)
+            self._move()
+        elif op in ("disconnect", "close"):
+            self.queue.unbind(CONSUMER, self._now, "closed")
+        elif op in BINDS:
+            self._bind()
+        elif op in ("settle", "settle_repeat"):
+            self._settle(step, message, OUTCOMES[step["outcome"]])
+        elif op == "ack":
+            self._settle(step, message, "accepted")
+        elif op in ("callback_ok", "callback_raise"):
+            outcome = after_handler(self._mode, raised=op == "callback_raise")
+            self._reach(step, message)
+            if outcome is not None:
+                self._settled(message, outcome)
+
+    def _enqueue(self, message: Any) -> None:
+        if str(message) not in self._ids:
+            self._ids[str(message)] = message
+            ttl_ms = int(self._given.get("msg_ttl_s", 0) * SECOND)
+            self.queue.enqueue(str(message), self._now, ttl_ms=ttl_ms, eligible=self._given.get("dmq_eligible", True))
+
+    def _bind(self) -> None:
+        if CONSUMER not in self.queue.consumers:
+            self.queue.bind(CONSUMER, self._now, outcomes=self._outcomes)
+        self._move()
+
+    def _settle(self, step: Json, message: Any, outcome: SampleOutcome) -> None:
+        self._reach(step, message)
+        if takes_call(self._mode, outcome):
+            self._settled(message, outcome)
+
+    def _reach(self, step: Json, message: Any) -> None:
+        """Let the consumer have the message, as far as the scenario implies it."""
+        if not self._listed:
+            self._enqueue(message)
+        self._move()
+        name = str(message)
+        while "t_ms" not in step and CONSUMER in self.queue.consumers and name in self.queue:
+            if not self.queue[name].not_before:
+                break
+            self.advance(self.queue[name].not_before)
+
+    def _settled(self, message: Any, outcome: SampleOutcome) -> None:
+        refusal = self.queue.settle(CONSUMER, str(message), outcome, self._now)
+        if refusal == "outcome-not-enabled":
+            self._error = self._error or refusal.replace("-", "_")
+        elif refusal is None and outcome == "failed":
+            self._failed_at[str(message)] = self._now
+        elif refusal is None and outcome == "accepted":
+            self._acked.append(message)
+        self._move()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, until: int) -> None:
+        """Let time pass up to a step."""
+        while (deadline := self.queue.deadline) is not None and deadline <= until:
+            self._now = max(self._now, deadline)
+            self._move()
+        self._now = max(self._now, until)
+        self._move()
+
+    def _move(self) -> None:
+        for delivery in self.queue.dispatched(self._now):
+            self._note(delivery)
+
+    def _note(self, delivery: QueuedDelivery) -> None:
+        message = self._ids[delivery.message]
+        self.delivered[message] = None
+        self._deliveries[delivery.message] = delivery.count
+        if delivery.redelivered:
+            self._redelivered.append(message)
+        failed_at = self._failed_at.pop(delivery.message, None)
+        if failed_at is not None:
+            self._delays.append(delivery.at - failed_at)
+
+    # -- what can be seen ----------------------------------------------------------------------------------------------
+
+    def observations(self, before: list[Any]) -> Json:
+        """Return all of it."""
+        leaves = [exit_.at for exit_ in self.queue.exits]
+        return {
+            "queue": [self._ids[name] for name in self.queue],
+            "dmq": self._left("dead-letter"),
+            "deleted": self._left("discarded"),
+            "acked": self._acked,
+            "redelivered": list(dict.fromkeys(self._redelivered)),
+            "redelivered_flag": bool(self._redelivered),
+            "deliveries": PerName(list(self._deliveries.items())),
+            "deliveries_min": max(self._deliveries.values(), default=0),
+            "delays_ms": self._delays,
+            "delivered_before": before,
+            "delivered_after": list(self.delivered),
+            "leaves_at_ms": leaves[-1] if leaves else None,
+            "at_ms": leaves[-1] if leaves else None,
+            "state": self._state(),
+            "error": self._error,
+        }
+
+    def _left(self, how: Disposition) -> list[Any]:
+        return [self._ids[exit_.message] for exit_ in self.queue.exits if exit_.how == how]
+
+    def _state(self) -> str | None:
+        """Return what has become of the first message."""
+        first = next(iter(self._ids), None)
+        if first is None:
+            return None
+        for exit_ in self.queue.exits:
+            if exit_.message == first:
+                return STATES[exit_.how]
+        return "delivered" if self.queue[first].holders else "queued"
 
 
 INTERPRETER = Interpreter(
     prefix="SOL",
     given=frozenset(
-        {
-            *("pub_window", "broker", "ack_event_mode", "pub_ack_time_ms", "lose_broker_acks", "queues", "reject"),
-            *("reject_no_match", "unacked", "on_unknown_flow"),
-        }
+        {"ack_mode", "dmq", "dmq_eligible", "initial_ms", "max_delivered_unacked", "max_ms", "max_redelivery"}
+        | {"max_ttl_s", "msg_ttl_s", "multiplier_pct", "queue", "redelivery_enabled", "required_outcomes"}
+        | {"respect_dmq_eligible", "respect_ttl"}
     ),
     steps={
-        "publish": frozenset({"id", "ack_immediately"}),
-        "publish_await_ack": frozenset({"id", "ack_immediately", "timeout_ms"}),
-        "reconnect": frozenset({"flow"}),
-        "check": frozenset(),
+        **dict.fromkeys(
+            ("ack", "callback_ok", "callback_raise", "enqueue", "receive"),
+            frozenset({"id"}),
+        ),
+        **dict.fromkeys(("bind", "check", "close", "disconnect", "rebind"), frozenset()),
+        "settle": frozenset({"id", "outcome"}),
+        "settle_repeat": frozenset({"id", "n", "outcome"}),
     },
     expect=frozenset(
-        {
-            *("broker_acks", "app_notifications", "in_flight", "blocked", "transmissions_at_ms", "queue_copies"),
-            *("nack", "stored", "error", "at_ms", "by_ms", "not_before_ms", "outcome", "resent", "event"),
-            *("duplicates_max", "connected", "without_flag", *_OTHERWISE),
-        }
+        {"acked", "at_ms", "by_ms", "delays_ms", "deleted", "delivered_after", "delivered_before", "deliveries"}
+        | {"deliveries_min", "dmq", "error", "leaves_at_ms", "not_before_ms", "queue", "redelivered"}
+        | {"redelivered_flag", "state"}
     ),
     observe=observe,
+    more=re.compile(VARIATION),
 )

@@ -12,12 +12,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
+from ackstream.client.errors import ReaderTimeout
 from ackstream.client.readers.qos import ReaderQos, WriterQos
-from ackstream.client.receipts import ReaderTimeout
 from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
 from tests.conformance.scenarios.connext import KINDS, TAKES
 from tests.conformance.scenarios.observations import AT
-from tests.conformance.scenarios.timeline import timed
+from tests.conformance.scenarios.scenario import timed
 from tests.integration.scenarios.rules import Json, now, sleep_until
 from tests.integration.system import PATIENCE_SECONDS, eventually
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.conformance.scenarios import Scenario
 
 Json = dict[str, Any]
-
-VECTORS = Path(__file__).parent.parent.parent / "vectors" / "scenarios"
 
 VALUE, LARGE = b"message", b"x" * 1_000
 
