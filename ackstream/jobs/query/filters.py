@@ -1,7 +1,8 @@
 """Filters of subscriptions and queries, as AMPS writes them: ``/order/price > 10 AND /state == 'open'``.
 
-A filter is an SQL condition in which a field is a path (``/a/b``) or a name. It is read here, so that one that cannot
-be understood is refused with ``bad filter`` before anything runs, and comes out as Spark SQL.
+A filter is an SQL condition in which a field is a path (``/a/b``) or a name, or RQL, in which a property is a path in
+the message: ``and(gt(order/price,10),eq(state,"open"))``. Parsing it rejects an invalid one with ``bad filter`` before
+anything runs; AMPS's syntax becomes Spark SQL.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FUNCTIONS: Final = frozenset(
 )
 _LITERAL = re.compile(r"\\.|\[[^\]]*\]", re.DOTALL)
 _REPEATED_GROUP = re.compile(r"\)\s*[*+{]|\(\?[a-z]*x")
-"""Java takes a step deeper for each repetition of a group, and a long text would end the program.
+"""Java recurses for each repetition of a group, so that a long text would overflow the stack.
 
 In the mode ``x`` a comment may stand between group and repetition.
 """
@@ -49,21 +50,21 @@ MAX_DEPTH = 100
 
 
 class FilterSyntaxError(AckstreamError):
-    """A filter that cannot be understood; names the place."""
+    """A filter is invalid; the text names the place."""
 
 
 def parse_filter(text: str) -> str:
     """Return the condition in Spark SQL (not ANSI); a field is looked up in the JSON text of the column ``value``.
 
-    :raises BadFilterError: it is no condition
+    :raises FilterSyntaxError: it is not a condition
     """
     return _FilterParser(text).parse()
 
 
 def patterns(text: str) -> list[str]:
-    """Return the regular expressions in a filter: whether they are some is for Java to say.
+    """Return the filter's regular expressions, unvalidated (Java compiles them).
 
-    :raises BadFilterError: it is no condition
+    :raises FilterSyntaxError: it is not a condition
     """
     parser = _FilterParser(text)
     parser.parse()
@@ -154,7 +155,7 @@ class _FilterParser:
             return f"({left} RLIKE {self._pattern()})"
         if word == "IN":
             self._expect("(")
-            # one by one: a list would make numbers texts where one of them is a text
+            # one by one: in a list, one text would turn the numbers into texts
             return _joined(" OR ", [_compared(left, "=", value) for value in self._list()])
         if word == "BETWEEN":
             low = self._sum()
@@ -207,7 +208,7 @@ class _FilterParser:
             raise self._wrong("a value")
         self._index += 1
         if kind == "number":
-            # a double: beside a whole number the field would be cut to one
+            # a double: compared with an integer, the field would be truncated to one
             return f"{value}D" if value[0].isdigit() else value
         if kind == "string":
             return _quoted(_unquoted(value))
@@ -242,12 +243,12 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _joined(sign: str, parts: list[str]) -> str:
-    """Write a chain flat: Spark reads one of any length, and brackets within brackets not for ever."""
+    """Join a chain without nesting: Spark parses one of any length, but only a limited depth of brackets."""
     return parts[0] if len(parts) == 1 else f"({sign.join(parts)})"
 
 
 def _compared(left: str, sign: str, right: str) -> str:
-    """Compare; two fields as numbers where both are, else as texts."""
+    """Compare; two fields as numbers if both are numbers, otherwise as texts."""
     as_texts = f"{left} {sign} {right}"
     if not (left.startswith(_FIELD) and right.startswith(_FIELD)):
         return f"({as_texts})"
@@ -269,22 +270,20 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-# -- A filter as its client writes it: a condition in the words of AMPS, or RQL; told apart by what they are.
-# In RQL a property is a path in the message: ``and(gt(order/price,10),eq(state,"open"))``.
-
+# -- both syntaxes -----------------------------------------------------------------------------------------------------
 
 Selection: TypeAlias = "str | Node"
-"""Spark SQL over the column ``value``, or a tree of RQL for :func:`fits_filter`."""
+"""Spark SQL over the column ``value``, or an RQL tree for :func:`fits_filter`."""
 
 _TOP = "attributes"
-"""RQL knows the paths of a thing; of those only these are free."""
+"""Among the paths of a thing that RQL knows, only those below this one are free."""
 
 
 @lru_cache(maxsize=1024)
 def read_filter(text: str) -> Selection:
-    """Read a filter.
+    """Parse a filter in AMPS's syntax, or else in RQL.
 
-    :raises BadFilterError: it is neither
+    :raises FilterSyntaxError: it is neither
     """
     try:
         return parse_filter(text)
@@ -298,7 +297,7 @@ def read_filter(text: str) -> Selection:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Tell whether a message fits RQL; what is no JSON object fits nothing."""
+    """Tell whether a message matches RQL; only a JSON object can."""
     try:
         message = msgspec.json.decode(text or "")
     except (msgspec.DecodeError, RecursionError):

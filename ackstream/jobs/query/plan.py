@@ -1,7 +1,7 @@
-"""What a batch of commands comes to, step by step, and what is remembered of the clients between two batches.
+"""The steps of a batch of commands, and the clients' sessions and subscriptions between batches.
 
-Steps are in the order in which the clients are to see them. They name what is to be read from the tables; somebody else
-reads it.
+Pure: the state of the clients and the position of the log go in, steps come out in the order in which the clients see
+them (brokers.md 1.1 A22 to A24, A38). A step names what to read from the tables; the job reads it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
     from ackstream.jobs.query.requests import QueryRequest
     from ackstream.protocol.queries import Position
 
+ALL = "all"
+"""In place of a subscription's id: all subscriptions of the client."""
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
 
 class ClientSession(msgspec.Struct):
-    """What a client has said of itself, and when it was heard last (epoch milliseconds).
+    """A client's session, and the time of its last record (epoch milliseconds).
 
-    :ivar cid: id of the logon it began with: sent again, it begins no other one
-    :ivar interval_ms: how often it wants bookmarks
-    :ivar lease_ms: so long it may be silent; 0: for ever
+    :ivar cid: the id of its logon command; the same logon repeated does not begin another session
+    :ivar interval_ms: the minimum time between bookmarks
+    :ivar lease_ms: how long it may be silent; 0 for ever
     """
 
     cid: str | None = None
@@ -35,12 +41,12 @@ class ClientSession(msgspec.Struct):
 
 
 class LogSubscription(msgspec.Struct):
-    """A subscription that gets what is new.
+    """A subscription to new messages.
 
     :ivar origin: of the command that began it
-    :ivar bookmarked: whether its client wants to know how far the log is
-    :ivar told: the batch it was told of last
-    :ivar due: when it may be told next, epoch milliseconds
+    :ivar bookmarked: whether its client requested bookmarks of the log's position
+    :ivar acknowledged_through: the last batch whose bookmark was sent
+    :ivar due: when the next bookmark may be sent, epoch milliseconds
     """
 
     client: str
@@ -50,98 +56,93 @@ class LogSubscription(msgspec.Struct):
     topic: str
     filter: str | None = None
     bookmarked: bool = False
-    told: int = -1
+    acknowledged_through: int = -1
     due: int = 0
 
 
-class State(msgspec.Struct):
-    """What the next batch has to know."""
+class QueryState(msgspec.Struct):
+    """The state that the next batch needs."""
 
     sessions: dict[str, ClientSession] = {}
     subscriptions: list[LogSubscription] = []
 
 
-class Told(NamedTuple):
-    """An acknowledgement; the id is the same when it is told again."""
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+class Acknowledged(NamedTuple):
+    """An acknowledgement to a client; a replayed batch gives it the same id."""
 
     client: str
     id: str
     ack: CommandAck
 
 
-class Framed(NamedTuple):
+class GroupMark(NamedTuple):
     """The beginning or the end of the records of a query."""
 
     request: QueryRequest
     id: str
-    word: Literal["group_begin", "group_end"]
+    mark: Literal["group_begin", "group_end"]
 
 
 class Selected(NamedTuple):
-    """The records that a query asks for, as they are now."""
+    """The records that a query selects now."""
 
     request: QueryRequest
 
 
 class Counted(NamedTuple):
-    """How many records there are in the topic, and how many a command selects: told as its ``stats``."""
+    """The number of records in the topic and of those a command selects, acknowledged as its ``stats``."""
 
     request: QueryRequest
     id: str
 
 
 class Deleted(NamedTuple):
-    """The records that a command takes out of the state of the world."""
+    """The records that a command removes from the state of the world."""
 
     request: QueryRequest
 
 
 class LogDelivered(NamedTuple):
-    """Messages behind one place, up to and with another one, each to those of the subscriptions that it matches."""
+    """The messages after one position, up to and including another, to the subscriptions that they match."""
 
     subscriptions: tuple[LogSubscription, ...]
     after: Position
     upto: Position
 
 
-Step: TypeAlias = "Told | Framed | Selected | Counted | Deleted | LogDelivered"
-
-
-# -- One batch of commands over the message log: who has which subscription, and what is new for it.
-# Pure: what is known of the clients and how far the log is go in; steps come out (brokers.md 1.1 A22 to A24, A38).
-
-
-ALL = "all"
-"""In place of a subscription's id: all of the client."""
+Step: TypeAlias = "Acknowledged | GroupMark | Selected | Counted | Deleted | LogDelivered"
 
 
 class SubscriptionPlan:
-    """First :meth:`deliver`, then the commands one by one (see ``execution``), then :meth:`close`."""
+    """Plans a batch: first :meth:`deliver`, then each command (see ``execution``), then :meth:`close`."""
 
-    def __init__(self, state: State, *, known: int, newest: int, now: int) -> None:
-        """Begin.
+    def __init__(self, state: QueryState, *, known: int, newest: int, now: int) -> None:
+        """Begin without steps.
 
-        :param state: it is changed
-        :param known: the batch of the log up to which subscriptions have everything
+        :param state: modified in place
+        :param known: the batch of the log up to which subscriptions have received everything
         :param newest: the last batch of the log
         :param now: the broker's time of the newest record, epoch milliseconds
         """
         self.steps: list[Step] = []
         self.changed = False
-        """Whether the state is another, but for what may be forgotten."""
+        """Whether the state has changed in a way that the next start must know."""
         self._state = state
         self._known, self._newest, self._now = known, newest, now
-        self._deleted: dict[str, list[Told]] = {}
+        self._deletes: dict[str, list[Acknowledged]] = {}
 
     @property
     def lasting(self) -> bool:
-        """Whether the batch has to be remembered: its answers depend on how far the log was, or the state changed."""
+        """Whether the batch must be stored: its results depend on the position of the log, or the state changed."""
         return self.changed or any(isinstance(step, (Selected, Counted, Deleted)) for step in self.steps)
 
     def deliver(self, requests: Iterable[QueryRequest]) -> None:
-        """Give the subscriptions what is new, and those that are due a bookmark; end those of silent clients.
+        """Deliver new messages and due bookmarks to the subscriptions; end the sessions of silent clients.
 
-        :param requests: of this batch: their clients are not silent
+        :param requests: the batch's commands: their clients are not silent
         """
         for request in requests:
             if request.client in self._state.sessions:
@@ -153,13 +154,13 @@ class SubscriptionPlan:
         if subscriptions and self._newest > self._known:
             self.steps.append(LogDelivered(subscriptions, queries.end(self._known), self.newest))
         for subscription in subscriptions:
-            if subscription.told < self._newest and self._now >= subscription.due:
-                self._tell_bookmark(subscription)
+            if subscription.acknowledged_through < self._newest and self._now >= subscription.due:
+                self._send_bookmark(subscription)
 
     def close(self) -> None:
-        """Tell what is told at the end of a batch: which deletes are durable."""
-        for client in list(self._deleted):
-            self.tell_deleted(client)
+        """Acknowledge the deletes that this batch makes durable."""
+        for client in list(self._deletes):
+            self.acknowledge_deletes(client)
 
     # -- for a command -------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class SubscriptionPlan:
         return queries.end(self._newest)
 
     def log_on(self, client: str, cid: str | None, interval_ms: int) -> None:
-        """Begin a session: what an earlier one has left behind ends. A logon that came again changes nothing."""
+        """Begin a session and end the client's previous one; a repeated logon changes nothing."""
         known = self._state.sessions.get(client)
         if known is not None and cid is not None and known.cid == cid:
             return
@@ -178,7 +179,7 @@ class SubscriptionPlan:
         self.changed = True
 
     def lease(self, client: str, interval_ms: int) -> None:
-        """Note how often a client is going to be heard; twice as long it may be silent."""
+        """Set a client's heartbeat interval; it may be silent for twice as long."""
         session = self._state.sessions.setdefault(client, ClientSession(seen=self._now))
         if session.lease_ms != 2 * interval_ms:
             session.lease_ms = 2 * interval_ms
@@ -189,47 +190,45 @@ class SubscriptionPlan:
         return client in self._state.sessions
 
     def find(self, client: str, sub_id: str) -> LogSubscription | None:
-        """Return a subscription."""
+        """Return a subscription, or ``None``."""
         return next((one for one in self._state.subscriptions if (one.client, one.sub_id) == (client, sub_id)), None)
 
     def add(self, subscription: LogSubscription) -> None:
-        """Begin a subscription; what is there already it has got."""
+        """Begin a subscription whose client has received the messages up to now."""
         self.drop(subscription.client, subscription.sub_id)
         self._state.subscriptions.append(subscription)
         self.changed = True
-        self._tell_bookmark(subscription)
+        self._send_bookmark(subscription)
 
     def drop(self, client: str, sub_id: str) -> None:
-        """End a subscription, or all of a client; there need not be one."""
+        """End a subscription, or all of a client, if there is any."""
         kept = [one for one in self._state.subscriptions if one.client != client or sub_id not in (one.sub_id, ALL)]
         self.changed |= len(kept) < len(self._state.subscriptions)
         self._state.subscriptions = kept
 
-    def decide_deleted(self, told: Told) -> None:
-        """Keep a numbered ``persisted`` of a delete, merged with the one before where both are successes."""
-        runs = self._deleted.setdefault(told.client, [])
-        last = runs[-1].ack if runs else None
-        joins = last is not None and last.status == told.ack.status == "success" and last.seq == (told.ack.seq or 0) - 1
-        if joins and last is not None:
-            runs[-1] = told._replace(ack=msgspec.structs.replace(told.ack, first=last.first))
+    def note_delete(self, acknowledged: Acknowledged) -> None:
+        """Keep the numbered ``persisted`` of a delete, merged with the previous one if both are successes."""
+        runs = self._deletes.setdefault(acknowledged.client, [])
+        last, ack = runs[-1].ack if runs else None, acknowledged.ack
+        if last is not None and last.status == ack.status == "success" and last.seq == (ack.seq or 0) - 1:
+            runs[-1] = acknowledged._replace(ack=msgspec.structs.replace(ack, first=last.first))
         else:
-            runs.append(told)
+            runs.append(acknowledged)
 
-    def tell_deleted(self, client: str) -> None:
-        """Tell a client which deletes are durable."""
-        self.steps += self._deleted.pop(client, [])
+    def acknowledge_deletes(self, client: str) -> None:
+        """Acknowledge a client's deletes up to now."""
+        self.steps += self._deletes.pop(client, [])
 
     def _end(self, client: str) -> None:
         self.drop(client, ALL)
         self.changed |= self._state.sessions.pop(client, None) is not None
 
-    def _tell_bookmark(self, subscription: LogSubscription) -> None:
+    def _send_bookmark(self, subscription: LogSubscription) -> None:
         if not subscription.bookmarked:
             return
         bookmark = queries.bookmark(self.newest, subscription.topic)
-        ack = CommandAck(
-            ack_type="persisted", client=subscription.client, bookmark=bookmark, sub_id=subscription.sub_id
-        )  # fmt: skip
-        self.steps.append(Told(subscription.client, f"{subscription.origin}/persisted/{bookmark}", ack))
-        session = self._state.sessions.get(subscription.client, ClientSession())
-        subscription.told, subscription.due = self._newest, self._now + session.interval_ms
+        client = subscription.client
+        ack = CommandAck(ack_type="persisted", client=client, bookmark=bookmark, sub_id=subscription.sub_id)
+        self.steps.append(Acknowledged(client, f"{subscription.origin}/persisted/{bookmark}", ack))
+        session = self._state.sessions.get(client, ClientSession())
+        subscription.acknowledged_through, subscription.due = self._newest, self._now + session.interval_ms

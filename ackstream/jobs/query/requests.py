@@ -1,6 +1,6 @@
-"""A record of the topic ``queries``: one command of a client, as it is to be carried out or why it cannot be.
+"""Requests of query clients: records of the topic ``queries``, each one command or the reason to refuse it.
 
-The client's name is the record's key; everything else is in record headers, of which the last of a name counts.
+The client's name is the record's key. Everything else is in record headers; the last one of a name counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackstream.jobs.query.filters import FilterSyntaxError, read_filter
-from ackstream.protocol import queries
+from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import SUPPORTED
 from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
 
@@ -23,15 +23,16 @@ INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
 NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
 
 MAX_FILTER: Final = 10_000
-"""Characters of a filter at most."""
+"""The maximum length of a filter, in characters."""
 
 MAX_NAME: Final = 1_000
-"""Characters of what comes back with every record: the client's name, the command's, subscription's and topic's."""
+"""The maximum length of the names that every result repeats: the client's, command's, subscription's and topic's."""
 
 UNSERVED: Final = frozenset({"publish", "delta_publish", "delta_subscribe", "sow_and_delta_subscribe"})
-"""Messages are published on their own topic, and are whole: there are no deltas."""
+"""Commands that are refused: messages are published on a topic of their own, and there are no deltas."""
 
 WITH_TOPIC: Final = frozenset({"subscribe", "sow", "sow_and_subscribe", "sow_delete"})
+_NAMES: Final = (record_headers.CID, record_headers.SUB_ID, record_headers.TOPIC)
 _INTERVALS: Final = frozenset({"ack_conflation", "heartbeat"})
 _OPTIONS: Final = {"subscribe": {"replace"}, "sow_and_subscribe": {"replace"}, "logon": _INTERVALS}
 _ORDER = re.compile(r"((?:/@?[A-Za-z_][\w.-]*)+)(?:\s+(ASC|DESC))?", re.IGNORECASE)
@@ -40,11 +41,11 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 class UnreadableError(ValueError):
-    """A record that is no command of anybody; the text says why."""
+    """A record that cannot be answered; the text says why."""
 
 
 class OrderKey(NamedTuple):
-    """A path in the message by which records are ordered."""
+    """A path in the message that orders the records."""
 
     path: tuple[str, ...]
     descending: bool
@@ -54,12 +55,12 @@ class OrderKey(NamedTuple):
 class QueryRequest:
     """One command of a client.
 
-    :param origin: where the command stands in its topic, ``partition-offset``: what it brings is named after it
-    :param time: the broker's time of it, epoch milliseconds
-    :param bookmark: as the client has written it
-    :param conflation_ms: how often bookmarks shall come
-    :param heartbeat_ms: how often a heartbeat comes (0: no more)
-    :param reason: why it cannot be done, as far as it tells by itself
+    :param origin: the record's ``partition-offset``; ids of its results begin with it
+    :param time: the record's timestamp, epoch milliseconds
+    :param bookmark: as the client wrote it
+    :param conflation_ms: the requested time between bookmarks
+    :param heartbeat_ms: the time between heartbeats (0: none any more)
+    :param reason: why the command is refused, as far as the record alone shows
     """
 
     client: str
@@ -77,61 +78,61 @@ class QueryRequest:
     reason: str | None = None
 
     def refused(self, reason: str) -> QueryRequest:
-        """Return the request with a reason, unless it has one."""
+        """Return the request with a reason to refuse it, unless it has one already."""
         return self if self.reason else replace(self, reason=reason)
 
 
 def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin: str, time: int) -> QueryRequest:
     """Read a record.
 
-    :raises UnreadableError: nobody can be answered
+    :raises UnreadableError: it cannot be answered
     """
     client = (key or b"").decode("utf-8", "replace")
     if not client:
         raise UnreadableError(NO_CLIENT)
-    said = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
-    name = said.get("command", "")
-    if any(len(text) > MAX_NAME for text in (client, name, *map(said.get, ("cid", "sub_id", "topic"))) if text):
+    values = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
+    name = values.get("command", "")
+    if any(len(text) > MAX_NAME for text in (client, name, *map(values.get, ("cid", "sub_id", "topic"))) if text):
         raise UnreadableError(TOO_LONG)
-    command = QueryCommand(name, said.get("cid"), queries.asked(said.get("ack", "").replace(" ", "").split(",")))
-    request = QueryRequest(client, origin, time, command, sub_id=said.get("sub_id") or said.get("cid", ""))
+    command = QueryCommand(name, values.get("cid"), queries.asked(values.get("ack", "").replace(" ", "").split(",")))
+    request = QueryRequest(client, origin, time, command, sub_id=values.get("sub_id") or values.get("cid", ""))
     if name not in SUPPORTED:
-        # it has a right to know, whatever it asked for
+        # the client must learn of it, whatever it requested
         asked = command.asked | {"processed"}
         return replace(request, command=replace(command, asked=asked), reason=NO_COMMAND)
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
     try:
-        return _checked(_filled(request, said))
-    except _WrongError as error:
+        return _checked(_with_headers(request, values))
+    except _InvalidHeaderError as error:
         return request.refused(str(error))
 
 
-class _WrongError(ValueError):
-    """A header cannot be understood; the text is the reason."""
+class _InvalidHeaderError(ValueError):
+    """A header is invalid; the text is the reason."""
 
 
-def _filled(request: QueryRequest, said: Mapping[str, str]) -> QueryRequest:
+def _with_headers(request: QueryRequest, values: Mapping[str, str]) -> QueryRequest:
     name = request.command.name
-    words = [word.strip() for word in said.get("options", "").split(",") if word.strip()]
+    words = [word.strip() for word in values.get("options", "").split(",") if word.strip()]
     options, intervals = (frozenset(), _heartbeat(words)) if name == "heartbeat" else _options(name, words)
-    top_n, seq = said.get("top_n"), said.get("seq")
+    top_n, seq = values.get("top_n"), values.get("seq")
     if not all(number is None or re.fullmatch(r"\d{1,18}", number) for number in (top_n, seq)):
-        raise _WrongError(INVALID_OPTIONS)
-    keys = tuple(filter(None, said.get("sow_keys", "").split(",")))
+        raise _InvalidHeaderError(INVALID_OPTIONS)
+    keys = tuple(filter(None, values.get("sow_keys", "").split(",")))
     command = replace(
         request.command,
         seq=int(seq) if seq is not None else None,
-        filter=said.get("filter") or None,
+        filter=values.get("filter") or None,
         top_n=int(top_n) if top_n is not None else None,
     )
     return replace(
         request,
         command=command,
-        topic=said.get("topic", ""),
-        bookmark=said.get("bookmark") or None,
+        topic=values.get("topic", ""),
+        bookmark=values.get("bookmark") or None,
         keys=keys,
-        order_by=_order_by(said.get("order_by", "")),
+        order_by=_order_by(values.get("order_by", "")),
         options=options,
         conflation_ms=intervals.get("ack_conflation"),
         heartbeat_ms=intervals.get("heartbeat"),
@@ -168,12 +169,12 @@ def _is_filter(text: str | None) -> bool:
 
 
 def _options(name: str, words: list[str]) -> tuple[frozenset[str], dict[str, int]]:
-    """Return the options that are words, and those that are intervals."""
+    """Return the plain options and those that are intervals."""
     plain, intervals = set(), {}
     for word in words:
         key, sign, value = word.partition("=")
         if key not in _OPTIONS.get(name, ()) or bool(sign) != (key in _INTERVALS):
-            raise _WrongError(INVALID_OPTIONS)
+            raise _InvalidHeaderError(INVALID_OPTIONS)
         if sign:
             intervals[key] = _milliseconds(value)
         else:
@@ -191,13 +192,13 @@ def _heartbeat(words: list[str]) -> dict[str, int]:
         case ["beat"] | []:
             return {}
         case _:
-            raise _WrongError(INVALID_OPTIONS)
+            raise _InvalidHeaderError(INVALID_OPTIONS)
 
 
 def _milliseconds(text: str) -> int:
     found = _INTERVAL.fullmatch(text)
     if found is None or int(found[1]) == 0:
-        raise _WrongError(INVALID_OPTIONS)
+        raise _InvalidHeaderError(INVALID_OPTIONS)
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -206,7 +207,7 @@ def _order_by(text: str) -> tuple[OrderKey, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         found = _ORDER.fullmatch(part)
         if found is None:
-            raise _WrongError(INVALID_ORDER_BY)
+            raise _InvalidHeaderError(INVALID_ORDER_BY)
         path = tuple(found[1].replace("/@", "/").split("/")[1:])
         keys.append(OrderKey(path, (found[2] or "").upper() == "DESC"))
     return tuple(keys)

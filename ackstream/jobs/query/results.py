@@ -1,26 +1,27 @@
-"""Steps as records for the topic ``query-results``; what the tables hold goes there without passing the driver.
+"""Results of commands: steps as records for ``query-results``; rows of tables go there without passing the driver.
 
-The key of a record is the client's name. Its header ``command`` says what it is: ``ack`` (the value is the
+The key of a record is the client's name. Its header ``command`` names its kind: ``ack`` (the value is the
 acknowledgement as JSON), ``group_begin`` and ``group_end`` around ``sow`` (a record), ``publish`` (a message). The
-other headers are ``id`` (the same where a batch runs again), ``cid``, ``sub_id``, and of messages ``bookmark``,
+other headers are ``id`` (the same for a replayed batch), ``cid``, ``sub_id``, and of messages ``bookmark``,
 ``topic``, ``key``, ``client``, ``timestamp``; those of the application begin with ``header-``.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query.plan import Framed, LogDelivered, Selected, Told
+from ackstream.jobs.query import filters
+from ackstream.jobs.query.filters import field
+from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import PLACE, Moment
-from ackstream.protocol import filters, queries
-from ackstream.protocol.filters import field
+from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
 
 if TYPE_CHECKING:
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
     from ackstream.jobs.query.requests import QueryRequest
     from ackstream.settings import Lake
 
-APPLICATION: Final = "header-"
-"""Before the names of the application's own headers."""
-
 _encode = msgspec.json.Encoder().encode
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_SPOKEN = pa.schema(
+_RESULTS = pa.schema(
     [("step", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 )
 _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
@@ -47,13 +45,13 @@ _ORDER = ("step", "rank", *PLACE)
 
 
 def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, batch: int) -> DataFrame:
-    """Return what the steps have to say, in their order: key, value, headers.
+    """Return the records of the steps, in order: key, value, headers.
 
-    :param steps: without :class:`Counted`, which is told as an ack by whoever has counted
+    :param steps: without :class:`Counted`, which the job has turned into acknowledgements
     :param newest: the last batch of the log
     :param batch: the number of the query's batch
     """
-    parts = [_spoken(spark, steps)]
+    parts = [_acknowledgements(spark, steps)]
     for number, step in enumerate(steps):
         if isinstance(step, Selected):
             found = selected(spark, lake, step.request, newest, Moment(batch, number))
@@ -61,19 +59,19 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
         elif isinstance(step, LogDelivered):
             parts.append(_messages(spark, lake, step, number))
     whole = reduce(lambda one, other: one.unionByName(other), parts)
-    # one task: what concerns one client stays in order
+    # one task keeps each client's records in order
     return whole.coalesce(1).sortWithinPartitions(*_ORDER).select("key", "value", "headers")
 
 
 def selected(spark: SparkSession, lake: Lake, request: QueryRequest, newest: int, moment: Moment) -> DataFrame:
-    """Return the records of the state of the world that a command is about."""
+    """Return the records of the state of the world that a command selects."""
     return _with_text(lake_messages.world(spark, lake, request.topic, newest, moment)).where(condition(request))
 
 
 def counted(spark: SparkSession, lake: Lake, request: QueryRequest, newest: int, moment: Moment) -> tuple[int, int]:
-    """Return how many records there are in a command's topic, and how many of them it is about."""
-    there = _with_text(lake_messages.world(spark, lake, request.topic, newest, moment))
-    row = there.select(condition(request).alias("fits")).agg(F.count(F.lit(1)), F.count_if("fits")).collect()[0]
+    """Return the number of records in a command's topic, and of those that it selects."""
+    topic = _with_text(lake_messages.world(spark, lake, request.topic, newest, moment))
+    row = topic.select(condition(request).alias("fits")).agg(F.count(F.lit(1)), F.count_if("fits")).collect()[0]
     return row[0], row[1]
 
 
@@ -94,23 +92,36 @@ def fits(text: str) -> Column:
     return found
 
 
-def _spoken(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
-    said: list[tuple[int, str, bytes | None, list[dict[str, Any]]]] = []
+def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
+    rows: list[tuple[int, str, bytes | None, list[dict[str, Any]]]] = []
     for number, step in enumerate(steps):
-        if isinstance(step, Told):
-            headers = _headers(command="ack", id=step.id, cid=step.ack.cid, sub_id=step.ack.sub_id)
-            said.append((number, step.client, encode_ack(step.ack), headers))
-        elif isinstance(step, Framed):
-            headers = _headers(command=step.word, id=step.id, cid=step.request.command.cid)
-            said.append((number, step.request.client, None, headers))
-    columns: Any = zip(*said, strict=True) if said else [[]] * len(_SPOKEN)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SPOKEN, strict=True)]
-    nowhere = {name: F.lit(0).cast("long") for name in _ORDER if name != "step"}
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_SPOKEN)).withColumns(nowhere)
+        if isinstance(step, Acknowledged):
+            headers = _headers(
+                {
+                    record_headers.COMMAND: "ack",
+                    record_headers.ID: step.id,
+                    record_headers.CID: step.ack.cid,
+                    record_headers.SUB_ID: step.ack.sub_id,
+                }
+            )
+            rows.append((number, step.client, encode_ack(step.ack), headers))
+        elif isinstance(step, GroupMark):
+            headers = _headers(
+                {
+                    record_headers.COMMAND: step.mark,
+                    record_headers.ID: step.id,
+                    record_headers.CID: step.request.command.cid,
+                }
+            )
+            rows.append((number, step.request.client, None, headers))
+    columns: Any = zip(*rows, strict=True) if rows else [[]] * len(_RESULTS)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _RESULTS, strict=True)]
+    unplaced = {name: F.lit(0).cast("long") for name in _ORDER if name != "step"}
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_RESULTS)).withColumns(unplaced)
 
 
-def _headers(**said: str | None) -> list[dict[str, Any]]:
-    return [{"key": name, "value": value.encode()} for name, value in said.items() if value is not None]
+def _headers(values: dict[str, str | None]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value.encode()} for name, value in values.items() if value is not None]
 
 
 def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
@@ -130,28 +141,28 @@ def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
 
 
 def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
-    """Order by a field: numbers as such and first, then texts; what has no such field comes last."""
+    """Order by a field: first numbers, by value, then texts; records without the field come last."""
     keys = [F.expr(f"try_cast({field(path)} AS DOUBLE)"), F.expr(field(path))]
     return [key.desc_nulls_last() if descending else key.asc_nulls_last() for key in keys]
 
 
 def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) -> DataFrame:
-    """Match messages once for all subscriptions that want the same."""
+    """Match messages once for all subscriptions with the same topic and filter."""
     wanted: dict[tuple[str, str | None], list[dict[str, str | None]]] = {}
-    for one in step.subscriptions:
-        whom = {
-            "to": one.client,
-            "cid": one.cid,
-            "sub_id": one.sub_id,
-            "origin": one.origin,
-            "tag": queries.tag(one.topic),
+    for subscription in step.subscriptions:
+        receiver = {
+            "to": subscription.client,
+            "cid": subscription.cid,
+            "sub_id": subscription.sub_id,
+            "origin": subscription.origin,
+            "tag": queries.tag(subscription.topic),
         }
-        wanted.setdefault((one.topic, one.filter), []).append(whom)
+        wanted.setdefault((subscription.topic, subscription.filter), []).append(receiver)
     found = lake_messages.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
     # the subscribers are a constant: no join
     matching = [
-        F.when(_matching(topic, text), F.from_json(F.lit(_encode(whom).decode()), _SUBSCRIBERS))
-        for (topic, text), whom in wanted.items()
+        F.when(_matching(topic, text), F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS))
+        for (topic, text), receivers in wanted.items()
     ]
     messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
     own = {name: F.col("for")[name] for name in _SUBSCRIBER}
@@ -168,25 +179,25 @@ def _with_text(messages: DataFrame) -> DataFrame:
 
 
 def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
-    """Make records of messages; the columns to, cid, sub_id, origin, tag and rank say whom they are for."""
+    """Turn messages into records; the columns to, cid, sub_id, origin, tag and rank give their receivers."""
     place = F.concat_ws("|", *PLACE)
-    said = {
-        "command": F.lit(command),
-        "id": F.concat_ws("/", "origin", place),
-        "cid": F.col("cid"),
-        "sub_id": F.col("sub_id"),
-        "bookmark": F.concat_ws("|", place, "tag"),
-        "topic": F.col("subject"),
-        "key": F.col("key"),
-        "client": F.col("client"),
-        "timestamp": F.unix_millis("received_at").cast("string"),
+    values = {
+        record_headers.COMMAND: F.lit(command),
+        record_headers.ID: F.concat_ws("/", "origin", place),
+        record_headers.CID: F.col("cid"),
+        record_headers.SUB_ID: F.col("sub_id"),
+        record_headers.BOOKMARK: F.concat_ws("|", place, "tag"),
+        record_headers.TOPIC: F.col("subject"),
+        record_headers.KEY: F.col("key"),
+        record_headers.CLIENT: F.col("client"),
+        record_headers.TIMESTAMP: F.unix_millis("received_at").cast("string"),
     }
-    own = [F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in said.items()]
+    own = [F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in values.items()]
     given = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
     application = F.transform(
         F.coalesce("headers", F.array()),
         lambda header: F.struct(
-            F.concat(F.lit(APPLICATION), header["name"]).alias("key"), header["value"].alias("value")
+            F.concat(F.lit(record_headers.APPLICATION), header["name"]).alias("key"), header["value"].alias("value")
         ),
     )
     return messages.select(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ackstream.jobs.query.execution import Terms, carry_out
+from ackstream.jobs.query.execution import execute
 from ackstream.jobs.query.plan import (
+    Acknowledged,
     Counted,
     Deleted,
-    Framed,
+    GroupMark,
     LogDelivered,
+    QueryState,
     Selected,
-    State,
     Step,
     SubscriptionPlan,
-    Told,
 )
 from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read
 from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, Support
@@ -28,10 +28,10 @@ ALL = ",".join(ACK_TYPES)
 class Server:
     """The state between batches; time and the log go on where that is said."""
 
-    def __init__(self, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
-        self.state = State()
+    def __init__(self, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
+        self.state = QueryState()
         self.lasting = False
-        self._terms = terms
+        self._floor_ms, self._topics = floor_ms, topics
         self._known = self._newest = 0
         self._count = 0
 
@@ -42,27 +42,27 @@ class Server:
 
     def batch(self, *requests: QueryRequest, newest: int | None = None, now: int = 0) -> list[Step]:
         self._newest = self._newest if newest is None else newest
-        desk = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
-        desk.deliver(requests)
+        plan = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
+        plan.deliver(requests)
         for request in requests:
-            carry_out(desk, request, self._terms)
-        desk.close()
+            execute(plan, request, floor_ms=self._floor_ms, topics=self._topics)
+        plan.close()
         self._known = self._newest
-        self.lasting = desk.lasting
+        self.lasting = plan.lasting
         # what is remembered is what goes on
-        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
-        return desk.steps
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=QueryState)
+        return plan.steps
 
 
 def _plain(steps: list[Step]) -> list[object]:
-    """Say of acks their type and reason, of the other steps what they are."""
+    """Return type and reason of acks, and the kinds of other steps."""
     found: list[object] = []
     for step in steps:
         match step:
-            case Told(ack=ack):
+            case Acknowledged(ack=ack):
                 found.append(ack.ack_type if ack.reason is None else (ack.ack_type, ack.reason))
-            case Framed(word=word):
-                found.append(word)
+            case GroupMark(mark=mark):
+                found.append(mark)
             case LogDelivered(subscriptions=subscriptions, after=after, upto=upto):
                 found.append(([one.sub_id for one in subscriptions], after, upto))
             case _:
@@ -98,7 +98,7 @@ def _asking(text: str) -> dict[str, str]:
         ("sow", {**_asking("completed"), "filter": "/x =="}, []),
     ],
 )  # fmt: skip
-def test_what_a_command_comes_to(name: str, headers: dict[str, str], steps: list[object]) -> None:
+def test_the_steps_of_a_command(name: str, headers: dict[str, str], steps: list[object]) -> None:
     server = Server()
     assert _plain(server.batch(server.command(name, **headers))) == steps
 
@@ -111,7 +111,7 @@ def test_a_command_is_answered_with_nothing_but_what_the_matrix_has(name: str) -
     if name == "subscribe":
         headers["bookmark"] = "EPOCH"
     steps = server.batch(server.command(name, ack=",".join(supported), **headers))
-    told = {step.ack.ack_type for step in steps if isinstance(step, Told)}
+    told = {step.ack.ack_type for step in steps if isinstance(step, Acknowledged)}
     told |= {"stats" for step in steps if isinstance(step, Counted)}
     assert told == set(supported)
 
@@ -121,7 +121,7 @@ def test_a_replay_ends_where_the_log_ends_and_then_comes_what_is_new() -> None:
     server.batch(newest=4)
     steps = server.batch(server.command("subscribe", bookmark="EPOCH", sub_id="s", ack="completed,persisted"))
     assert _plain(steps) == [(["s"], BEGINNING, end(4)), "completed", "persisted"]
-    assert [step.ack.bookmark for step in steps if isinstance(step, Told)] == [bookmark(end(4), TOPIC)] * 2
+    assert [step.ack.bookmark for step in steps if isinstance(step, Acknowledged)] == [bookmark(end(4), TOPIC)] * 2
     assert server.lasting
     assert _plain(server.batch(newest=6)) == [(["s"], end(4), end(6)), "persisted"]
     assert not server.lasting
@@ -196,19 +196,20 @@ def test_bookmarks_come_as_often_as_the_client_wants_and_the_last_one_is_not_for
     server = Server()
     server.batch(server.command("logon", options="ack_conflation=1s"))
     server.batch(server.command("subscribe", bookmark="NOW", ack="persisted"), now=100)
-    counts = [sum(isinstance(step, Told) for step in server.batch(newest=n, now=100 + n * 300)) for n in range(1, 6)]
+    batches = [server.batch(newest=number, now=100 + number * 300) for number in range(1, 6)]
+    counts = [sum(isinstance(step, Acknowledged) for step in steps) for steps in batches]
     assert counts == [0, 0, 0, 1, 0]
     assert _plain(server.batch(now=2_400)) == ["persisted"]
     assert server.batch(now=4_000) == []
 
 
 def test_an_interval_that_cannot_be_kept_is_told() -> None:
-    server = Server(Terms(floor_ms=100))
+    server = Server(floor_ms=100)
     answers = [
         step.ack.effective_conflation_ms
         for asked in ("50ms", "100ms")
         for step in server.batch(server.command("logon", options=f"ack_conflation={asked}", ack="processed"))
-        if isinstance(step, Told)
+        if isinstance(step, Acknowledged)
     ]
     assert answers == [100, None]
 
@@ -222,7 +223,8 @@ def test_deletes_are_acknowledged_merged_by_their_numbers_and_before_a_flush() -
     flush = server.command("flush", ack="persisted")
     after = server.command("sow_delete", ack="persisted", filter="/x")
     steps = server.batch(*deletes, flush, after)
-    told = [(step.ack.first, step.ack.seq, step.ack.cid, step.ack.reason) for step in steps if isinstance(step, Told)]
+    acks = [step.ack for step in steps if isinstance(step, Acknowledged)]
+    told = [(ack.first, ack.seq, ack.cid, ack.reason) for ack in acks]
     assert told == [
         (1, 2, None, None),
         (3, 3, None, "bad filter"),
@@ -233,7 +235,7 @@ def test_deletes_are_acknowledged_merged_by_their_numbers_and_before_a_flush() -
 
 
 def test_topics_that_there_are_not_are_refused() -> None:
-    server = Server(Terms(topics=("orders*",)))
+    server = Server(topics=("orders*",))
     good = server.command("sow", topic="orders-1", ack="processed")
     bad = server.command("sow", topic="trades", ack="processed")
     assert _plain(server.batch(good, bad))[-1] == ("processed", "invalid topic")
@@ -244,7 +246,7 @@ def test_what_is_told_has_an_id_that_is_the_same_again() -> None:
         server = Server()
         server.batch(server.command("subscribe", bookmark="NOW"), newest=1)
         steps = server.batch(server.command("sow"), server.command("sow_delete", filter="/x", seq="1"), newest=2)
-        return [step.id for step in steps if isinstance(step, (Told, Framed, Counted))]
+        return [step.id for step in steps if isinstance(step, (Acknowledged, GroupMark, Counted))]
 
     assert run() == run()
     assert len(set(run())) == len(run())

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
-from ackstream.jobs.query.plan import Framed, LogDelivered, LogSubscription, Selected, Told
+from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected
 from ackstream.jobs.query.requests import QueryRequest, read
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
@@ -136,7 +136,11 @@ def test_records_are_ordered_and_cut(
 ) -> None:
     request = _request(order_by=order_by, **({} if top_n is None else {"top_n": top_n}))
     told = _told(
-        apart, lake, Framed(request, "0-7/1", "group_begin"), Selected(request), Framed(request, "0-7/2", "group_end")
+        apart,
+        lake,
+        GroupMark(request, "0-7/1", "group_begin"),
+        Selected(request),
+        GroupMark(request, "0-7/2", "group_end"),
     )
     assert [row["command"] for row in told] == [b"group_begin", *[b"sow"] * len(ids), b"group_end"]
     assert _ids(told[1:-1]) == ids
@@ -155,7 +159,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
         LogSubscription("b", "other", "c4", "0-4", "trades"),
         LogSubscription("b", "rql", "c5", "0-5", "orders", 'and(ge(price,10.5),eq(state,"open"))'),
     )
-    last = Told("b", "0-9/1", CommandAck(ack_type="completed", client="b", cid="c3"))
+    last = Acknowledged("b", "0-9/1", CommandAck(ack_type="completed", client="b", cid="c3"))
     told = _told(apart, lake, LogDelivered(subscribers, Position(0, 0, 0), queries.end(1)), last)
     assert decode_ack(told[-1]["value"]) == last.ack
     seen = {one.sub_id: [row for row in told[:-1] if row["sub_id"].decode() == one.sub_id] for one in subscribers}
