@@ -13,9 +13,9 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
 from tests.client.counterpart import Counterpart, aggregate, until
+from tests.harness.mqtt import BROKERS, IN_FLIGHT, Device, mosquitto
 from tests.harness.ports import free_ports
 from tests.integration.connections import connected
-from tests.integration.mqtt import IN_FLIGHT, Device, mosquitto
 from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, ids, plain
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def topics(kafka: Kafka) -> Kafka:
     return kafka
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with mosquitto(tmp_path_factory.mktemp("mosquitto")) as found:
+@pytest.fixture(scope="module", params=BROKERS, ids=lambda broker: broker.__name__)
+def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with request.param(tmp_path_factory.mktemp("mqtt")) as found:
         yield found
 
 
@@ -83,7 +83,9 @@ def test_a_message_is_acknowledged_when_it_is_settled(topics: Kafka, port: int, 
     assert [bytes(decode(record.value).value) for record in held] == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_was_not_acknowledged_comes_again_with_the_next_connection(topics: Kafka, port: int, name: str) -> None:
+def test_what_was_not_acknowledged_comes_again_with_the_next_connection(
+    topics: Kafka, port: int, name: str, request: pytest.FixtureRequest
+) -> None:
     configured = settings(topics, port, name, sources=[source(name)])
     with closing(Device(port)) as device, Counterpart(topics, Answers(b=[None])) as job:
         with connected(configured):
@@ -95,7 +97,10 @@ def test_what_was_not_acknowledged_comes_again_with_the_next_connection(topics: 
         with connected(configured):
             until(lambda: len(job.seen) == 6, "those behind the open one, and the one that came meanwhile")
     assert plain(job) == ["a", "b", "c", "b", "c", "d"]
-    assert len(set(ids(job))) == 6
+    # a message that the broker marks as delivered before is a request of its own; Artemis marks it only when the
+    # connection broke, not when the client had said goodbye
+    marked = request.node.callspec.params["port"] is mosquitto
+    assert len(set(ids(job))) == (6 if marked else 4)
 
 
 @pytest.mark.parametrize(("reconnect", "expect"), [(True, ["a", "a", "b"]), (False, ["a", "b"])])
