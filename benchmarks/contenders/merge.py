@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.twin.job import _ROWS, TwinFold, columns
+from ackstream.jobs.twin.job import _ROWS, TwinFold
 from ackstream.lake import things
+from ackstream.spark.batches import arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
-    from ackstream.jobs.twin.batch import Row
+    from ackstream.jobs.twin.batch import JournalRow
 
 
 class MergingTwin(TwinFold):
     """Everything as the product does it, but for the commit."""
 
-    def _append(self, spark: SparkSession, rows: Sequence[Row], query_id: str, batch: int) -> None:  # noqa: ARG002
-        last = columns([row for row in rows if row.last], _ROWS)
+    def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int) -> None:  # noqa: ARG002
+        last = arrow([msgspec.structs.astuple(row) for row in rows if row.last], _ROWS)
         events = spark.createDataFrame(last).withColumn("batch", F.lit(batch).cast("long"))
         things.merge(spark, self._settings.lake, events)

@@ -25,9 +25,9 @@ from ackstream.jobs.twin.things import (
 )
 from ackstream.protocol import pointers
 from ackstream.protocol.ditto import things
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.thing_errors import conflict, merge_invalid, not_found, thing_too_large
 from ackstream.protocol.ditto.things import Resource
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from ackstream.jobs.twin.commands import TwinCommand

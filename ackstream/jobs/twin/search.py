@@ -17,15 +17,9 @@ from msgspec import UNSET
 
 from ackstream.protocol import pointers
 from ackstream.protocol.ditto.envelopes import json_text, raw
-from ackstream.protocol.ditto.errors import (
-    BAD_REQUEST,
-    DittoError,
-    json_field_missing,
-    json_invalid,
-    json_type_invalid,
-    shown,
-)
+from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 from ackstream.protocol.rql import MAX_DEPTH, check, matches, parse
 from ackstream.protocol.rql.evaluation import Path, field_of, find
 from ackstream.protocol.rql.values import compare, scalars

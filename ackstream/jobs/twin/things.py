@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from ackstream.protocol.ditto.envelopes import MAX_DEPTH, check_storable
+from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import json_invalid
 from ackstream.protocol.ditto.thing_errors import merge_invalid
+from ackstream.protocol.json import MAX_DEPTH
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _decode = msgspec.json.Decoder().decode

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, TwinMessage, fold
+from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
+from ackstream.jobs.twin.messages import TwinMessage
+from ackstream.settings import Settings
 
 START = 1_700_000_000_000
 THING_ID = "org.acme:lamp"
@@ -34,9 +36,9 @@ def records(*commands: Any) -> list[SignalRecord]:
     ]
 
 
-def run(*commands: Any, limits: Limits | None = None) -> Result:
+def run(*commands: Any, settings: Settings | None = None) -> TwinResult:
     """Fold commands over nothing."""
-    return fold(records(*commands), {}, limits or Limits())
+    return fold(records(*commands), {}, settings or Settings())
 
 
 def said(messages: list[TwinMessage], topic: str) -> list[Any]:
@@ -44,14 +46,14 @@ def said(messages: list[TwinMessage], topic: str) -> list[Any]:
     return [json.loads(message.value) for message in messages if message.topic == topic]
 
 
-def answers(*commands: Any, limits: Limits | None = None) -> list[Any]:
+def answers(*commands: Any, settings: Settings | None = None) -> list[Any]:
     """Return the answers to commands, in order."""
-    return said(run(*commands, limits=limits).messages, "acks")
+    return said(run(*commands, settings=settings).messages, "acks")
 
 
-def answer(*commands: Any, limits: Limits | None = None) -> Any:
+def answer(*commands: Any, settings: Settings | None = None) -> Any:
     """Return the answer to the last of them."""
-    return answers(*commands, limits=limits)[-1]
+    return answers(*commands, settings=settings)[-1]
 
 
 def thing_after(*commands: Any) -> Any:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import Limits, Result, SignalRecord, fold, search_persisted
+from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
+from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
-from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.envelopes import decode
+from ackstream.settings import Settings
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, said
 
 
@@ -21,7 +23,7 @@ from tests.jobs.twin.commands import MANY, START, answer, answers, body, records
 def test_search_persisted_is_an_aggregate_that_correlate_takes(
     *, visible: bool | None, status: int, weak: bool
 ) -> None:
-    written = decode(encode(search_persisted("a:b", "c-1", visible=visible)))
+    written = decode(search_persisted("a:b", "c-1", visible=visible).value)
     (ack,) = read_acks(written)
     assert (ack.label, ack.status, ack.weak, ack.payload) == ("search-persisted", status, weak, msgspec.UNSET)
     assert (str(written.topic), written.headers["correlation-id"]) == ("a/b/things/twin/acks", "c-1")
@@ -44,13 +46,13 @@ commands = st.builds(
 @given(st.lists(commands, max_size=12), st.data())
 def test_it_does_not_matter_where_batches_are_cut(sent: list[Any], data: st.DataObject) -> None:
     taken = records(*sent)
-    whole = fold(taken, {}, Limits())
+    whole = fold(taken, {}, Settings())
     things: dict[str, Any] = {}
     messages, rows = [], []
     start = 0
     while start < len(taken):
         end = data.draw(st.integers(start + 1, len(taken)))
-        part = fold(taken[start:end], things, Limits())
+        part = fold(taken[start:end], things, Settings())
         things.update(part.changed)
         messages += part.messages
         rows += part.rows
@@ -86,7 +88,7 @@ def test_the_last_row_of_a_thing_in_a_batch_has_the_thing(sent: list[Any]) -> No
 def test_the_things_a_fold_starts_from_stay_as_they_are() -> None:
     before = run(body("create", value={})).changed
     copy = dict(before)
-    fold(records(body("delete")), before, Limits())
+    fold(records(body("delete")), before, Settings())
     assert before == copy
 
 
@@ -154,8 +156,8 @@ def test_errors_go_to_whoever_waits_for_anything() -> None:
     ],
 )
 def test_what_is_not_for_the_twin_is_passed_over(value: bytes) -> None:
-    assert run(value) == Result()
-    assert fold([SignalRecord(START, 0, 0, None, None)], {}, Limits()) == Result()
+    assert run(value) == TwinResult()
+    assert fold([SignalRecord(START, 0, 0, None, None)], {}, Settings()) == TwinResult()
 
 
 def test_a_fault_of_ours_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,7 @@ def test_a_fault_of_ours_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyP
 
 def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_place() -> None:
     def key(record: SignalRecord) -> str:
-        return fold([record], {}, Limits()).messages[0].correlation_id
+        return fold([record], {}, Settings()).messages[0].correlation_id
 
     (record,) = records(body("create", value={}, correlation_id="json"))
     assert key(record) == "c-0"
@@ -183,5 +185,5 @@ def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_plac
 def test_commands_of_a_partition_act_in_their_order_although_its_broker_was_set_back() -> None:
     create, delete = records(body("create", value={}), body("delete"))
     set_back = msgspec.structs.replace(delete, timestamp=create.timestamp - 10_000)
-    result = fold([set_back, create], {}, Limits())
+    result = fold([set_back, create], {}, Settings())
     assert [row.action for row in result.rows] == ["created", "deleted"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.jobs.twin.batch import Limits
+from ackstream.settings import Settings, Twin
 from tests.jobs.twin.commands import THING_ID, answer, answers, body, run, said, thing_after
 
 CREATE = body("create", value={"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}})
@@ -189,8 +189,8 @@ def test_a_thing_is_retrieved_whole_in_part_and_by_a_selector() -> None:
 
 
 def test_a_thing_that_would_become_too_large_is_refused() -> None:
-    limits = Limits(max_thing_bytes=200)
-    told = answer(BARE, body("modify", "/attributes/x", "x" * 200), limits=limits)
+    settings = Settings(twin=Twin(max_thing_bytes=200))
+    told = answer(BARE, body("modify", "/attributes/x", "x" * 200), settings=settings)
     assert (told["status"], told["value"]["error"]) == (413, "things:thing.toolarge")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ackstream.jobs.twin.commands import check_condition, check_tags, read_tags
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.jobs.twin.batch import Limits
 from ackstream.jobs.twin.search import select
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
+from ackstream.settings import Correlate, Settings
 from tests.jobs.twin.commands import MANY, answer, body
 
 THINGS = [
@@ -72,15 +72,15 @@ def test_several_things_are_retrieved_by_their_ids_in_that_order() -> None:
 
 
 def test_an_answer_fits_into_a_message_whatever_is_asked_for() -> None:
-    limits = Limits(max_value_bytes=1_200)
+    settings = Settings(correlate=Correlate(max_value_bytes=1_200))
     things = [body("create", value={"attributes": {"x": "x" * 200}}, thing=f"a:{number}") for number in range(5)]
     query = {"topic": MANY, "path": "/search/things"}
-    page = answer(*things, query, limits=limits)["value"]
+    page = answer(*things, query, settings=settings)["value"]
     assert (len(page["items"]), page["cursor"]) == (2, "2")
-    rest = answer(*things, query | {"value": {"options": ["cursor(4)"]}}, limits=limits)["value"]
+    rest = answer(*things, query | {"value": {"options": ["cursor(4)"]}}, settings=settings)["value"]
     assert (len(rest["items"]), "cursor" in rest) == (1, False)
     many = {"topic": MANY, "path": "/", "value": {"thingIds": [f"a:{number}" for number in range(5)]}}
-    assert answer(*things, many, limits=limits)["status"] == 413
+    assert answer(*things, many, settings=settings)["status"] == 413
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin.things import merge_patch, without_nulls
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 values = st.recursive(
