@@ -1,7 +1,7 @@
-"""The decision itself: what a command does to a thing, or why it does nothing.
+"""Applying a command to a thing.
 
-Pure: thing and command in, outcome out. A command that fails raises and has changed nothing. Source of the rules:
-Eclipse Ditto, the strategies of ``things/service/…/strategies/commands``.
+Pure: thing and command in, result out. A command that fails raises and changes nothing. Source of the rules: Eclipse
+Ditto, the strategies of ``things/service/…/strategies/commands``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CREATED, OK, NO_CONTENT = 201, 200, 204
 
 
 class ThingChange(msgspec.Struct, frozen=True):
-    """What an event tells: the action (``created``, ``modified``, ``merged``, ``deleted``) and the value, if any.
+    """The content of an event: its action (``created``, ``modified``, ``merged``, ``deleted``) and its value, if any.
 
-    ``visible`` is false where the thing's content is the same as before.
+    ``visible`` is false if the thing's content is the same as before.
     """
 
     action: str
@@ -47,9 +47,9 @@ class ThingChange(msgspec.Struct, frozen=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """What came of a command: status, value of the answer, entity tag and revision; the thing and the change, if any.
+    """The result of a successful command: status, value and entity tag of the response, the thing, and its change.
 
-    A query changes nothing: ``thing`` is what it was.
+    A retrieve has no change; its ``thing`` is the current one.
     """
 
     status: int
@@ -60,10 +60,10 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
-    """Let a command act on a thing.
+    """Apply a command to a thing.
 
-    :param thing: ``None`` where there never was one
-    :param max_bytes: of a thing's JSON
+    :param thing: ``None`` if it never existed
+    :param max_bytes: the limit of a thing's JSON
     :raises DittoError: 404, 409, 412, 304, 400, 413
     """
     if thing is None or thing.content is None:
@@ -86,14 +86,14 @@ def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandR
 
 
 def tag_of(thing: Thing | None, part: Resource) -> str | None:
-    """Return the entity tag of a part of a thing, ``None`` where nothing is there."""
+    """Return the entity tag of a part of a thing, ``None`` if the part is missing."""
     if thing is None or thing.content is None:
         return None
     return _tag(part, pointers.find(decode(thing.content), part.keys), thing)
 
 
 def _create(deleted: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
-    """Create a thing; modify and merge of a whole thing that is not there do the same."""
+    """Create a thing, also by a modify or merge of a whole thing that is missing."""
     if command.resource.kind != "thing" or command.action in ("retrieve", "delete"):
         raise not_found(command.thing_id, Resource("thing", ()))
     check_tags(command.if_match, command.if_none_match, None, action=command.action)
@@ -121,7 +121,7 @@ def _retrieve(thing: Thing, command: TwinCommand, content: dict[str, Any], found
 def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
     part, value = command.resource, command.value
     if part.kind == "thing":
-        # of all members only the policy's id stays where the new thing has none
+        # the policy id is the only member that is kept if the new thing has none
         value = {"thingId": command.thing_id, "policyId": content.get("policyId"), **value}
         changed = _changed(thing, value, command.timestamp, max_bytes)
         change = ThingChange("modified", value, visible=value != content)
@@ -160,7 +160,7 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
 
 
 def _valid(content: Any, thing_id: str) -> dict[str, Any]:
-    """Return what a merge came to, if that is a thing."""
+    """Return the content that a merge resulted in, if it is a valid thing."""
     try:
         return things.thing_content(content, thing_id)
     except DittoError as error:
@@ -168,7 +168,7 @@ def _valid(content: Any, thing_id: str) -> dict[str, Any]:
 
 
 def _missing(content: dict[str, Any], part: Resource) -> Resource:
-    """Return what is to be named as missing: the feature where that is not there, else the part."""
+    """Return the resource to report as missing: the feature if it does not exist, else the part."""
     feature = part if part.feature is None else Resource("feature", part.keys[:2], part.feature)
     return feature if pointers.find(content, feature.keys) is UNSET else part
 

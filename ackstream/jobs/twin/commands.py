@@ -1,6 +1,7 @@
-"""Twin commands: what an envelope asks the twin to do.
+"""Twin commands as read from envelopes, and their preconditions.
 
-Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their mapping strategies.
+Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their mapping strategies;
+``ConditionalHeadersValidator``, ``EntityTag`` and ``ThingConditionValidator`` for the preconditions.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
 
 
 ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
+IF_MATCH, IF_NONE_MATCH, CONDITION = "if-match", "if-none-match", "condition"
+
+_TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
 
 
 class TwinCommand(msgspec.Struct, frozen=True):
     """A command for one thing.
 
-    ``value`` is JSON, ``UNSET`` for retrieve and delete; ``timestamp`` is the broker's, in epoch milliseconds;
+    ``value`` is decoded JSON, ``UNSET`` for retrieve and delete; ``timestamp`` is the broker's, in epoch milliseconds;
     ``fields`` is the selector of a retrieve.
     """
 
@@ -61,7 +65,7 @@ class TwinCommand(msgspec.Struct, frozen=True):
 def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
     """Read a command for one thing.
 
-    :raises DittoError: 400; the id, the path or the value is not one
+    :raises DittoError: 400 if its id, path or value is invalid
     """
     topic = envelope.topic
     action = topic.action
@@ -100,7 +104,7 @@ def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resou
 
 
 def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
-    """Refuse what no patch may do; the rest is judged by what comes out."""
+    """Reject patches that are never allowed; the others are judged by the thing that results."""
     if part.kind == "policyId" and patch is None:
         raise policy_id_not_deletable()
     if part.kind != "thing":
@@ -115,17 +119,8 @@ def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
         raise id_not_settable()
 
 
-# -- Preconditions of a command: entity tags and a condition on the thing.
-# Source of the rules: Eclipse Ditto, ``ConditionalHeadersValidator``, ``EntityTag``, ``ThingConditionValidator``.
-
-
-IF_MATCH, IF_NONE_MATCH, CONDITION = "if-match", "if-none-match", "condition"
-
-_TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
-
-
 def read_tags(header: str, text: str) -> tuple[str, ...]:
-    """Read the entity tags of a header: ``*``, or ``"rev:1"``, ``W/"rev:1"``, several with commas between.
+    """Read the entity tags of a header: ``*``, or ``"rev:1"`` and ``W/"rev:1"``, separated by commas.
 
     :raises DittoError: 400 ``header.invalid``
     """
@@ -143,11 +138,11 @@ def read_tags(header: str, text: str) -> tuple[str, ...]:
 def check_tags(
     if_match: tuple[str, ...] | None, if_none_match: tuple[str, ...] | None, tag: str | None, *, action: str
 ) -> None:
-    """Compare the entity tags of a command with that of what it is about.
+    """Compare the entity tags of a command with the tag of its resource.
 
-    :param tag: the entity tag; ``None`` where nothing is there
-    :param action: of the command; where nothing is there, a query or a delete has another error to tell
-    :raises DittoError: 412 ``things:precondition.failed``; for a query 304 ``things:precondition.notmodified``
+    :param tag: the entity tag; ``None`` if the resource is missing
+    :param action: the command's; without a resource, a retrieve or a delete fails with another error later
+    :raises DittoError: 412 ``things:precondition.failed``; for a retrieve 304 ``things:precondition.notmodified``
     """
     if tag is None and action in ("retrieve", "delete"):
         return
@@ -165,7 +160,7 @@ def check_tags(
 def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
     """Check an RQL condition on a thing.
 
-    :param now: what ``time:now`` means, epoch milliseconds
+    :param now: the value of ``time:now``, epoch milliseconds
     :raises DittoError: 412 ``things:condition.failed``; 400 ``rql.expression.invalid``
     """
     if not matches(condition, thing, time=datetime.fromtimestamp(now / 1000, timezone.utc)):
@@ -173,5 +168,5 @@ def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
 
 
 def _any(tags: tuple[str, ...], tag: str) -> bool:
-    # all our tags are strong: a weak one of the requester fits none
+    # all tags of things are strong: a weak one of the requester matches none
     return "*" in tags or tag in tags

@@ -1,8 +1,9 @@
-"""Queries on many things: by their ids, by an RQL filter, how many there are.
+"""Queries over many things: by their ids, by an RQL filter, or their count.
 
-They come as ``_/_/things/twin/commands/retrieve``: path ``/`` with the value ``{"thingIds": […]}`` as in Ditto, and
+They arrive as ``_/_/things/twin/commands/retrieve``: path ``/`` with the value ``{"thingIds": […]}`` as in Ditto, and
 ``/search/things`` and ``/search/things/count``, the paths of Ditto's HTTP API, with the value ``{"filter"?,
-"namespaces"?, "options"?, "fields"?}``. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``.
+"namespaces"?, "options"?, "fields"?}``. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``;
+``ImmutableJsonFieldSelectorFactory`` and ``Thing#toJson`` for field selectors.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
 SEARCH, COUNT = "/search/things", "/search/things/count"
 PAGE, LARGEST_PAGE = 25, 200
+WILDCARD = "*"
+"""Any feature in a field selector: ``features/*/properties``."""
 
 _OPTION = re.compile(r"(sort|size|limit|cursor)\(([^()]*)\)")
 _CURSOR = re.compile(r"[0-9]{1,9}")
 
 
-class _Wanted(msgspec.Struct):
+class _SearchQuery(msgspec.Struct):
     filter: str | None = None
     namespaces: list[str] | None = None
     options: list[str] = []
@@ -46,7 +49,7 @@ class _Wanted(msgspec.Struct):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Which of what is found is wanted: sort keys (field, descending), how many, from where."""
+    """The requested page: sort keys (field, descending), size, and offset of its first thing."""
 
     sort: tuple[tuple[str, bool], ...] = ()
     size: int = PAGE
@@ -54,27 +57,27 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def concerns_many(envelope: Envelope) -> bool:
-    """Tell whether a command is for no thing in particular."""
+    """Return whether a command addresses no thing in particular."""
     return envelope.topic.namespace == "_" and envelope.topic.entity == "_"
 
 
 def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes: int) -> Any:
-    """Answer a query on many things.
+    """Answer a query over many things.
 
-    :param things: all there are, by id; deleted ones among them
-    :param now: what ``time:now`` means, epoch milliseconds
-    :param max_bytes: of the answer; a page that would be larger ends earlier
-    :raises DittoError: 400 for a filter, an option, a path or a value that is not one; 413
+    :param things: all things by id, including deleted ones
+    :param now: the value of ``time:now``, epoch milliseconds
+    :param max_bytes: the limit of the answer; a page that would be larger ends earlier
+    :raises DittoError: 400 for an invalid filter, option, path or value; 413
     """
     if envelope.topic.action != "retrieve" or envelope.path not in ("/", SEARCH, COUNT):
         raise unknown_path(envelope.path)
     if envelope.path == "/":
         return _by_ids(envelope, things, max_bytes)
-    wanted = _read(envelope)
-    found = _filtered(wanted, things, now)
+    query = _read_query(envelope)
+    found = _filtered(query, things, now)
     if envelope.path == COUNT:
         return len(found)
-    return _page(found, read_options(wanted.options), wanted.fields, max_bytes)
+    return _page(found, read_options(query.options), query.fields, max_bytes)
 
 
 def read_options(options: Iterable[str]) -> Page:
@@ -86,7 +89,7 @@ def read_options(options: Iterable[str]) -> Page:
     for option in options:
         found = _OPTION.fullmatch(option.strip())
         if found is None:
-            raise option_invalid(f"The option <{option}> is none of sort(…), size(…), cursor(…), limit(…).")
+            raise option_invalid(f"The option <{option}> is not one of sort(…), size(…), cursor(…), limit(…).")
         name, arguments = found[1], [argument.strip() for argument in found[2].split(",")]
         match name, arguments:
             case "sort", _:
@@ -100,15 +103,15 @@ def read_options(options: Iterable[str]) -> Page:
             case "cursor", [cursor]:
                 page = msgspec.structs.replace(page, offset=_number(cursor, option))
             case _:
-                raise option_invalid(f"The option <{option}> has not the arguments it must have.")
+                raise option_invalid(f"The option <{option}> has the wrong arguments.")
     return page
 
 
-def _read(envelope: Envelope) -> _Wanted:
+def _read_query(envelope: Envelope) -> _SearchQuery:
     if envelope.value is msgspec.UNSET:
-        return _Wanted()
+        return _SearchQuery()
     try:
-        return msgspec.json.decode(envelope.value, type=_Wanted)
+        return msgspec.json.decode(envelope.value, type=_SearchQuery)
     except msgspec.ValidationError as error:
         raise json_invalid(f"The value of the search is not valid: {error}.") from error
 
@@ -131,17 +134,17 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
     return shown
 
 
-def _filtered(wanted: _Wanted, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
+def _filtered(query: _SearchQuery, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
     fits: Callable[[dict[str, Any]], bool] | None = None
-    if wanted.filter is not None:
-        tree = parse(wanted.filter)
+    if query.filter is not None:
+        tree = parse(query.filter)
         check(tree)
         time = datetime.fromtimestamp(now / 1000, timezone.utc)
 
         def fits(thing: dict[str, Any]) -> bool:
             return matches(tree, thing, time=time)
 
-    namespaces = None if wanted.namespaces is None else frozenset(wanted.namespaces)
+    namespaces = None if query.namespaces is None else frozenset(query.namespaces)
     found = []
     for identity, thing in things.items():
         if thing.content is None or (namespaces is not None and identity.partition(":")[0] not in namespaces):
@@ -153,7 +156,7 @@ def _filtered(wanted: _Wanted, things: Mapping[str, Thing], now: int) -> list[di
 
 
 def _page(found: list[dict[str, Any]], page: Page, fields: str | None, max_bytes: int) -> dict[str, Any]:
-    # one order always: pages of one search fit together
+    # always the same order: the pages of one search fit together
     found.sort(key=lambda thing: thing["thingId"])
     for name, descending in reversed(page.sort):
         found.sort(key=cmp_to_key(_comparison(name)), reverse=descending)
@@ -180,12 +183,12 @@ def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
 
 def _sort_key(argument: str) -> tuple[str, bool]:
     if argument[:1] not in ("+", "-") or not isinstance(field_of(argument[1:], whole=False), Path):
-        raise option_invalid(f"<{argument}> is no sort key: write + or - and a field of the thing.")
+        raise option_invalid(f"<{argument}> is not a sort key: write + or - and a field of the thing.")
     return argument[1:], argument[0] == "-"
 
 
 def _comparison(name: str) -> Callable[[dict[str, Any], dict[str, Any]], int]:
-    """Compare things by a field as RQL does; those without it come first."""
+    """Return a comparison of things by a field, as in RQL; things without the field come first."""
     path = field_of(name, whole=False)
 
     def value(thing: dict[str, Any]) -> Any:
@@ -202,23 +205,16 @@ def _comparison(name: str) -> Callable[[dict[str, Any], dict[str, Any]], int]:
 
 def _number(text: str, option: str, maximum: int | None = None) -> int:
     if _CURSOR.fullmatch(text) is None:
-        raise option_invalid(f"The option <{option}> has <{text}> where a number must be.")
+        raise option_invalid(f"The option <{option}> has <{text}> instead of a number.")
     if maximum is not None and int(text) > maximum:
         raise option_invalid(f"The option <{option}> asks for more than {maximum} things.")
     return int(text)
 
 
-# -- Field selectors: ``thingId,attributes(model,location/city),features/*/properties``.
-# Source of the rules: Eclipse Ditto, ``ImmutableJsonFieldSelectorFactory``, ``Thing#toJson``.
-
-
-WILDCARD = "*"
-"""Stands for any feature: ``features/*/properties``."""
-
-
 def select(value: Any, selector: str) -> Any:
-    """Return what a selector leaves of a JSON value, in the value's own order; what is not an object stays as it is.
+    """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged.
 
+    :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
     :raises DittoError: 400 ``json.fieldselector.invalid``
     """
     paths = parse_selector(selector)
@@ -229,7 +225,7 @@ def select(value: Any, selector: str) -> Any:
 
 @lru_cache(maxsize=512)
 def parse_selector(selector: str) -> tuple[pointers.Keys, ...]:
-    """Return the paths a selector names.
+    """Return the paths of a selector.
 
     :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
     """
@@ -253,7 +249,7 @@ def _paths(selector: str) -> list[pointers.Keys]:
 
 
 def _split(selector: str) -> list[str]:
-    """Split at the commas outside of parentheses."""
+    """Split at the commas outside parentheses."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(selector):
         if character == "(":
@@ -275,7 +271,7 @@ def _select(value: dict[str, Any], paths: tuple[pointers.Keys, ...], *, depth: i
         if () in deeper:
             result[key] = entry
         elif isinstance(entry, dict) and any(_leads(entry, path) for path in deeper):
-            # a path that leads nowhere leaves no empty objects
+            # a path that leads nowhere creates no empty objects
             result[key] = _select(entry, tuple(deeper), depth=depth + 1)
     return result
 

@@ -1,4 +1,4 @@
-"""Things as the twin keeps them."""
+"""Things as the twin keeps them, their JSON, and JSON merge patches on them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ackstream.protocol.ditto.thing_errors import merge_invalid
 from ackstream.protocol.json import MAX_DEPTH
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -23,7 +23,7 @@ class Thing(msgspec.Struct, frozen=True, gc=False):
     """A thing after its last change; times in epoch milliseconds.
 
     ``content`` is its JSON (thingId, policyId, definition, attributes, features), ``None`` once it is deleted: a thing
-    that is created again goes on with the next revision.
+    that is created again continues with the next revision.
     """
 
     revision: int
@@ -32,7 +32,7 @@ class Thing(msgspec.Struct, frozen=True, gc=False):
     content: bytes | None
 
     def whole(self) -> dict[str, Any]:
-        """Return the thing's JSON with ``_revision``, ``_created``, ``_modified``, as filters and selectors see it."""
+        """Return the JSON that filters and selectors see: with ``_revision``, ``_created`` and ``_modified``."""
         return {
             **decode(self.content or b"{}"),
             "_revision": self.revision,
@@ -41,31 +41,21 @@ class Thing(msgspec.Struct, frozen=True, gc=False):
         }
 
 
-def decode(content: bytes) -> Any:
-    """Read JSON."""
-    return _decode(content)
-
-
-def encode(value: Any) -> bytes:
-    """Write JSON."""
-    return _encode(value)
-
-
 def read_value(value: msgspec.Raw) -> Any:
     """Read the value of a command.
 
-    :raises DittoError: 400 ``json.invalid``: numbers beyond 64 bits cannot be kept
+    :raises DittoError: 400 ``json.invalid`` for numbers beyond 64 bits, which cannot be stored
     """
-    read = _decode(value)
+    content = decode(value)
     try:
-        check_storable(read)
+        check_storable(content)
     except OverflowError as error:
         raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
-    return read
+    return content
 
 
 def check_depth(content: bytes) -> None:
-    """Keep merges from nesting a thing, patch within patch, more deeply than whoever reads it can follow.
+    """Reject a thing that merges have nested, patch within patch, more deeply than readers can follow.
 
     :raises DittoError: 400 ``json.invalid``
     """
@@ -81,7 +71,7 @@ def check_depth(content: bytes) -> None:
 
 
 def instant(milliseconds: int) -> str:
-    """Return epoch milliseconds as ISO 8601 in UTC, always with three digits: so texts are ordered as times are."""
+    """Return epoch milliseconds as ISO 8601 in UTC, always with three digits, so that texts sort as times."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
@@ -96,15 +86,13 @@ def part_tag(value: Any) -> str:
     return f'"hash:{blake2b(_encode_sorted(value), digest_size=4).hexdigest()}"'
 
 
-# -- JSON merge patches (RFC 7396): objects are merged, null removes, everything else replaces.
-# Source of the rules: Eclipse Ditto, ``JsonMergePatch`` and ``ModifyToCreateThingTransformer``.
-
-
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return the target with the patch applied; neither is changed.
+    """Apply a JSON merge patch (RFC 7396): objects are merged, null removes, everything else replaces.
 
-    :raises DittoError: 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes many keys
-        there; here it would silently remove none
+    Target and patch are not modified. Source of the rules: Eclipse Ditto, ``JsonMergePatch``.
+
+    :raises DittoError: 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes all matching
+        keys there and would silently remove none here
     """
     if not isinstance(patch, dict):
         return patch
@@ -120,7 +108,10 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return what a patch makes of nothing at all: Ditto takes nulls out of arrays then, too."""
+    """Return the value that a patch creates from nothing: Ditto then removes nulls from arrays, too.
+
+    Source of the rules: Eclipse Ditto, ``ModifyToCreateThingTransformer``.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
