@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.errors import ReaderClosedError, SettleTimeout, TakenOverError
+from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
 from ackstream.client.publisher import Publisher
 from ackstream.client.readers.qos import ReaderQos, WriterQos
 from ackstream.client.readers.sample_reader import SampleReader
 from ackstream.client.readers.samples import Sample
-from ackstream.client.receipts import ReaderTimeout
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
@@ -365,7 +364,7 @@ def test_a_second_reader_of_a_name_ends_the_first(topics: Kafka) -> None:
     with (
         SampleReader(topics, "r1") as first,
         SampleReader(topics, "r1"),
-        pytest.raises(TakenOverError, match="begun as r1"),
+        pytest.raises(TakenOverError, match="started as r1"),
     ):
         first.take(1, PATIENCE)
 
@@ -408,7 +407,7 @@ def test_roles_are_no_setting_of_a_publisher_and_without_a_qos_it_knows_no_reade
         _publisher(topics, writer_qos=WriterQos(required={"Logger": 1}))
     with (
         _publisher(topics, writer_qos=None) as publisher,
-        pytest.raises(InconsistentQosError, match="does not ask about its readers"),
+        pytest.raises(InconsistentQosError, match="does not track its readers"),
     ):
         publisher.wait_for_acknowledgments(1)
 

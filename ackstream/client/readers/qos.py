@@ -10,7 +10,7 @@ from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES
 
 Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
-"""When a sample is acknowledged: the library has it; the application has accessed it; the application acknowledges it."""
+"""When a sample is acknowledged: when the library has it, when the application has accessed it, or explicitly."""
 
 History: TypeAlias = Literal["keep-all", "keep-last"]
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ackstream.protocol import record_headers
 from ackstream.protocol.messages import read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-SERVICE_HEADERS = frozenset(
-    {"client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation", "key"}
-)
-"""Record headers addressed to the service; all others belong to the application."""
 
 
 class SampleCallbacks(NamedTuple):
@@ -60,17 +56,17 @@ class Sample:
 def of_record(record: Any, callbacks: SampleCallbacks | None = None) -> Sample | None:
     """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
     headers = dict(record.headers)
-    writer, seq = text(headers.get("client")), read_number(text(headers.get("seq")))
-    if headers.get("command") not in (None, b"publish") or not writer or seq is None:
+    writer, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
+    if headers.get(record_headers.COMMAND) not in (None, b"publish") or not writer or seq is None:
         return None
-    topic = headers.get("topic")
+    topic = headers.get(record_headers.TOPIC)
     return Sample(
         writer,
         seq,
         None if topic is None else text(topic),
-        headers.get("key"),
+        headers.get(record_headers.KEY),
         record.value,
-        {name: value for name, value in headers.items() if name not in SERVICE_HEADERS},
+        {name: value for name, value in headers.items() if name not in record_headers.PUBLISHER},
         record.timestamp,
         record.partition,
         record.offset,
