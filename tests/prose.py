@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Test = TypeVar("Test")
 
 DIRECTORY = Path(__file__).parent / "vectors" / "prose"
 
@@ -26,3 +31,10 @@ def each(file: str, *beginnings: str, but: tuple[str, ...] = ()) -> pytest.MarkD
     ]
     assert found
     return pytest.mark.parametrize(("given_", "expect"), found)
+
+
+def covers(file: str, *identities: str) -> Callable[[Test], Test]:
+    """Name the cases of a file that a test covers without reading them."""
+    unknown = set(identities) - prose(file).keys()
+    assert not unknown, unknown
+    return lambda test: test

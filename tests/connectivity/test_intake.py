@@ -25,7 +25,7 @@ from ackstream.protocol.ditto.errors import label_not_declared, thing_not_found
 from ackstream.protocol.ditto.settlement import SettlementAnswer
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.connections import ReplyTarget, Source
-from tests.prose import each, prose
+from tests.prose import covers, each, prose
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transport import OutgoingMessage
@@ -58,6 +58,7 @@ def test_prose_consumed_messages(given_: dict[str, Any], expect: dict[str, Any])
     assert collected(len(given_["requested"]), answer) == expect["settlement"]
 
 
+@covers("aggregation", "weak-redelivery")
 def test_prose_other_weak_ack_settles() -> None:
     assert "other-weak-ack" in prose("settlement")
     assert collected(1, SettlementAnswer((200,))) == "settle"

@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderF
 
 from ackstream.connectivity.kafka import KafkaPublisher, expired, external_message, record_metadata, redelivers
 from ackstream.protocol.ditto.errors import kafka_message_rejected
-from tests.prose import each
+from tests.prose import covers, each
 
 
 def record(**parts: Any) -> Any:
@@ -48,6 +48,7 @@ def test_prose_the_error_of_a_rejected_record(given_: dict[str, Any], expect: di
     assert {name: getattr(error, name) for name in expect["error"]} == expect["error"]
 
 
+@covers("protocol_acks", "kafka-issued-ack-debug")
 def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
     metadata = SimpleNamespace(
         timestamp=1, serialized_key_size=2, serialized_value_size=3, topic="out", partition=4, offset=5
@@ -71,6 +72,7 @@ def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
         (ValueError(), 400),
     ],
 )
+@covers("protocol_acks", "kafka-issued-ack-retriable", "kafka-issued-ack-nonretriable")
 def test_what_may_go_well_another_time_is_no_fault_of_the_requester(error: Exception, status: int) -> None:
     assert KafkaPublisher.status_of(None, error) == status  # type: ignore[arg-type]
 

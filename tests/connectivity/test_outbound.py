@@ -11,7 +11,7 @@ from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.connections import KafkaConnection
-from tests.prose import each
+from tests.prose import covers, each
 
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
@@ -53,6 +53,7 @@ def test_each_target_gets_what_it_wants() -> None:
     assert [publishing.message.address for publishing in plan.publishings] == ["events", "both/lamp"]
 
 
+@covers("header_defaults", "outgoing-conn-notdeclared-removed", "outgoing-event-target-issued-removed")
 def test_only_labels_of_the_connection_are_shown_and_never_the_target_s_own() -> None:
     plan = outbound(target(EVENTS, issued_ack="c:one"), target(EVENTS, issued_ack="c:two"), declared=("c:three",)).plan(
         event("c:one", "c:two", "c:three", "other", "twin-persisted")
@@ -95,6 +96,7 @@ DROPS = f"{EVENTS}?filter=eq(attributes/x,0)"
         ([target(EVENTS), target(MESSAGES, issued_ack="c:two")], ()),
     ],
 )
+@covers("rql", "weak-connection-target", "weak-connection-all")
 def test_labels_of_targets_that_drop_a_signal_are_acknowledged_weakly(
     targets: list[dict[str, Any]], weak: tuple[str, ...]
 ) -> None:

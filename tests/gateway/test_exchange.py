@@ -13,6 +13,7 @@ from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotS
 from ackstream.client.replies import RequestOutcome
 from ackstream.gateway.exchange import Exchange
 from ackstream.protocol.errors import DittoError
+from tests.prose import covers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,7 @@ def test_what_ends_without_a_reply_is_503(error: Exception, status: int, headers
     assert (raised.value.status, raised.value.headers) == (status, headers)  # type: ignore[attr-defined]
 
 
+@covers("aggregation", "forwarder-duplicate-correlation-id")
 def test_a_correlation_id_that_is_open_is_409() -> None:
     with pytest.raises(DittoError, match="c-1") as raised:
         asyncio.run(exchange(Clients(full=True)).ask(COMMAND))

@@ -10,6 +10,7 @@ import pytest
 from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.settings import Settings
 from tests.jobs.correlate.shards import THING, Log, Run
+from tests.prose import covers
 
 LIVE = "things/live/commands/modify"
 MESSAGE = "things/live/messages/ask"
@@ -55,7 +56,7 @@ def test_the_reply_id_follows_from_the_correlation_id_and_the_coordinates(run: R
     assert len(set(ids.values())) == 2
 
 
-def test_what_is_missing_at_the_deadline_is_a_408_entry(run: Run, log: Log) -> None:
+def test_labels_missing_at_the_deadline_become_408_entries(run: Run, log: Log) -> None:
     run.feed(log.command(1000, requested_acks=["a-ack", "b-ack"], timeout="10s"), log.ack(2000, "a-ack"))
     run.feed(watermark=11_000)
     assert run.replies() == []
@@ -87,7 +88,7 @@ def test_an_ack_after_the_answer_is_late(run: Run, log: Log) -> None:
     assert len(run.replies()) == 1
 
 
-def test_an_ack_that_nobody_asks_for_in_time_becomes_an_orphan(run: Run, log: Log) -> None:
+def test_an_ack_without_a_request_becomes_an_orphan_after_its_hold(run: Run, log: Log) -> None:
     run.feed(log.ack(1000, "a-ack"), watermark=11_000)
     assert run.acks() == []
     run.feed(watermark=11_001)
@@ -95,7 +96,7 @@ def test_an_ack_that_nobody_asks_for_in_time_becomes_an_orphan(run: Run, log: Lo
     assert run.state is None
 
 
-def test_a_request_after_the_hold_of_an_ack_does_not_get_it(run: Run, log: Log) -> None:
+def test_a_request_after_the_hold_of_an_ack_does_not_receive_it(run: Run, log: Log) -> None:
     run.feed(log.ack(1000, "a-ack"), log.command(11_001, requested_acks=["a-ack"]))
     assert run.acks() == [("a-ack", "orphan")]
     assert run.replies() == []
@@ -233,7 +234,7 @@ def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: 
 
 
 @pytest.mark.parametrize("name", ["reply-to", "kafka_replyTopic"])
-def test_what_is_wrong_with_a_request_is_said_where_its_sender_listens(log: Log, name: str) -> None:
+def test_the_error_of_an_invalid_request_goes_to_the_chosen_reply_topic(log: Log, name: str) -> None:
     run = Run(reply_topics=frozenset({"mine"}))
     run.feed(_with(log.command(1, requested_acks=["a-ack"], timeout="0"), **{name: "mine"}))
     (reply,) = run.replies()
@@ -278,7 +279,7 @@ def test_a_signal_that_cannot_be_read_gets_the_error_and_becomes_a_dead_letter(
         ({"response_required": 7}, "response-required"),
     ],
 )
-def test_an_invalid_header_is_told_to_the_requester(run: Run, log: Log, headers: Any, key: str | None) -> None:
+def test_an_invalid_header_is_reported_to_the_requester(run: Run, log: Log, headers: Any, key: str | None) -> None:
     run.feed(log.command(1, **headers))
     (reply,) = run.replies()
     assert (reply["status"], reply["topic"]) == (400, f"{THING}/things/twin/errors")
@@ -291,7 +292,7 @@ def test_a_value_over_the_limit_is_refused_with_413(log: Log) -> None:
     assert run.replies()[0]["status"] == 413
 
 
-def test_an_ack_that_cannot_be_read_disturbs_nobody(run: Run, log: Log) -> None:
+def test_an_unreadable_ack_does_not_affect_other_requests(run: Run, log: Log) -> None:
     run.feed(log.command(1, requested_acks=["a-ack"]))
     run.feed(log.record(1, 2, "c", b"garbage"), log.record(1, 2, None, b"{}"), log.ack(2, "x"), log.ack(3, "a-ack"))
     assert len(run.reasons()) == 3
@@ -388,6 +389,7 @@ def test_actor_discardDuplicateAndUnsolicited(run: Run, log: Log) -> None:  # no
     ]
 
 
+@covers("aggregation", "actor-liveResponseEventuallyValid")
 def test_actor_invalidThenValidLiveResponse(run: Run, log: Log) -> None:  # noqa: N802
     run.feed(
         log.live(1, requested_acks=["live-response"]),
