@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
 from ackstream.client.query_link import QueryLink
 from ackstream.kafka.clients import Closing
+from ackstream.protocol import record_headers
 from ackstream.protocol.queries import MOST_RECENT
 from ackstream.settings import Kafka
 
@@ -68,7 +69,7 @@ class QueryClient(Closing):
             options = [f"heartbeat={max(1, round(heartbeat * 1000))}ms"]
             if conflation_ms is not None:
                 options.append(f"ack_conflation={conflation_ms}ms")
-            answer = self._link.execute("logon", {"processed"}, {"options": ",".join(options)})
+            answer = self._link.execute("logon", {"processed"}, {record_headers.OPTIONS: ",".join(options)})
             self.effective_conflation_ms = answer.wait("processed").effective_conflation_ms
             """How often the log's end is reported, if the service cannot do it as often as requested."""
         except BaseException:
@@ -145,7 +146,7 @@ class QueryClient(Closing):
     def unsubscribe(self, stream: MessageStream | None = None, timeout: float | None = None) -> None:
         """Cancel a subscription, or all of them."""
         sub_id = "all" if stream is None else str(stream.sub_id)
-        self._link.execute("unsubscribe", {"processed"}, {"sub_id": sub_id}, timeout)
+        self._link.execute("unsubscribe", {"processed"}, {record_headers.SUB_ID: sub_id}, timeout)
         for one in self._link.subscriptions() if stream is None else [stream]:
             self._link.remove(one)
 
@@ -198,4 +199,4 @@ def _headers(**headers: str | int | None) -> dict[str, str]:
 
 
 def _replace(replace: bool) -> dict[str, str]:  # noqa: FBT001
-    return {"options": "replace"} if replace else {}
+    return {record_headers.OPTIONS: "replace"} if replace else {}

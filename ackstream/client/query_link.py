@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
 from ackstream.client.message_stream import Message, MessageStream
 from ackstream.kafka.reader import ClientConnection
-from ackstream.protocol import queries
+from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import decode_ack, expected
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 _CANCELLED = _SUBSCRIBING | {"sow"}
 """Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
 
-_APPLICATION = "header-"
+_ADDRESS = (record_headers.COMMAND, record_headers.CID, record_headers.ID)
 """Prefix of the record headers that belong to the application."""
 
 
@@ -104,7 +104,7 @@ class QueryLink:
         with self._changed:
             self._streams[cid] = stream
             self._processed[cid] = None
-        self._send(command, requested, {"cid": cid, **headers})
+        self._send(command, requested, {record_headers.CID: cid, **headers})
         with self._changed:
             while not self._changed.wait_for(
                 lambda: self._processed[cid] is not None or cid not in self._streams,
@@ -113,13 +113,13 @@ class QueryLink:
                 if time.monotonic() >= deadline:
                     break
                 # a job that starts for the first time ignores earlier commands
-                self._send(command, requested, {"cid": cid, **headers})
+                self._send(command, requested, {record_headers.CID: cid, **headers})
             ack = self._processed.pop(cid)
             timed_out = ack is None and cid in self._streams
         if timed_out:
             self.remove(stream)
             if command in _CANCELLED:
-                self._send("unsubscribe", (), {"sub_id": stream.sub_id or cid})
+                self._send("unsubscribe", (), {record_headers.SUB_ID: stream.sub_id or cid})
             raise CommandTimeout(
                 f"The {command} was not processed within {limit:g} s: is the query job running "
                 "(`ackstream submit query`)?"
@@ -152,7 +152,7 @@ class QueryLink:
             return
         if self._ended is None:
             # without a session its subscriptions are gone, or another client's
-            self._send("unsubscribe", (), {"sub_id": "all"})
+            self._send("unsubscribe", (), {record_headers.SUB_ID: "all"})
         self._closing.set()
         self._thread.join()
         self._link.close()
@@ -168,15 +168,15 @@ class QueryLink:
         headers: Mapping[str, str],
         handler: Callable[[Message], None] | None,
     ) -> MessageStream:
-        bookmark = headers.get("bookmark")
-        sub_id = headers.get("sub_id", cid) if command in _SUBSCRIBING else None
-        awaited = expected(command, requested, bookmark=bookmark is not None, filtered="filter" in headers)
-        if "seq" in headers:
+        bookmark = headers.get(record_headers.BOOKMARK)
+        sub_id = headers.get(record_headers.SUB_ID, cid) if command in _SUBSCRIBING else None
+        awaited = expected(command, requested, bookmark=bookmark is not None, filtered=record_headers.FILTER in headers)
+        if record_headers.SEQ in headers:
             # conflated over sequence numbers, it names no command
             awaited.discard("persisted")
         kept = bookmark is not None and sub_id is not None
         if kept:
-            self._bookmarks.open(str(sub_id), headers.get("topic", ""))
+            self._bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
         ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
         return MessageStream(
             cid,
@@ -188,7 +188,7 @@ class QueryLink:
         )
 
     def _send(self, command: str, requested: Iterable[str], headers: Mapping[str, str]) -> None:
-        named = {"command": command, "ack": ",".join(sorted(requested)), **headers}
+        named = {record_headers.COMMAND: command, record_headers.ACK: ",".join(sorted(requested)), **headers}
         try:
             self._link.send(b"", [(name, value.encode()) for name, value in named.items()])
         except (KafkaError, ValueError) as error:
@@ -199,11 +199,13 @@ class QueryLink:
     def _step(self, now: float) -> None:
         if self._logged_on is not None and self._ended is None and now >= self._beat_at:
             self._beat_at = now + self._heartbeat
-            self._send("heartbeat", {"processed"}, {"cid": f"beat-{self._token}", "options": "beat"})
+            self._send(
+                "heartbeat", {"processed"}, {record_headers.CID: f"beat-{self._token}", record_headers.OPTIONS: "beat"}
+            )
 
     def _receive(self, record: Any) -> None:
         headers = dict(record.headers)
-        command, cid, id_ = (_text(headers.get(name)) for name in ("command", "cid", "id"))
+        command, cid, id_ = (_text(headers.get(name)) for name in _ADDRESS)
         self.answered_at = time.monotonic()
         if command == "ack":
             self._receive_ack(id_, decode_ack(record.value))
@@ -252,14 +254,18 @@ def _message(command: str, record: Any, sub_id: str | None, bookmarks: MemoryBoo
     headers = dict(record.headers)
     return Message(
         command,
-        _text(headers.get("topic")),
-        headers.get("key"),
+        _text(headers.get(record_headers.TOPIC)),
+        headers.get(record_headers.KEY),
         record.value,
-        _text(headers.get("bookmark")),
+        _text(headers.get(record_headers.BOOKMARK)),
         sub_id,
-        _text(headers.get("client")),
-        int(_text(headers.get("timestamp"))),
-        tuple((name[len(_APPLICATION) :], value) for name, value in record.headers if name.startswith(_APPLICATION)),
+        _text(headers.get(record_headers.CLIENT)),
+        int(_text(headers.get(record_headers.TIMESTAMP))),
+        tuple(
+            (name[len(record_headers.APPLICATION) :], value)
+            for name, value in record.headers
+            if name.startswith(record_headers.APPLICATION)
+        ),
         bookmarks,
     )
 

@@ -1,26 +1,33 @@
-"""Kafka as a source of Spark: the same for every job, and what they all read from record headers."""
+"""Kafka as source and sink of Spark, the same for every job, and the columns they read from record headers."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from kafka import KafkaConsumer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.kafka.clients import options
+from ackstream.kafka import partitions
+from ackstream.kafka.clients import connect_admin, spark_options
+from ackstream.protocol import record_headers
+from ackstream.protocol.correlation_ids import JSON_SPELLINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.settings import Kafka
 
-
 EARLIEST, LATEST = -2, -1
 """Spark's names for the ends of a partition."""
+
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+LATEST_TICK = 4_102_444_800_000
+"""The year 2100 in epoch milliseconds: later ticks are no times but mistakes."""
+
+
+# -- source and sink ---------------------------------------------------------------------------------------------------
 
 
 def source(
@@ -30,47 +37,81 @@ def source(
 
     :param topics: their real names
     :param starting: Spark's ``startingOffsets``, for a new checkpoint
-    :param limit: records a batch at most; ``None``: all there are
-    :param headers: whether there is a column of the record headers
+    :param limit: the most records per batch; ``None``: no limit
+    :param headers: whether to include the column of record headers
     """
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     return (
         spark.readStream.format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in kafka.options.items()}, **limits)
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        # the default of 500 ms is waited out by every almost empty batch
+        .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
         .option("subscribe", ",".join(topics))
         .option("startingOffsets", starting)
         .option("includeHeaders", str(headers).lower())
-        # the default of 500 ms is waited out by every almost empty batch
-        .option("kafka.fetch.max.wait.ms", "5")
         .load()
     )
 
 
-def starting_offsets(kafka: Kafka, topics: Iterable[str], ticks: str) -> str:
-    """Return where a new checkpoint starts: topics at their beginning, the clock at its end.
+def starting_offsets(kafka: Kafka, topics: Mapping[str, int | Mapping[int, int]]) -> str:
+    """Return where a new checkpoint starts, as ``startingOffsets`` of Spark.
 
-    Ticks of an earlier checkpoint say what that one had read, not what this one has.
-
-    :param topics: real names
-    :param ticks: real name of the clock's topic
+    :param topics: by real name :data:`EARLIEST`, :data:`LATEST`, or offsets by partition (others from the earliest).
+        The latest offsets are looked up now: Spark would look later, and skip what is sent in the meantime
     """
-    known = options(kafka, KafkaConsumer.DEFAULT_CONFIG)
-    with closing(KafkaConsumer(bootstrap_servers=kafka.bootstrap, **known)) as consumer:
-        return json.dumps(
-            {
-                topic: {str(number): where for number in sorted(consumer.partitions_for_topic(topic) or ())}
-                for topic, where in {**dict.fromkeys(topics, EARLIEST), ticks: LATEST}.items()
-            }
-        )
+    with connect_admin(kafka) as admin:
+        known = partitions.of_topics(admin, topics)
+        latest = [partition for partition in known if topics[partition.topic] == LATEST]
+        ends = partitions.ends(admin, latest) if latest else {}
+    found: dict[str, dict[str, int]] = {topic: {} for topic in topics}
+    for partition in known:
+        start = topics[partition.topic]
+        offset = start if isinstance(start, int) else start.get(partition.partition, EARLIEST)
+        found[partition.topic][str(partition.partition)] = ends.get(partition, offset)
+    return json.dumps(found)
 
 
-LATEST_TICK = 4_102_444_800_000
-"""The year 2100 in epoch milliseconds: later ones are no times but mistakes."""
+def sink_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options of a Kafka sink of Spark.
+
+    :param own: options of the JVM's producer
+    """
+    return spark_options(kafka, {"max.request.size": str(MAX_REQUEST_BYTES), "linger.ms": "5", **(own or {})})
+
+
+def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
+    """Write records to Kafka, in their order.
+
+    :param records: columns ``key`` and ``value``, perhaps ``headers``; ``topic`` unless it is given
+    :param topic: its real name
+    """
+    # one task: records of one key stay in order
+    writer = records.coalesce(1).write.format("kafka").options(**sink_options(kafka))
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.save()
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
+    """Let ticks move the watermark and end here; all other records go on, however old they are.
+
+    The watermark column ``clock`` is not the record time but that of ticks alone: a quiet stream still gets its
+    timeouts, and no record is ever late for Spark, which would drop it.
+
+    :param tick: the time of a tick, null for other records; or the name of the column that has it
+    """
+    return (
+        stream.withColumn("clock", F.col(tick) if isinstance(tick, str) else tick)
+        .withWatermark("clock", "0 seconds")
+        # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
+        .where(F.col("clock").isNull())
+    )
 
 
 def tick_time() -> Column:
-    """Return the time that a tick's ``value`` says; one that cannot be read says nothing, and so moves nothing."""
+    """Return the time in a tick's ``value``; 0, which moves nothing, where it cannot be read."""
     time = F.col("value").cast("string").try_cast("long")
     return F.timestamp_millis(F.when(time.between(0, LATEST_TICK), time).otherwise(0))
 
@@ -80,39 +121,18 @@ def header(name: str) -> Column:
     return F.try_element_at(F.filter("headers", lambda entry: entry["key"] == name), F.lit(-1))["value"]
 
 
+def header_entry(name: str, value: Column) -> Column:
+    """Return a record header to write, as an element of the column ``headers``."""
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def json_correlation_id(text: Column) -> Column:
+    """Return the correlation-id in the headers of a protocol message, given as JSON text."""
+    return F.coalesce(*[F.get_json_object(text, f"$.headers.{name}") for name in JSON_SPELLINGS])
+
+
 def spring_correlation() -> Column:
-    """Return Spring's correlation-id as text, or in hexadecimal where it is none (a UUID's 16 bytes)."""
-    value = header("kafka_correlationId")
+    """Return Spring's correlation-id as text; in hexadecimal where it is not text (a UUID's 16 bytes)."""
+    value = header(record_headers.SPRING_CORRELATION_ID)
     text = value.cast("string")
     return F.when(F.is_valid_utf8(text), text).otherwise(F.hex(value))
-
-
-# -- What jobs that write batch by batch share: the batch with its query's id, and Kafka for what it says afterwards.
-
-
-def each_batch(write: Callable[[DataFrame, int, str], None]) -> Callable[[DataFrame, int], None]:
-    """Return the function for ``foreachBatch`` that calls ``write`` with the batch, its number and its query's id."""
-
-    def call(frame: DataFrame, batch_id: int) -> None:
-        write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-
-    return call
-
-
-def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
-    """Write records to Kafka, in their order.
-
-    :param records: columns ``key`` and ``value``, perhaps ``headers``; ``topic`` where it is not given
-    :param topic: its real name
-    """
-    # one task: what concerns one key stays in order
-    writer = records.coalesce(1).write.format("kafka")
-    if topic is not None:
-        writer = writer.option("topic", topic)
-    (
-        writer.options(**{f"kafka.{key}": value for key, value in kafka.options.items()})
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
-        .option("kafka.max.request.size", str(64 * 1024 * 1024))
-        .option("kafka.linger.ms", "5")
-        .save()
-    )

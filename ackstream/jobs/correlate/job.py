@@ -16,6 +16,7 @@ from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import Record
 from ackstream.kafka.clients import connect_admin
+from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
@@ -24,6 +25,7 @@ from ackstream.spark.kafka import (
     LATEST,
     header,
     header_entry,
+    json_correlation_id,
     sink_options,
     source,
     spring_correlation,
@@ -120,9 +122,8 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            header("correlation-id").cast("string"),
-            F.get_json_object(text, "$.headers.correlation-id"),
-            F.get_json_object(text, "$.headers.Correlation-Id"),
+            header(record_headers.CORRELATION_ID).cast("string"),
+            json_correlation_id(text),
             spring_correlation(),
         )
     )
@@ -149,9 +150,9 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
             # most records have no header but the correlation-id, which has a column of its own
-            F.when(F.exists("headers", lambda header: header["key"] != "correlation-id"), F.to_json("headers")).alias(
-                "headers"
-            ),
+            F.when(
+                F.exists("headers", lambda header: header["key"] != record_headers.CORRELATION_ID), F.to_json("headers")
+            ).alias("headers"),
             # always null here, but the operator's input must have the watermark column
             "clock",
         )
@@ -202,17 +203,17 @@ def write_frame(emissions: list[Emission]) -> pd.DataFrame:
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
     reply = [
-        header_entry("correlation-id", F.col("key")),
-        header_entry("reply-id", F.col("reply_id")),
-        header_entry("status", F.col("status")),
-        header_entry("completed-by", F.col("completed_by")),
-        header_entry("content-type", F.lit(PROTOCOL_CONTENT_TYPE)),
+        header_entry(record_headers.CORRELATION_ID, F.col("key")),
+        header_entry(record_headers.REPLY_ID, F.col("reply_id")),
+        header_entry(record_headers.STATUS, F.col("status")),
+        header_entry(record_headers.COMPLETED_BY, F.col("completed_by")),
+        header_entry(record_headers.CONTENT_TYPE, F.lit(PROTOCOL_CONTENT_TYPE)),
     ]
-    spring = header_entry("kafka_correlationId", F.col("spring_correlation"))
+    spring = header_entry(record_headers.SPRING_CORRELATION_ID, F.col("spring_correlation"))
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
     headers = (
         F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
-        .when(F.col("reason").isNotNull(), F.array(header_entry("reason", F.col("reason"))))
+        .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
     return emissions.select("topic", "key", "value", headers.alias("headers"))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.readers.samples import SERVICE_HEADERS, Sample, of_record, of_row
+from ackstream.client.readers.samples import Sample, of_record, of_row
 from ackstream.jobs.persist.rows import HEADER_COLUMNS
+from ackstream.protocol import record_headers
 
 
 def _record(value: bytes | None = b"v", **headers: bytes | None) -> Any:
@@ -63,7 +64,7 @@ def test_a_row_of_the_table_is_the_same_message() -> None:
 
 
 def test_the_table_keeps_the_same_headers_as_the_applications_own() -> None:
-    assert {*HEADER_COLUMNS.values(), "key"} == SERVICE_HEADERS
+    assert {*HEADER_COLUMNS.values(), record_headers.KEY} == record_headers.PUBLISHER
 
 
 def test_a_sample_without_a_reader_is_a_value() -> None:
