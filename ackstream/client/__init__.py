@@ -1,4 +1,7 @@
-"""The SDK: requests that get answers, and subscribers that acknowledge them, on kafka-python."""
+"""The SDK on kafka-python: requesters and responders, subscribers, publishers and readers, queues and queries.
+
+Importing it loads neither Spark nor the libraries that read tables.
+"""
 
 from ackstream.client.commands import Command, fields_of
 from ackstream.client.errors import (

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError
+from ackstream.kafka.clients import RESEND_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ REMEMBERED = 65_536
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
 
 STORE_CHECK_SECONDS = 1.0
-RESEND_SECONDS = 0.2
 
 Verdict = Literal["resend", "not sent", "no reply"]
 

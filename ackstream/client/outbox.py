@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
-from ackstream.kafka.clients import SEND_AGAIN
+from ackstream.kafka.clients import RESEND_SECONDS, SEND_AGAIN
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
     from ackstream.client.group import Work
 
 log = logging.getLogger(__name__)
-
-RESEND_SECONDS = 0.2
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What clients report: receipts of publishers, places of stored requests, and the statistics of every client."""
+"""What clients report: receipts of messages, the location of a stored request, and statistics."""
 
 from __future__ import annotations
 

@@ -52,6 +52,9 @@ SEND_AGAIN = (
 """Errors after which a record may be sent again: should the first one have been stored after all, the correlation-id
 identifies the second as its duplicate."""
 
+RESEND_SECONDS = 0.2
+"""How long to wait before that."""
+
 _COMMON = {
     "bootstrap_timeout_ms": BOOTSTRAP_MS,
     "reconnect_backoff_max_ms": RECONNECT_MS,
@@ -113,8 +116,8 @@ def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
     :raises UnreachableError: no broker answers
     """
     # with at least 1 byte the broker answers a waiting fetch as soon as there is a record
-    own = {"enable_auto_commit": False, "fetch_min_bytes": 1, "group_id": group}
-    return _connect(KafkaConsumer, kafka, own | config)
+    own = {"enable_auto_commit": False, "fetch_min_bytes": 1}
+    return _connect(KafkaConsumer, kafka, own | config, group_id=group)
 
 
 def connect_admin(kafka: Kafka, **config: Any) -> Any:
