@@ -1,7 +1,7 @@
-"""Cases of the protocol: one line of JSON each, ``{"id", "kind", "given", "expect"}``.
+"""Protocol cases: one line of JSON each, ``{"id", "kind", "given", "expect"}``.
 
-Each kind goes through public functions of the library. An ``error`` in ``expect`` names the fields that must be equal,
-others are free; ``{}`` means any error.
+Each kind runs public functions of the library. An ``error`` in ``expect`` names the fields that must be equal; ``{}``
+means any error.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ Json = dict[str, Any]
 
 
 class CaseFileError(AckstreamError):
-    """A path is not there, or what is there are no cases."""
+    """A path does not exist, or does not contain cases."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A case that came out otherwise than expected."""
+    """A case whose result differs from the expected one."""
 
     id: str
     expected: dict[str, Any]
@@ -64,7 +64,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class FileResult(msgspec.Struct):
-    """What the cases of one file came to; ``not_run`` holds id and reason of those that nothing here can run."""
+    """The results of a file; ``not_run`` lists id and reason of cases of unknown kinds."""
 
     name: str
     passed: int = 0
@@ -78,7 +78,7 @@ class FileResult(msgspec.Struct):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One case, as its line says."""
+    """One case: a line of a file."""
 
     id: str
     kind: str
@@ -86,7 +86,7 @@ class Case(msgspec.Struct, frozen=True):
     expect: Json
 
 
-# -- the kinds: what is given in, what the library says out; a DittoError is an answer too ---------------------------
+# -- kinds: from ``given`` to the result of the library; a DittoError is a result too ----------------------------------
 
 
 def _label(given: Json) -> Json:
@@ -202,7 +202,7 @@ def _read_acks(given: Json) -> Json:
 
 def _write_ack(given: Json) -> Json:
     ack = given["ack"]
-    # cases leave the correlation-id "c" out
+    # cases omit the correlation-id "c"
     return {"protocol": _json(write_ack(_ack({"headers": {}} | ack, {"correlation-id": "c"}), ack["thingId"]))}
 
 
@@ -308,20 +308,20 @@ KINDS: dict[str, Callable[[Json], Json]] = {
     "settlement": _settlement,
 }
 
-_SAID_WHERE_CONCERNED = {"header-defaults", "header-value"}
-"""Kinds whose cases expect only some of what there is to say."""
+_PARTIAL = {"header-defaults", "header-value"}
+"""Kinds whose cases expect only a part of the result."""
 
 
 def check(case: Case) -> Failure | None:
-    """Run a case of a known kind; ``None``: it passed."""
+    """Run a case of a known kind; return ``None`` if it passed."""
     try:
         actual = KINDS[case.kind](case.given)
     except DittoError as error:
         actual = {"error": error.to_dict()}
-    except Exception as error:  # noqa: BLE001 - whatever a case provokes is its result
+    except Exception as error:  # noqa: BLE001 - any exception is the result of its case
         actual = {"exception": f"{type(error).__name__}: {error}"}
     compared = actual
-    if case.kind in _SAID_WHERE_CONCERNED and "error" not in actual and "exception" not in actual:
+    if case.kind in _PARTIAL and "error" not in actual and "exception" not in actual:
         compared = {name: value for name, value in actual.items() if name in case.expect}
     wanted, found = case.expect.get("error"), compared.get("error")
     if isinstance(wanted, dict) and isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""What a request's headers lead to on each API, summed up as the cases of the protocol expect it."""
+"""The effects of a request's headers on each API, in the terms of the protocol cases."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What headers lead to on an API.
+    """The effects of a signal's headers on an API.
 
-    ``headers`` are the three after defaults, timeout with the API's default. With an ``error`` nothing is awaited:
-    ``waits_for_acks`` and ``content`` are ``None``. ``settlement`` is that of a consumed message (Connectivity alone).
+    ``headers`` are the three headers with defaults applied, the timeout with the API's default. With an ``error``,
+    nothing is awaited: ``waits_for_acks`` and ``content`` are ``None``. ``settlement`` is that of a consumed message
+    (Connectivity only).
     """
 
     headers: dict[str, Any]
@@ -44,7 +45,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> Effect:
-    """Return what the headers of a signal lead to.
+    """Return the effects of a signal's headers.
 
     :param headers: as ``read_headers`` returns them
     """

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def run(paths: Sequence[Path]) -> list[FileResult]:
-    """Run case files; of a directory, every ``*.jsonl`` file below it.
+    """Run case files; a directory stands for every ``*.jsonl`` file below it.
 
-    :raises CaseFileError: a path does not exist or holds no cases
+    :raises CaseFileError: a path does not exist or contains no cases
     """
     loaded = [(file.name, content) for path in paths for file, content in _open(path)]
     return [_run_file(name, content) for name, content in loaded]
 
 
 def main(paths: Sequence[Path]) -> int:
-    """Run and print; return the exit code: 1 where anything failed or could not be run."""
+    """Run the cases and print the results; return the exit code, 1 if any case failed or is of an unknown kind."""
     try:
         results = run(paths)
     except CaseFileError as error:
