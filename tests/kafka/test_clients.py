@@ -122,6 +122,25 @@ def test_options_are_those_of_kafka_with_their_types() -> None:
     assert clients.python_options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
 
 
+def test_options_change_neither_the_broker_nor_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: dict[str, Any] = {}
+
+    class Consumer:
+        DEFAULT_CONFIG = KafkaConsumer.DEFAULT_CONFIG
+
+        def __init__(self, **config: Any) -> None:
+            connected.update(config)
+
+    monkeypatch.setattr(clients, "KafkaConsumer", Consumer)
+    options = {"group.id": "other", "bootstrap.servers": "other:1", "fetch.min.bytes": "9"}
+    clients.connect_consumer(Kafka(bootstrap="a:1,b:2", options=options), "mine")
+    assert connected["group_id"] == "mine"
+    assert connected["bootstrap_servers"] == ["a:1", "b:2"]
+    assert connected["fetch_min_bytes"] == 9
+    assert connected["bootstrap_timeout_ms"] == 10_000
+    assert not connected["enable_auto_commit"]
+
+
 @pytest.mark.parametrize("key", ["sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.password"])
 def test_credentials_for_spark_may_stand_beside_those_for_python(key: str) -> None:
     kafka = Kafka(options={key: "x", "sasl.plain.username": "user"})
