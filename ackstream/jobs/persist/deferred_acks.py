@@ -17,7 +17,7 @@ import msgspec
 from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist.replication import Backlog, DestinationChange, Replication
+from ackstream.jobs.persist.replication import Backlog, DestinationChange
 from ackstream.kafka.clients import connect_consumer, connect_producer
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
@@ -58,7 +58,7 @@ class DeferredAcks:
         stored = messages.agg(F.max("batch")).collect()[0][0] if self._active else None
         self._lock = threading.Lock()
         self._backlog = Backlog(
-            Replication(settings.destinations),
+            settings.destinations,
             acknowledged=_batch(newest if acknowledged is None else acknowledged),
             stored=_batch(stored),
         )
@@ -149,7 +149,7 @@ class DeferredAcks:
     def _record_changes(self) -> None:
         """Write the changes of mode to their table and to the log."""
         rows = [
-            (change.destination, None if cause == "start" else change.position, change.mode, cause, change.age_ms)
+            (change.destination, None if cause == "start" else change.batch, change.mode, cause, change.age_ms)
             for change, cause in self._changes
         ]
         columns = "destination string, batch long, mode string, cause string, age_ms long"
@@ -160,7 +160,7 @@ class DeferredAcks:
             log.warning(
                 "The destination %s is %s now (%s): it has everything up to batch %d; the oldest message it lacks is "
                 "%d ms old.",
-                *(change.destination, change.mode, cause, change.position, change.age_ms),
+                *(change.destination, change.mode, cause, change.batch, change.age_ms),
             )
         self._changes = []
 

@@ -1,8 +1,4 @@
-"""Tracking the destinations that must have a message before it counts as persisted (brokers.md 1.1 A12, A13).
-
-Positions are those of the local log: a message's number, or a count of batches. A destination reports the position up
-to which it has everything.
-"""
+"""Tracking the destinations that must have a batch before its acks are sent (brokers.md 1.1 A12, A13)."""
 
 from __future__ import annotations
 
@@ -17,32 +13,32 @@ if TYPE_CHECKING:
 
 
 class DestinationChange(NamedTuple):
-    """A destination is no longer waited for, or is again; ``position``: up to where it has everything."""
+    """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
 
     destination: str
     mode: Literal["sync", "async"]
     age_ms: int
-    position: int
+    batch: int
 
 
 class _SyncDestination:
-    """What a destination lacks, and whether it is waited for."""
+    """The batches that a destination lacks, and whether it is waited for."""
 
     def __init__(self, settings: Destination) -> None:
-        self.reported = 0
+        self.reported = -1
         self.sync = True
         self._settings = settings
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._lacking: deque[tuple[int, int]] = deque()
         self._checks = 0
 
-    def append(self, position: int, now: int) -> None:
-        if position > self.reported:
-            self._waiting.append((position, now))
+    def add(self, batch: int, now: int) -> None:
+        if batch > self.reported:
+            self._lacking.append((batch, now))
 
-    def report(self, position: int) -> None:
-        self.reported = max(self.reported, position)
-        while self._waiting and self._waiting[0][0] <= self.reported:
-            self._waiting.popleft()
+    def report(self, batch: int) -> None:
+        self.reported = max(self.reported, batch)
+        while self._lacking and self._lacking[0][0] <= self.reported:
+            self._lacking.popleft()
 
     def check(self, now: int) -> int | None:
         """Compare ages once per check interval; return the age that changed the mode."""
@@ -50,7 +46,7 @@ class _SyncDestination:
         if checks <= self._checks:
             return None
         self._checks = checks
-        age = now - self._waiting[0][1] if self._waiting else 0
+        age = now - self._lacking[0][1] if self._lacking else 0
         downgrade, upgrade = self._settings.downgrade_age, self._settings.upgrade_age
         downgraded = downgrade is not None and age >= downgrade
         upgraded = upgrade is not None and age < upgrade
@@ -60,54 +56,20 @@ class _SyncDestination:
         return age
 
 
-class Replication:
-    """Tracks which destinations are waited for, and the position up to which all of those have everything."""
-
-    def __init__(self, destinations: Iterable[Destination]) -> None:
-        """Start at position 0, waiting for all sync destinations."""
-        self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
-        self._appended = 0
-
-    @property
-    def durable(self) -> int:
-        """The position up to which every destination that is waited for has everything."""
-        reported = (destination.reported for destination in self._destinations.values() if destination.sync)
-        return min(reported, default=self._appended)
-
-    def append(self, position: int, now: int) -> None:
-        """Note a new message; positions never decrease."""
-        self._appended = position
-        for destination in self._destinations.values():
-            destination.append(position, now)
-
-    def report(self, name: str, position: int) -> None:
-        """Note that a destination has everything up to a position; async ones are ignored."""
-        if name in self._destinations:
-            self._destinations[name].report(position)
-
-    def check(self, now: int) -> list[DestinationChange]:
-        """Compare ages with the settings where a check is due; return the changes of mode."""
-        return [
-            DestinationChange(name, "sync" if destination.sync else "async", age, destination.reported)
-            for name, destination in sorted(self._destinations.items())
-            if (age := destination.check(now)) is not None
-        ]
-
-
 class Backlog:
-    """The batches whose acks wait until every sync destination has their messages.
+    """The batches whose acks wait until every destination that is waited for has their messages.
 
     A batch without messages waits for those before it, because no destination ever reports it.
     """
 
-    def __init__(self, replication: Replication, *, acknowledged: int, stored: int) -> None:
-        """Start after a restart.
+    def __init__(self, destinations: Iterable[Destination], *, acknowledged: int, stored: int) -> None:
+        """Start after a restart, waiting for all sync destinations.
 
         :param acknowledged: the batch up to which all acks were sent
         :param stored: the newest batch with messages, -1 for none
         """
         self.acknowledged = acknowledged
-        self._replication = replication
+        self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
         self._stored = stored
         self._newest = acknowledged
         self._waiting: deque[tuple[int, int]] = deque()
@@ -122,27 +84,34 @@ class Backlog:
         self._newest = batch
         if stored:
             self._stored = max(self._stored, batch)
-        position = _position(min(batch, self._stored))
-        self._waiting.append((batch, position))
-        self._replication.append(position, now)
+        needed = min(batch, self._stored)
+        self._waiting.append((batch, needed))
+        for destination in self._destinations.values():
+            destination.add(needed, now)
 
     def report(self, name: str, batch: int) -> None:
-        """Note that a destination has all messages up to a batch."""
-        self._replication.report(name, _position(batch))
+        """Note that a destination has all messages up to a batch; async ones are ignored."""
+        if name in self._destinations:
+            self._destinations[name].report(batch)
 
     def check(self, now: int) -> list[DestinationChange]:
-        """Return the changes of mode; their positions are batches."""
-        return [change._replace(position=change.position - 1) for change in self._replication.check(now)]
+        """Compare ages with the settings where a check is due; return the changes of mode."""
+        return [
+            DestinationChange(name, "sync" if destination.sync else "async", age, destination.reported)
+            for name, destination in sorted(self._destinations.items())
+            if (age := destination.check(now)) is not None
+        ]
 
     def ready(self, most: int) -> int:
         """Return the batch up to which acks may be sent now.
 
         :param most: how many batches at once
         """
-        durable = self._replication.durable
+        reported = (destination.reported for destination in self._destinations.values() if destination.sync)
+        durable = min(reported, default=None)
         found = self.acknowledged
-        for batch, position in islice(self._waiting, most):
-            if position > durable:
+        for batch, needed in islice(self._waiting, most):
+            if durable is not None and needed > durable:
                 break
             found = batch
         return found
@@ -152,8 +121,3 @@ class Backlog:
         self.acknowledged = batch
         while self._waiting and self._waiting[0][0] <= batch:
             self._waiting.popleft()
-
-
-def _position(batch: int) -> int:
-    """Count the batches up to this one; the first is 0."""
-    return batch + 1

@@ -63,7 +63,7 @@ def test_a_state_of_another_version_is_refused(version: int) -> None:
         run.feed()
 
 
-def test_the_state_grows_with_what_is_open_and_not_with_what_is_done() -> None:
+def test_the_state_grows_with_open_requests_only() -> None:
     log, run = Log(), Run()
     run.feed(log.command(0, "open", requested_acks=["a-ack"]), log.ack(0, "a-ack", correlation_id="held"))
     for number in range(50):

@@ -27,13 +27,13 @@ def _runs(*outcomes: tuple[int, str | None], expected: int = 1) -> list[tuple[in
         ([(0, None), (1, None)], [(0, 0, "duplicate"), (1, 1, None)]),
     ],
 )
-def test_outcomes_are_merged_up_to_the_first_number_that_is_not_decided(
+def test_outcomes_are_merged_up_to_the_first_undecided_number(
     outcomes: list[tuple[int, str | None]], runs: list[tuple[int, int, str | None]]
 ) -> None:
     assert _runs(*outcomes) == runs
 
 
-def test_numbers_that_never_come_are_skipped_and_not_answered() -> None:
+def test_skipped_numbers_are_not_acknowledged() -> None:
     conflation = Conflation(1)
     for seq, reason in [(1, None), (3, "x"), (6, None), (7, None)]:
         conflation.decide(seq, reason)
@@ -42,7 +42,7 @@ def test_numbers_that_never_come_are_skipped_and_not_answered() -> None:
     assert conflation.watermark == 7
 
 
-def test_what_was_held_behind_a_hole_comes_when_it_is_filled() -> None:
+def test_outcomes_behind_a_hole_are_acknowledged_when_it_is_filled() -> None:
     conflation = Conflation(1)
     conflation.decide(2, "x")
     conflation.decide(3, None)
@@ -52,7 +52,7 @@ def test_what_was_held_behind_a_hole_comes_when_it_is_filled() -> None:
     assert conflation.take() == []
 
 
-def test_nothing_is_told_where_nobody_asked() -> None:
+def test_runs_without_requested_acks_are_not_reported() -> None:
     conflation = Conflation(1)
     conflation.decide(1, None, asked=False)
     conflation.decide(2, "x", asked=False)
@@ -65,7 +65,7 @@ OUTCOMES = st.lists(st.sampled_from([None, None, "x", "y"]), max_size=30)
 
 
 @given(outcomes=OUTCOMES, data=st.data())
-def test_neither_the_order_nor_the_moments_of_asking_change_what_a_client_learns(
+def test_neither_the_order_of_outcomes_nor_the_moments_of_asking_change_the_acks(
     outcomes: list[str | None], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(list(enumerate(outcomes, start=1))))

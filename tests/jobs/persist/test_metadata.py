@@ -41,7 +41,7 @@ def _shapes(*messages: MessageMetadata) -> list[Any]:
     ]
 
 
-def test_what_goes_on_by_one_is_a_run_also_between_others() -> None:
+def test_consecutive_numbers_are_a_run_even_interleaved_with_other_clients() -> None:
     messages = [
         _message(0, 1),
         _message(1, 7, "q"),
@@ -68,7 +68,7 @@ def test_what_goes_on_by_one_is_a_run_also_between_others() -> None:
         MessageMetadata(0, 2, 86_400_005, 10, "p", "3", ack="persisted", topic="open"),
     ],
 )
-def test_what_differs_ends_a_run(odd: MessageMetadata) -> None:
+def test_any_other_difference_ends_a_run(odd: MessageMetadata) -> None:
     assert _shapes(_message(0, 1), _message(1, 2), odd) == [(1, 2), odd.seq]
 
 
@@ -93,7 +93,7 @@ def _offset(rejected: RejectedRecord) -> int:
 
 
 @given(drawn=MESSAGES, ordered=st.booleans())
-def test_runs_come_to_what_their_messages_come_to_one_by_one(drawn: list[Any], ordered: bool) -> None:  # noqa: FBT001
+def test_a_run_gives_the_same_result_as_its_messages_one_by_one(drawn: list[Any], ordered: bool) -> None:  # noqa: FBT001
     if ordered:
         drawn.sort(key=lambda entry: entry[0])
     messages = []

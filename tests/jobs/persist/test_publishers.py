@@ -79,13 +79,13 @@ def test_a_quota_holds_for_a_day(reject: bool, reason: str | None) -> None:  # n
 
 
 @pytest.mark.parametrize(("reject", "reason"), [(True, "no subscription match"), (False, None)])
-def test_a_message_nobody_subscribes_to(reject: bool, reason: str | None) -> None:  # noqa: FBT001
+def test_a_message_without_a_matching_subscription(reject: bool, reason: str | None) -> None:  # noqa: FBT001
     result = _fold(_messages(1), limits=Persist(subscriptions=("other",), reject_no_match=reject))
     assert result.rejected == [RejectedRecord(0, 0, reason)]
     assert _told(result) == [("persisted", None, 1, reason)]
 
 
-def test_what_comes_again_is_stored_once_and_answered() -> None:
+def test_a_repeated_message_is_stored_once_and_acknowledged() -> None:
     first = _fold(_messages(1, 2, 2))
     assert first.rejected == [RejectedRecord(0, 2, None)]
     again = _fold(_messages(2, 3), first.changed)
@@ -93,7 +93,7 @@ def test_what_comes_again_is_stored_once_and_answered() -> None:
     assert again.rejected == [RejectedRecord(0, 0, None)]
 
 
-def test_a_refusal_that_comes_again_is_no_duplicate() -> None:
+def test_a_repeated_rejection_keeps_its_reason() -> None:
     first = _fold(_messages(1, topic="secret"))
     assert _told(_fold(_messages(1), first.changed)) == [("persisted", None, 1, "not entitled")]
 
@@ -110,7 +110,7 @@ def test_behind_a_hole_everything_waits_over_batches() -> None:
     assert second.rejected == []
 
 
-def test_a_logon_tells_how_far_the_client_is_and_what_was_refused() -> None:
+def test_a_logon_reports_the_watermark_and_repeats_rejections() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
     result = _fold([_logon(4, first="2", conflation="100ms")], first.changed)
     assert _told(result) == [("persisted", None, 3, "not entitled"), ("processed", "l", 3, None)]
@@ -118,7 +118,7 @@ def test_a_logon_tells_how_far_the_client_is_and_what_was_refused() -> None:
     assert _told(_fold([_logon(5, first="4", conflation="900ms")], result.changed)) == [("processed", "l", 3, None)]
 
 
-def test_a_logon_without_kept_messages_is_told_of_no_refusals() -> None:
+def test_a_logon_without_kept_messages_gets_no_rejections() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
     result = _fold([_logon(4)], first.changed)
     assert _told(result) == [("processed", "l", 3, None)]
@@ -139,18 +139,18 @@ def test_a_client_that_does_not_go_on_higher_after_all_has_jumped_nowhere() -> N
     assert again.stored == [StoredRange("p1", 3, 3, 7)]
 
 
-def test_a_client_that_never_logged_on_begins_with_what_comes_first() -> None:
+def test_a_client_without_a_logon_begins_with_its_first_message() -> None:
     assert _told(_fold(_messages(41, 42))) == [("persisted", None, 42, None)]
 
 
-def test_what_can_be_relied_on_is_told_whether_or_not_somebody_asked() -> None:
+def test_stored_ranges_are_published_whether_or_not_acks_are_requested() -> None:
     first = _fold([*_messages(41, 42, ack="none"), _message(3, 43, topic="secret"), _message(4, 44)])
     assert first.stored == [StoredRange("p1", 41, 44, 7, ((43, 43),))]
     assert _fold(_messages(44), first.changed).stored == []
     assert _fold(_messages(45, 47), first.changed).stored == [StoredRange("p1", 45, 45, 7)]
 
 
-def test_what_waits_behind_a_hole_is_told_later_with_what_of_it_is_not_there() -> None:
+def test_a_stored_range_includes_absent_numbers_from_behind_the_hole() -> None:
     limits = Persist(daily_quota_bytes=45, reject_over_quota=False)
     first = _fold(_messages(1, 3, 4, 5, 6), limits=limits)
     assert first.stored == [StoredRange("p1", 1, 1, 7)]
@@ -158,7 +158,7 @@ def test_what_waits_behind_a_hole_is_told_later_with_what_of_it_is_not_there() -
     assert second.stored == [StoredRange("p1", 2, 6, 7, ((6, 6),))]
 
 
-def test_numbers_that_a_client_skips_are_told_as_not_there() -> None:
+def test_skipped_numbers_are_absent_from_the_stored_range() -> None:
     first = _fold(_messages(1, 2, 5))
     second = _fold([_logon(3, first="9"), _message(4, 9), _message(5, 11)], first.changed)
     assert second.stored == [StoredRange("p1", 3, 9, 7, ((3, 4), (6, 8)))]
@@ -167,7 +167,7 @@ def test_numbers_that_a_client_skips_are_told_as_not_there() -> None:
     assert _fold([_message(0, 9)], _fold([_logon(0, first="9")]).changed).stored == [StoredRange("p1", 9, 9, 7)]
 
 
-def test_what_lies_beyond_numbers_that_a_client_skips_is_not_stored_again() -> None:
+def test_messages_beyond_skipped_numbers_are_not_stored_twice() -> None:
     first = _fold(_messages(1, 9))
     second = _fold([_logon(3, first="8"), _message(4, 9), _message(5, 8)], first.changed)
     assert second.rejected == [RejectedRecord(0, 3, None), RejectedRecord(0, 4, None)]
@@ -175,13 +175,13 @@ def test_what_lies_beyond_numbers_that_a_client_skips_is_not_stored_again() -> N
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, str(2**63), "-1", "1.5"])
-def test_a_number_that_is_none_stops_nothing(text: str) -> None:
+def test_an_invalid_number_stops_nothing(text: str) -> None:
     result = _fold([_logon(0, first=text, conflation=text), _message(1, text), _message(2, 1, ttl=text)])
     assert result.rejected == [RejectedRecord(0, 0, None), RejectedRecord(0, 1, "no sequence number")]
     assert result.changed["p1"].watermark == 1
 
 
-def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_behind_a_hole_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers, "MAX_HELD", 2)
     first = _fold(_messages(1, 3, 4, 5, ack="processed,persisted"))
     assert first.rejected == [RejectedRecord(0, 3, "sequence gap")]
@@ -192,7 +192,7 @@ def test_what_waits_behind_a_hole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
     assert second.stored == [StoredRange("p1", 2, 5, 7)]
 
 
-def test_a_run_that_is_too_long_to_wait_is_taken_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_too_long_to_wait_is_accepted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers, "MAX_HELD", 2)
     members = _messages(3, 4, 5)
     run = MessageRun(members[0], range(3, 6), 30, 10, 1002, lambda: members)
@@ -220,7 +220,7 @@ def test_no_refusal_is_forgotten_for_a_success(monkeypatch: pytest.MonkeyPatch) 
     assert _told(_fold([_logon(8, first="5")], third.changed))[-1] == ("processed", "l", 6, None)
 
 
-def test_what_a_client_did_not_keep_is_no_success_when_it_comes_again() -> None:
+def test_a_forgotten_rejection_is_never_answered_as_a_success() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret"), _logon(4, first="4")])
     assert _told(_fold([_message(5, 3)], first.changed)) == [("persisted", None, 3, "outcome unknown")]
 
@@ -231,14 +231,14 @@ def test_a_message_with_the_number_zero_is_stored_once() -> None:
     assert _fold(_messages(0), first.changed).rejected == [RejectedRecord(0, 0, None)]
 
 
-def test_a_batch_without_messages_is_told_apart() -> None:
+def test_a_batch_knows_whether_it_stores_messages() -> None:
     assert _fold(_messages(1)).stores(1)
     assert _fold([_message(0, 1, client=None)]).stores(1)
     assert not _fold([_logon(0)]).stores(1)
 
 
 @pytest.mark.parametrize("cid", [None, "l"])
-def test_what_is_about_durability_waits_and_what_is_about_arrival_does_not(cid: str | None) -> None:
+def test_acks_of_durability_wait_and_acks_of_arrival_do_not(cid: str | None) -> None:
     asked = {"ack": "received,processed,persisted,completed"}
     result = _fold([_message(0, 1, cid=cid, **asked), _logon(1), _message(2, None, command="flush", cid="f")])
     assert [ack.ack_type for _, ack in result.acks if not is_durability_ack(ack)] == [
@@ -251,7 +251,7 @@ def test_what_is_about_durability_waits_and_what_is_about_arrival_does_not(cid: 
     ]  # fmt: skip
 
 
-def test_nothing_asked_nothing_told() -> None:
+def test_without_requested_acks_none_is_sent() -> None:
     assert _fold(_messages(1, ack="none")).acks == []
 
 
@@ -268,7 +268,7 @@ def test_single_acks_carry_the_command_id() -> None:
     [(_message(0, 1, client=None), "no client name"), (_message(0, None), "no sequence number"),
      (_message(0, "x"), "no sequence number"), (_message(0, "-1"), "no sequence number")],
 )  # fmt: skip
-def test_a_record_that_is_no_message_is_kept_with_its_reason(fact: MessageMetadata, reason: str) -> None:
+def test_an_invalid_record_is_kept_with_its_reason(fact: MessageMetadata, reason: str) -> None:
     assert _fold([fact]).rejected == [RejectedRecord(0, 0, reason)]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.replication import Backlog, DestinationChange, Replication
+from ackstream.jobs.persist.replication import Backlog, DestinationChange
 from ackstream.settings import Destination
 
 
@@ -12,82 +12,76 @@ def _destination(name: str, type: str = "sync", **ages: str) -> Destination:  # 
     return Destination(name=name, path=f"lakes/{name}", type=type, **ages)
 
 
-def _replication(*names: str, **ages: str) -> Replication:
-    return Replication([_destination(name, **ages) for name in names])
+def _backlog(*names: str, acknowledged: int = -1, stored: int = -1, **ages: str) -> Backlog:
+    destinations = [_destination(name, **ages) for name in names or ("a",)]
+    return Backlog(destinations, acknowledged=acknowledged, stored=stored)
 
 
-def test_persisted_is_what_every_sync_destination_has() -> None:
-    replication = _replication("a", "b")
-    replication.append(1, 0)
-    replication.append(2, 0)
-    replication.report("a", 2)
-    assert replication.durable == 0
-    replication.report("b", 1)
-    assert replication.durable == 1
-
-
-def test_without_sync_destinations_everything_is_durable_at_once() -> None:
-    replication = Replication([_destination("some-async-one", "async")])
-    replication.append(7, 0)
-    replication.report("some-async-one", 3)
-    assert replication.durable == 7
-
-
-def test_a_destination_that_is_too_old_is_waited_for_no_longer_and_again_when_it_has_caught_up() -> None:
-    replication = _replication("a", "b", check_interval="15s", downgrade_age="60s", upgrade_age="10s")
-    replication.append(1, 10)
-    replication.report("a", 1)
-    assert replication.check(60_000) == []
-    assert replication.check(75_000) == [DestinationChange("b", "async", 74_990, 0)]
-    assert replication.durable == 1
-    assert replication.check(90_000) == []
-    replication.report("b", 1)
-    assert replication.check(105_000) == [DestinationChange("b", "sync", 0, 1)]
-    replication.append(2, 106_000)
-    replication.report("a", 2)
-    assert replication.durable == 1
-
-
-def test_each_destination_has_its_own_rules() -> None:
-    replication = Replication([_destination("a", check_interval="1s", downgrade_age="1ms"), _destination("b")])
-    replication.append(1, 0)
-    assert replication.check(999) == []
-    assert replication.check(1000) == [DestinationChange("a", "async", 1000, 0)]
-    assert replication.check(9000) == []
-    assert replication.durable == 0
-
-
-def test_a_report_does_not_go_back() -> None:
-    replication = _replication("a")
-    replication.append(5, 0)
-    replication.report("a", 5)
-    replication.report("a", 3)
-    assert replication.durable == 5
-
-
-def test_what_a_destination_has_already_does_not_grow_old() -> None:
-    replication = _replication("a", check_interval="1ms", downgrade_age="1s")
-    replication.report("a", 5)
-    replication.append(5, 0)
-    assert replication.check(60_000) == []
-
-
-# -- batches ----------------------------------------------------------------------------------------------------------
-
-
-def _backlog(acknowledged: int = -1, stored: int = -1, **ages: str) -> Backlog:
-    return Backlog(_replication("a", **ages), acknowledged=acknowledged, stored=stored)
-
-
-def test_a_batch_is_told_when_the_destination_has_it() -> None:
-    backlog = _backlog()
+def test_a_batch_is_ready_when_every_sync_destination_has_it() -> None:
+    backlog = _backlog("a", "b")
     backlog.add(0, 0)
     backlog.add(1, 0)
+    backlog.report("a", 1)
     assert backlog.ready(100) == -1
-    backlog.report("a", 0)
+    backlog.report("b", 0)
     assert backlog.ready(100) == 0
     backlog.confirm(0)
     assert (backlog.acknowledged, backlog.ready(100)) == (0, 0)
+
+
+def test_without_sync_destinations_everything_is_ready_at_once() -> None:
+    backlog = Backlog([_destination("other", "async")], acknowledged=-1, stored=-1)
+    backlog.add(7, 0)
+    backlog.report("other", 3)
+    assert backlog.ready(100) == 7
+
+
+def test_a_lagging_destination_is_downgraded_and_upgraded_when_it_has_caught_up() -> None:
+    backlog = _backlog("a", "b", check_interval="15s", downgrade_age="60s", upgrade_age="10s")
+    backlog.add(0, 10)
+    backlog.report("a", 0)
+    assert backlog.check(60_000) == []
+    assert backlog.check(75_000) == [DestinationChange("b", "async", 74_990, -1)]
+    assert backlog.ready(100) == 0
+    assert backlog.check(90_000) == []
+    backlog.report("b", 0)
+    assert backlog.check(105_000) == [DestinationChange("b", "sync", 0, 0)]
+    backlog.add(1, 106_000)
+    backlog.report("a", 1)
+    assert backlog.ready(100) == 0
+
+
+def test_each_destination_has_its_own_rules() -> None:
+    destinations = [_destination("a", check_interval="1s", downgrade_age="1ms"), _destination("b")]
+    backlog = Backlog(destinations, acknowledged=-1, stored=-1)
+    backlog.add(0, 0)
+    assert backlog.check(999) == []
+    assert backlog.check(1000) == [DestinationChange("a", "async", 1000, -1)]
+    assert backlog.check(9000) == []
+    assert backlog.ready(100) == -1
+
+
+def test_ages_are_compared_once_per_check_interval() -> None:
+    backlog = _backlog(check_interval="1s", downgrade_age="500ms", upgrade_age="100ms")
+    backlog.add(0, 1000)
+    assert [bool(backlog.check(now)) for now in (1499, 1500, 1999, 2000, 2001)] == [False, False, False, True, False]
+    backlog.report("a", 0)
+    assert [bool(backlog.check(now)) for now in (2002, 2999, 3500, 3600)] == [False, False, True, False]
+
+
+def test_a_report_does_not_go_back() -> None:
+    backlog = _backlog()
+    backlog.add(5, 0)
+    backlog.report("a", 5)
+    backlog.report("a", 3)
+    assert backlog.ready(100) == 5
+
+
+def test_a_batch_reported_before_it_was_added_has_no_age() -> None:
+    backlog = _backlog(check_interval="1ms", downgrade_age="1s")
+    backlog.report("a", 5)
+    backlog.add(5, 0)
+    assert backlog.check(60_000) == []
 
 
 def test_a_batch_without_messages_waits_for_those_before_it_alone() -> None:
@@ -101,7 +95,7 @@ def test_a_batch_without_messages_waits_for_those_before_it_alone() -> None:
     assert backlog.ready(100) == 2
 
 
-def test_after_a_restart_what_was_not_told_waits_for_what_is_there() -> None:
+def test_after_a_restart_unacknowledged_batches_wait_for_the_stored_ones() -> None:
     backlog = _backlog(acknowledged=3, stored=5)
     for batch in (4, 6):
         backlog.add(batch, 0, stored=False)
@@ -111,14 +105,14 @@ def test_after_a_restart_what_was_not_told_waits_for_what_is_there() -> None:
     assert backlog.ready(100) == 6
 
 
-def test_what_waited_for_a_destination_that_is_there_no_more_is_told_at_once() -> None:
-    backlog = Backlog(Replication([_destination("some-async-one", "async")]), acknowledged=3, stored=5)
+def test_batches_that_waited_for_a_removed_destination_are_ready_at_once() -> None:
+    backlog = Backlog([_destination("other", "async")], acknowledged=3, stored=5)
     backlog.add(4, 0, stored=False)
     backlog.add(5, 0, stored=False)
     assert backlog.ready(100) == 5
 
 
-def test_a_batch_that_runs_again_is_known() -> None:
+def test_a_replayed_batch_is_ignored() -> None:
     backlog = _backlog()
     backlog.add(0, 0)
     backlog.report("a", 0)
@@ -127,7 +121,7 @@ def test_a_batch_that_runs_again_is_known() -> None:
     assert (backlog.ready(100), backlog.acknowledged) == (0, 0)
 
 
-def test_a_long_backlog_is_told_in_parts() -> None:
+def test_a_long_backlog_is_ready_in_parts() -> None:
     backlog = _backlog(check_interval="1s", downgrade_age="1s")
     for batch in range(10):
         backlog.add(batch, 0)
@@ -139,8 +133,8 @@ def test_a_long_backlog_is_told_in_parts() -> None:
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
 @given(data=st.data())
-def test_nothing_is_told_before_every_sync_destination_has_it(names: tuple[str, ...], data: st.DataObject) -> None:
-    backlog = Backlog(_replication(*names), acknowledged=-1, stored=-1)
+def test_no_batch_is_ready_before_every_sync_destination_has_it(names: tuple[str, ...], data: st.DataObject) -> None:
+    backlog = _backlog(*names, acknowledged=-1, stored=-1)
     reported = dict.fromkeys(names, -1)
     brought: list[int] = []
     count = 0

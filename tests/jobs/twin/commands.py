@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
-from ackstream.jobs.twin.messages import TwinMessage
 from ackstream.settings import Settings
+
+if TYPE_CHECKING:
+    from ackstream.jobs.twin.messages import TwinMessage
 
 START = 1_700_000_000_000
 THING_ID = "org.acme:lamp"
@@ -41,14 +43,14 @@ def run(*commands: Any, settings: Settings | None = None) -> TwinResult:
     return fold(records(*commands), {}, settings or Settings())
 
 
-def said(messages: list[TwinMessage], topic: str) -> list[Any]:
-    """Return what was said on a topic."""
+def sent_to(messages: list[TwinMessage], topic: str) -> list[Any]:
+    """Return the messages sent to a topic."""
     return [json.loads(message.value) for message in messages if message.topic == topic]
 
 
 def answers(*commands: Any, settings: Settings | None = None) -> list[Any]:
     """Return the answers to commands, in order."""
-    return said(run(*commands, settings=settings).messages, "acks")
+    return sent_to(run(*commands, settings=settings).messages, "acks")
 
 
 def answer(*commands: Any, settings: Settings | None = None) -> Any:

@@ -1,4 +1,4 @@
-""""""
+"""One batch folded over the things: order, answers, events and journal rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
 from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.settings import Settings
-from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, said
+from ackstream.settings import Kafka, Settings
+from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to
 
 
 @pytest.mark.parametrize(("visible", "status", "weak"), [(True, 204, False), (False, 200, True), (None, 500, False)])
@@ -65,10 +65,10 @@ def test_it_does_not_matter_where_batches_are_cut(sent: list[Any], data: st.Data
 @given(st.lists(commands, max_size=12))
 def test_revisions_count_successful_changes_and_each_command_has_its_own_answer(sent: list[Any]) -> None:
     result = run(*sent)
-    told = said(result.messages, "acks")
+    told = sent_to(result.messages, "acks")
     assert [entry["headers"]["correlation-id"] for entry in told] == [f"c-{number}" for number in range(len(sent))]
     changes = [entry for entry in told if entry["status"] in (201, 204)]
-    assert len(changes) == len(result.rows) == len(said(result.messages, "events"))
+    assert len(changes) == len(result.rows) == len(sent_to(result.messages, "events"))
     for thing_id, thing in result.changed.items():
         revisions = [row.revision for row in result.rows if row.thing_id == thing_id]
         assert revisions == list(range(1, thing.revision + 1))
@@ -125,13 +125,13 @@ def test_events_carry_custom_labels_and_responses_go_to_those_who_wait(
     responds: bool,  # noqa: FBT001
 ) -> None:
     result = run(body("create", value={}, **wanted))
-    (told,) = said(result.messages, "events")
+    (told,) = sent_to(result.messages, "events")
     assert told["headers"].get("requested-acks") == event
     assert told["headers"]["response-required"] is False
-    assert bool(said(result.messages, "acks")) is responds
+    assert bool(sent_to(result.messages, "acks")) is responds
 
 
-def test_errors_go_to_whoever_waits_for_anything() -> None:
+def test_errors_are_sent_if_anything_is_awaited() -> None:
     missing = body("delete", requested_acks=["foo-bar"], response_required=False)
     assert answer(missing)["status"] == 404
     assert answers(body("delete", response_required=False)) == []
@@ -155,12 +155,12 @@ def test_errors_go_to_whoever_waits_for_anything() -> None:
         json.dumps(body("create", value={"attributes": {"x": "x" * 1_000_000}})).encode(),
     ],
 )
-def test_what_is_not_for_the_twin_is_passed_over(value: bytes) -> None:
+def test_signals_that_are_not_for_the_twin_are_ignored(value: bytes) -> None:
     assert run(value) == TwinResult()
     assert fold([SignalRecord(START, 0, 0, None, None)], {}, Settings()) == TwinResult()
 
 
-def test_a_fault_of_ours_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_one_command_is_reported_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*_: Any) -> None:
         raise RecursionError
 
@@ -179,7 +179,10 @@ def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_plac
     assert key(record) == "c-0"
     assert key(msgspec.structs.replace(record, correlation_id=None)) == "json"
     (record,) = records(body("create", value={}))
-    assert key(msgspec.structs.replace(record, correlation_id=None, partition=3, offset=9)) == "signals-3-9"
+    elsewhere = msgspec.structs.replace(record, correlation_id=None, partition=3, offset=9)
+    assert key(elsewhere) == "signals-3-9"
+    prefixed = fold([elsewhere], {}, Settings(kafka=Kafka(topic_prefix="x-")))
+    assert prefixed.messages[0].correlation_id == "x-signals-3-9"
 
 
 def test_commands_of_a_partition_act_in_their_order_although_its_broker_was_set_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ackstream.settings import Settings, Twin
-from tests.jobs.twin.commands import THING_ID, answer, answers, body, run, said, thing_after
+from tests.jobs.twin.commands import THING_ID, answer, answers, body, run, sent_to, thing_after
 
 CREATE = body("create", value={"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}})
 BARE = body("create", value={})
@@ -50,9 +50,9 @@ WHOLE = {
         (body("delete", "/features/f/properties/p"), 204, None, "deleted"),
     ],
 )
-def test_a_change_is_answered_told_and_counted(command: Any, status: int, value: Any, event: str) -> None:
+def test_a_change_has_a_response_an_event_and_a_revision(command: Any, status: int, value: Any, event: str) -> None:
     result = run(CREATE, command)
-    response, told = said(result.messages, "acks")[1], said(result.messages, "events")[1]
+    response, told = sent_to(result.messages, "acks")[1], sent_to(result.messages, "events")[1]
     assert (response["status"], response.get("value")) == (status, value)
     assert (response["topic"], response["path"]) == (command["topic"], command["path"])
     assert told["topic"] == f"org.acme/lamp/things/twin/events/{event}"
@@ -85,7 +85,7 @@ def test_a_created_thing_has_its_own_id_as_policy_id_unless_it_names_one() -> No
 
 
 @pytest.mark.parametrize("action", ["create", "modify", "merge"])
-def test_a_thing_that_is_not_there_is_created(action: str) -> None:
+def test_modify_and_merge_create_a_missing_thing(action: str) -> None:
     response = answer(body(action, value={"attributes": {"a": 1, "b": None}}))
     assert response["status"] == 201
     assert response["headers"]["etag"] == '"rev:1"'
@@ -94,8 +94,8 @@ def test_a_thing_that_is_not_there_is_created(action: str) -> None:
 
 def test_a_thing_that_is_created_again_goes_on_with_the_next_revision() -> None:
     result = run(BARE, body("delete"), body("modify", "/attributes/x", 1), body("merge", value={"attributes": {}}))
-    assert [answer["status"] for answer in said(result.messages, "acks")] == [201, 204, 404, 201]
-    assert [event["revision"] for event in said(result.messages, "events")] == [1, 2, 3]
+    assert [answer["status"] for answer in sent_to(result.messages, "acks")] == [201, 204, 404, 201]
+    assert [event["revision"] for event in sent_to(result.messages, "events")] == [1, 2, 3]
 
 
 # after BARE: the command, status and code of the error
@@ -137,9 +137,9 @@ def test_a_thing_that_is_created_again_goes_on_with_the_next_revision() -> None:
         (body("retrieve", fields="a("), 400, "json.fieldselector.invalid"),
     ],
 )  # fmt: skip
-def test_a_command_that_fails_is_told_why_and_changes_nothing(command: Any, status: int, error: str) -> None:
+def test_a_failed_command_gets_its_error_and_changes_nothing(command: Any, status: int, error: str) -> None:
     result = run(BARE, command)
-    told = said(result.messages, "acks")[1]
+    told = sent_to(result.messages, "acks")[1]
     assert (told["topic"], told["status"]) == ("org.acme/lamp/things/twin/errors", status)
     assert (told["value"]["status"], told["value"]["error"]) == (status, error)
     assert [row.revision for row in result.rows] == [1]
@@ -159,12 +159,12 @@ def test_a_missing_part_of_a_feature_is_named(path: str, error: str) -> None:
     assert answer(CREATE, body("delete", path))["value"]["error"] == error
 
 
-def test_a_thing_that_is_not_there_is_not_found_whatever_is_asked_of_it() -> None:
+def test_a_missing_thing_is_not_found_by_any_command() -> None:
     asked = [body("retrieve"), body("delete"), body("delete", "/attributes"), body("merge", "/attributes", {})]
     assert {entry["value"]["error"] for entry in answers(*asked)} == {"things:thing.notfound"}
 
 
-def test_a_failed_precondition_tells_the_entity_tag_that_is_there() -> None:
+def test_a_failed_precondition_reports_the_current_entity_tag() -> None:
     assert answer(BARE, body("delete", if_match='"rev:7"'))["headers"]["etag"] == '"rev:1"'
     assert "etag" not in answer(BARE, BARE)["headers"]
 

@@ -1,4 +1,4 @@
-""""""
+"""Queries over many things, and field selectors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_page_with_more_behind_it_has_the_cursor_of_the_next() -> None:
     assert "cursor" not in ask("/search/things", {"options": ["size(3)", "cursor(3)"]})["value"]
 
 
-def test_a_search_shows_the_fields_that_are_asked_for() -> None:
+def test_a_search_returns_the_selected_fields() -> None:
     shown = ask("/search/things", {"fields": "attributes/n,_revision", "options": ["size(1)"]})["value"]["items"]
     assert shown == [{"attributes": {"n": 3}, "_revision": 1}]
     assert list(ask("/search/things")["value"]["items"][0]) == ["thingId", "policyId", "attributes"]
@@ -71,7 +71,7 @@ def test_several_things_are_retrieved_by_their_ids_in_that_order() -> None:
     assert ask("/", wanted, fields="attributes/n")["value"] == [{"attributes": {"n": 0}}, {"attributes": {"n": 3}}]
 
 
-def test_an_answer_fits_into_a_message_whatever_is_asked_for() -> None:
+def test_an_answer_always_fits_into_a_message() -> None:
     settings = Settings(correlate=Correlate(max_value_bytes=1_200))
     things = [body("create", value={"attributes": {"x": "x" * 200}}, thing=f"a:{number}") for number in range(5)]
     query = {"topic": MANY, "path": "/search/things"}
@@ -100,7 +100,7 @@ def test_an_answer_fits_into_a_message_whatever_is_asked_for() -> None:
         ("/search/things", {"fields": "a("}, "json.fieldselector.invalid"),
     ],
 )
-def test_what_is_no_query_is_refused(path: str, value: Any, error: str) -> None:
+def test_invalid_queries_are_rejected(path: str, value: Any, error: str) -> None:
     told = ask(path, value)
     assert (told["topic"], told["value"]["error"]) == ("_/_/things/twin/errors", error)
     assert told["status"] == 400
@@ -128,7 +128,7 @@ THING = {
         ("attributes/model,attributes", {"attributes": THING["attributes"]}),
     ],
 )
-def test_a_selector_leaves_what_it_names(selector: str, expected: Any) -> None:
+def test_a_selector_keeps_the_fields_it_names(selector: str, expected: Any) -> None:
     assert select(THING, selector) == expected
 
 
@@ -139,5 +139,5 @@ def test_other_texts_are_refused(selector: str) -> None:
     assert found.value.error in ("json.fieldselector.invalid", "json.pointer.invalid")
 
 
-def test_what_is_no_object_stays_as_it_is() -> None:
+def test_a_selector_returns_other_values_than_objects_unchanged() -> None:
     assert select([1], "a") == [1]
