@@ -62,7 +62,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 def _case(bench: Bench, case: Case) -> dict[str, Any]:
     settings = bench.settings("acks")
     out = bench.directory / "acks.json"
-    running = job.start(bench.spark, settings)
+    running = job.JOB.start(bench.spark, settings)
     try:
         subprocess.run(
             [

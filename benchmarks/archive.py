@@ -81,7 +81,7 @@ def _round(bench: Bench, prefix: str, limit: int | None, written: dict[str, int]
     parts = {"archive": {"max_offsets_per_trigger": limit}} if limit else {}
     settings = bench.settings("archive", prefix=prefix, **parts)
     began = time.monotonic()
-    query = job.start(bench.spark, settings, available_now=True)
+    query = job.JOB.start(bench.spark, settings, available_now=True)
     query.awaitTermination()
     seconds = time.monotonic() - began
     found = batches(query)

@@ -191,7 +191,7 @@ def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequenc
     """Run correlate until it has read so many messages; return its batches."""
     correlate = settings.correlate.model_copy(update={"max_offsets_per_trigger": batch})
     settings = settings.model_copy(update={"correlate": correlate})
-    with job.running(bench.spark, settings, bench.names(settings)) as query:
+    with job.JOB.running(bench.spark, settings) as query:
         # ticks count too, so a few messages may be left: they come with the next run
         wait(query, lambda: rows_read(query) >= messages, PATIENCE)
         return batches(query)

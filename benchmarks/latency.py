@@ -77,9 +77,9 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
     out = bench.directory / "load.json"
     spark = bench.spark
     with ExitStack() as stack:
-        query = stack.enter_context(job.running(spark, settings, bench.names(settings)))
+        query = stack.enter_context(job.JOB.running(spark, settings))
         if case.archive:
-            archiving = archive_job.start(spark, settings)
+            archiving = archive_job.JOB.start(spark, settings)
             stack.callback(archiving.stop)
         # the first ticks: classes are loaded, Python has started
         wait(query, lambda: len(batches(query)) >= 2, 120)

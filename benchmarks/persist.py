@@ -59,7 +59,7 @@ def _messages(count: int, topic: str) -> Iterator[tuple[str, bytes, bytes, list[
 
 
 def _persist(bench: Bench, settings: Settings, count: int) -> float:
-    began = job.start(bench.spark, settings, available_now=True)
+    began = job.JOB.start(bench.spark, settings, available_now=True)
     began.awaitTermination()
     rows = tables.read(bench.spark, settings.lake, "messages").where("reason IS NULL").count()
     if rows != count:

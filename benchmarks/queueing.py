@@ -90,7 +90,7 @@ def _round(bench: common.Bench, count: int) -> dict[str, float]:
     queue = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0)
     settings = bench.settings("queue").model_copy(update={"queues": (queue,)})
     _store(bench, settings, count)
-    query = queue_query.start(bench.spark, settings)
+    query = queue_query.JOB.start(bench.spark, settings)
     try:
         # a new checkpoint hears what is said from its first batch on
         _wait(lambda: query.lastProgress is not None)
@@ -113,7 +113,7 @@ def _store(bench: common.Bench, settings: Settings, count: int) -> None:
     rows = bench.spark.range(count).select(
         *[known.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in MESSAGES]
     )
-    tables.append(rows.coalesce(1), settings.lake, "messages", "q", 0)
+    tables.append(rows, settings.lake, "messages", "q", 0)
 
 
 def _spent(

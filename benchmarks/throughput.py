@@ -126,7 +126,7 @@ def _correlate(bench: Bench, data: Settings, workload: Workload, batch: int) -> 
     # ticks of an earlier round would tell this one that everything has been read
     bench.offsets.truncate(*map(settings.kafka.topic, ("clock", "replies", "ledger")))
     began = time.time()
-    with job.running(bench.spark, settings, bench.names(settings)) as query:
+    with job.JOB.running(bench.spark, settings) as query:
         wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)
         result = _rates(query, workload.messages, batch, began)
     completed = Counter(dict(message.headers())["completed-by"].decode() for message in bench.offsets.read(replies))

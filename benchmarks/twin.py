@@ -108,7 +108,7 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
         wait(twin, lambda: rows_read(twin) >= things, 600)
         stack.callback(job.start_index(bench.spark, settings).stop)
         if beside:
-            running = correlate.running(bench.spark, settings, bench.names(settings))
+            running = correlate.JOB.running(bench.spark, settings)
             correlating = stack.enter_context(running)
             wait(correlating, lambda: rows_read(correlating) >= things, 600)
         subprocess.run(
@@ -142,7 +142,7 @@ def _start(bench: Bench, settings: Settings, design: str) -> StreamingQuery:
     if design == "merge":
         job.TwinFold = MergingTwin  # type: ignore[misc]
     try:
-        return job.start(bench.spark, settings)
+        return job.JOB.start(bench.spark, settings)
     finally:
         job.TwinFold = real  # type: ignore[misc]
 

@@ -1,26 +1,7 @@
 """spark-submit entry point: join acknowledgements to requests. Prefer ``ackstream submit correlate``."""
 
-from __future__ import annotations
-
-import sys
-
-from ackstream.errors import AckstreamError
-from ackstream.jobs.correlate.job import TOPICS, running
-from ackstream.kafka.topics import prepare
-from ackstream.settings import load
-from ackstream.spark.session import session
-
-
-def main() -> None:
-    """Parse the settings, build the session, start, await."""
-    try:
-        settings = load()
-        topics = prepare(settings, TOPICS)
-        with running(session(settings, "ackstream-correlate"), settings, topics) as query:
-            query.awaitTermination()
-    except AckstreamError as error:
-        sys.exit(str(error))
-
+from ackstream.jobs.correlate.job import JOB
+from ackstream.spark.job import main
 
 if __name__ == "__main__":
-    main()
+    main(JOB)

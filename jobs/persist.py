@@ -1,28 +1,7 @@
-"""spark-submit entry point: write publishers' messages to their table, and acknowledge them."""
+"""spark-submit entry point: store and acknowledge publishers' messages. Prefer ``ackstream submit persist``."""
 
-from __future__ import annotations
-
-import sys
-
-from ackstream.errors import AckstreamError
-from ackstream.jobs.persist import job
-from ackstream.kafka.topics import prepare
-from ackstream.settings import load
-from ackstream.spark.offsets import committer
-from ackstream.spark.session import session
-
-
-def main() -> None:
-    """Parse the settings, build the session, start, await."""
-    try:
-        settings = load()
-        prepare(settings, job.TOPICS)
-        persist = job.start(session(settings, "ackstream-persist"), settings)
-        with committer(settings.kafka, persist, settings.persist.group):
-            persist.awaitTermination()
-    except AckstreamError as error:
-        sys.exit(str(error))
-
+from ackstream.jobs.persist.job import JOB
+from ackstream.spark.job import main
 
 if __name__ == "__main__":
-    main()
+    main(JOB)

@@ -36,6 +36,11 @@ class Moment(NamedTuple):
     step: int
 
 
+def source_id(spark: SparkSession, lake: Lake) -> str:
+    """Return the id of the table ``messages``, by which its copies know it."""
+    return str(DeltaTable.forPath(spark, tables.location(lake, "messages")).detail().select("id").collect()[0][0])
+
+
 def newest_batch(spark: SparkSession, lake: Lake) -> int:
     """Return the last batch of the log, -1 where it is empty."""
     last = tables.read(spark, lake, "messages").agg(F.max("batch")).collect()[0][0]
@@ -77,7 +82,7 @@ def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column
     same = {name: F.lit(number).cast("long") for name, number in (("batch", batch), ("step", step))}
     same |= {"query_id": F.lit(query_id), **own}
     rows = records.withColumns(same).select(*SOW_DELETES.fieldNames())
-    tables.append(rows.coalesce(1), lake, "sow_deletes", query_id, batch * STEPS + step)
+    tables.append(rows, lake, "sow_deletes", query_id, batch * STEPS + step)
 
 
 STEPS = 1_000_000

@@ -1,7 +1,4 @@
-"""Tables and ledger: every column's name, type and meaning, in one place.
-
-A ledger record carries one or more parts (a signal, acknowledgements, an outcome, a dead letter); each part goes to
-the table of its kind, whatever the record's kind is.
+"""The Delta tables: every column's name, type and meaning, in one place.
 
 JSON inside a row (headers, values, payloads, replies) is text that holds JSON. Times are UTC.
 """
@@ -32,13 +29,32 @@ TEXT, INTEGER, LONG, BOOLEAN = StringType(), IntegerType(), LongType(), BooleanT
 TIME, BYTES, TEXTS, DOUBLE = TimestampType(), BinaryType(), ArrayType(TEXT), DoubleType()
 
 INDEXED_COLUMNS = 4
-"""The first so many columns of each table carry statistics: correlation_id, the row's time, query_id, batch_id."""
+"""The first columns of each table carry statistics: correlation_id, the row's time, query_id, batch_id."""
 
 KEY = ("query_id", "batch_id", "id")
-"""What makes a row of any table unique."""
+"""The columns that make a row of a ledger table unique."""
 
 PARTITION = "day"
-"""The column by which each table is partitioned."""
+"""The column by which most tables are partitioned."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, the job that writes it, and the column by which it is partitioned, if any."""
+
+    name: str
+    comment: str
+    schema: Any
+    writer: str
+    partition: str | None = PARTITION
+
+
+@dataclass(frozen=True)
+class LedgerTable(Table):
+    """A table of archive: the part of a ledger record its rows come from, and the column of a row's time."""
+
+    part: str = ""
+    time: str = ""
 
 
 def _required(name: str, kind: Any, comment: str) -> Any:
@@ -52,7 +68,7 @@ def _optional(name: str, kind: Any, comment: str) -> Any:
 def _written(field: Callable[[str, Any, str], Any] = _required) -> list[Any]:
     return [
         field("query_id", TEXT, "id of the correlate query that decided"),
-        field("batch_id", LONG, "its batch; with query_id it finds the copies that a replayed batch writes"),
+        field("batch_id", LONG, "batch of that query; with query_id it finds the copies that a replayed batch writes"),
     ]
 
 
@@ -65,7 +81,7 @@ def _coordinates(what: str) -> list[Any]:
 
 
 def _day(of: str) -> Any:
-    return _required("day", DateType(), f"UTC day of {of}; the table is partitioned by it")
+    return _required("day", DateType(), f"UTC day of {of}; partition column")
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -73,20 +89,20 @@ def _day(of: str) -> Any:
 SIGNALS = StructType(
     [
         _required("correlation_id", TEXT, "correlation-id of the request"),
-        _required("received_at", TIME, "the broker's time of the request"),
+        _required("received_at", TIME, "broker time of the request"),
         *_written(),
         _optional("thing_id", TEXT, "namespace:name of the thing addressed"),
         _optional("channel", TEXT, "twin or live"),
         _optional("criterion", TEXT, "commands, messages, ..."),
         _optional("action", TEXT, "modify, retrieve, ...; the subject of a message"),
         _optional("path", TEXT, "path of the signal within the thing"),
-        _required("requested_acks", TEXTS, "labels asked for, in the order of the request"),
-        _optional("response_required", BOOLEAN, "whether the requester waits for an answer"),
+        _required("requested_acks", TEXTS, "labels requested, in the order of the request"),
+        _optional("response_required", BOOLEAN, "whether the requester expects a response"),
         _optional("timeout_ms", LONG, "how long the request may stay open, in milliseconds"),
-        _optional("headers", TEXT, "JSON object: the signal's headers"),
-        _optional("value", TEXT, "JSON: the signal's value; null where there is none"),
+        _optional("headers", TEXT, "JSON object: headers of the signal"),
+        _optional("value", TEXT, "JSON: value of the signal; null if it has none"),
         *_coordinates("request"),
-        _required("id", TEXT, "the request's reply-id; the outcome's id is the same"),
+        _required("id", TEXT, "reply-id of the request; its outcome has the same id"),
         _day("received_at"),
     ]
 )
@@ -94,14 +110,14 @@ SIGNALS = StructType(
 ACKNOWLEDGEMENTS = StructType(
     [
         _optional("correlation_id", TEXT, "correlation-id of the request it belongs to"),
-        _required("received_at", TIME, "the broker's time of the acknowledgement"),
+        _required("received_at", TIME, "broker time of the acknowledgement"),
         *_written(),
-        _optional("label", TEXT, "who acknowledged: a label, mostly party:step"),
-        _optional("status", INTEGER, "HTTP status: below 400 is a success, 408 is none in time"),
-        _required("disposition", TEXT, "what became of it: accepted, duplicate, unrequested, late, orphan, invalid"),
-        _optional("latency_ms", LONG, "from the request to this acknowledgement, in milliseconds"),
-        _optional("weak", BOOLEAN, "issued by the system for a subscriber that did not take the signal"),
-        _optional("payload", TEXT, "JSON: what the acknowledgement brought; null where it brought nothing"),
+        _optional("label", TEXT, "label of the acknowledgement, usually party:step"),
+        _optional("status", INTEGER, "HTTP status: below 400 is a success, 408 a timeout"),
+        _required("disposition", TEXT, "how it was treated: accepted, duplicate, unrequested, late, orphan, invalid"),
+        _optional("latency_ms", LONG, "time from the request to this acknowledgement, in milliseconds"),
+        _optional("weak", BOOLEAN, "issued by the system for a subscriber that does not receive the signal"),
+        _optional("payload", TEXT, "JSON: payload of the acknowledgement; null if it has none"),
         *_coordinates("acknowledgement"),
         _required("index", INTEGER, "position within an aggregated acknowledgement, else 0"),
         _required("id", TEXT, "topic-partition-offset-index"),
@@ -115,15 +131,15 @@ OUTCOMES = StructType(
         _required("decided_at", TIME, "when the request was decided"),
         *_written(),
         _optional("thing_id", TEXT, "namespace:name of the thing addressed"),
-        _required("status", INTEGER, "HTTP status of the answer"),
+        _required("status", INTEGER, "HTTP status of the reply"),
         _required("completed_by", TEXT, "what completed it: acknowledgements, response, timeout, error, invalid"),
-        _required("requested", TEXTS, "labels waited for, in the order of the request"),
-        _required("missing", TEXTS, "those of them that did not come in time"),
-        _required("started_at", TIME, "the broker's time of the request"),
-        _required("latency_ms", LONG, "from started_at to decided_at, in milliseconds"),
-        _required("reply_id", TEXT, "id of the reply: a repeated reply has the same"),
-        _optional("reply", TEXT, "JSON: the reply as it was sent; null where none was wanted"),
-        _optional("reply_topic", TEXT, "Kafka topic of the reply; null where none was wanted"),
+        _required("requested", TEXTS, "labels awaited, in the order of the request"),
+        _required("missing", TEXTS, "awaited labels that were not acknowledged in time"),
+        _required("started_at", TIME, "broker time of the request"),
+        _required("latency_ms", LONG, "time from started_at to decided_at, in milliseconds"),
+        _required("reply_id", TEXT, "id of the reply; a repeated reply has the same id"),
+        _optional("reply", TEXT, "JSON: the reply as it was sent; null if none was requested"),
+        _optional("reply_topic", TEXT, "Kafka topic of the reply; null if none was requested"),
         _required("id", TEXT, "the same as reply_id"),
         _day("decided_at"),
     ]
@@ -131,13 +147,13 @@ OUTCOMES = StructType(
 
 DEAD_LETTERS = StructType(
     [
-        _optional("correlation_id", TEXT, "correlation-id, where one could be read"),
-        _required("received_at", TIME, "the broker's time of the record"),
+        _optional("correlation_id", TEXT, "correlation-id, if one could be read"),
+        _required("received_at", TIME, "broker time of the record"),
         *_written(_optional),
-        _required("reason", TEXT, "why the record could not be used"),
-        _optional("key", BYTES, "the record's key"),
-        _optional("value", BYTES, "the record's value"),
-        _required("truncated", BOOLEAN, "whether only the beginning of the value is kept"),
+        _required("reason", TEXT, "why the record is unusable"),
+        _optional("key", BYTES, "key of the record"),
+        _optional("value", BYTES, "value of the record"),
+        _required("truncated", BOOLEAN, "whether only the beginning of the value is stored"),
         *_coordinates("record"),
         _required("id", TEXT, "topic-partition-offset"),
         _day("received_at"),
@@ -149,18 +165,18 @@ DEAD_LETTERS = StructType(
 THING_EVENTS = StructType(
     [
         _required("thing_id", TEXT, "namespace:name"),
-        _required("batch", LONG, "number of the twin's batch, growing over all its checkpoints"),
-        _required("revision", LONG, "the thing's revision after the change: 1, 2, 3, … without a gap"),
-        _required("modified_at", TIME, "the broker's time of the command"),
+        _required("batch", LONG, "number of the twin's batch, which grows across its checkpoints"),
+        _required("revision", LONG, "revision of the thing after the change: 1, 2, 3, … without gaps"),
+        _required("modified_at", TIME, "broker time of the command"),
         _required("query_id", TEXT, "id of the twin query that wrote it"),
         _required("action", TEXT, "created, modified, merged or deleted"),
-        _required("path", TEXT, "JSON pointer of what was changed"),
-        _optional("value", TEXT, "JSON: the event's value; null where something was deleted"),
-        _required("created_at", TIME, "when the thing was created (last)"),
-        _required("last", BOOLEAN, "whether this is the thing's last change in its batch"),
-        _optional("thing", TEXT, "JSON: the whole thing; only where this is its last change in the batch"),
-        _required("deleted", BOOLEAN, "whether the thing is gone with this change"),
-        _required("visible", BOOLEAN, "whether the thing's content is another than before"),
+        _required("path", TEXT, "JSON pointer to what was changed"),
+        _optional("value", TEXT, "JSON: value of the event; null for a deletion"),
+        _required("created_at", TIME, "when the thing was last created"),
+        _required("last", BOOLEAN, "whether this is the last change of the thing in its batch"),
+        _optional("thing", TEXT, "JSON: the whole thing; only for its last change in the batch"),
+        _required("deleted", BOOLEAN, "whether this change deleted the thing"),
+        _required("visible", BOOLEAN, "whether the content of the thing changed"),
         _required("search_persisted", BOOLEAN, "whether search-persisted was requested"),
         _required("correlation_id", TEXT, "correlation-id of the command"),
         *_coordinates("command"),
@@ -173,9 +189,9 @@ THINGS = StructType(
         _required("thing_id", TEXT, "namespace:name"),
         _required("batch", LONG, "batch of the last change, as in thing_events"),
         _required("revision", LONG, "number of changes so far"),
-        _required("modified_at", TIME, "the broker's time of the last change"),
-        _required("created_at", TIME, "when it was created (last)"),
-        _required("deleted", BOOLEAN, "whether it was deleted; created again, it goes on with the next revision"),
+        _required("modified_at", TIME, "broker time of the last change"),
+        _required("created_at", TIME, "when it was last created"),
+        _required("deleted", BOOLEAN, "whether it is deleted; if it is created again, revisions continue"),
         _optional("thing", TEXT, "JSON: thingId, policyId, definition, attributes, features; null once deleted"),
     ]
 )
@@ -183,12 +199,12 @@ THINGS = StructType(
 THINGS_SEARCH = StructType(
     [
         _required("thing_id", TEXT, "namespace:name"),
-        _required("path", TEXT, "where in the thing, as RQL names it: attributes/location/city"),
-        _required("element", INTEGER, "counts the values of a path, of which an array has several"),
-        _optional("text", TEXT, "the value, where it is a text"),
-        _optional("number", DOUBLE, "the value, where it is a number"),
-        _optional("flag", BOOLEAN, "the value, where it is a boolean"),
-        _required("value", TEXT, "JSON: the value; {} and [] where nothing is in them"),
+        _required("path", TEXT, "path within the thing, as in RQL: attributes/location/city"),
+        _required("element", INTEGER, "index among the values of the path; an array has several"),
+        _optional("text", TEXT, "the value, if it is a text"),
+        _optional("number", DOUBLE, "the value, if it is a number"),
+        _optional("flag", BOOLEAN, "the value, if it is a boolean"),
+        _required("value", TEXT, "JSON: the value; {} or [] if empty"),
     ]
 )
 
@@ -196,21 +212,21 @@ THINGS_SEARCH = StructType(
 
 MESSAGES = StructType(
     [
-        _optional("client", TEXT, "who published it; null where it does not say"),
-        _required("received_at", TIME, "the broker's time of the message"),
-        _required("batch", LONG, "number of the batch, growing over all checkpoints of the job"),
-        _optional("seq", LONG, "the client's sequence number"),
+        _optional("client", TEXT, "name of the publisher; null if it did not give one"),
+        _required("received_at", TIME, "broker time of the message"),
+        _required("batch", LONG, "number of the batch, which grows across checkpoints of the job"),
+        _optional("seq", LONG, "sequence number given by the publisher"),
         _required("query_id", TEXT, "id of the persist query that wrote it"),
-        _optional("reason", TEXT, "why it was refused; null: it was taken"),
-        _optional("subject", TEXT, "the topic that its publisher named"),
-        _optional("ttl_ms", LONG, "how long it may wait to be consumed, in milliseconds; null: as long as it takes"),
-        _optional("key", BYTES, "the application's key"),
-        _optional("value", BYTES, "the message"),
+        _optional("reason", TEXT, "why it was refused; null if it was accepted"),
+        _optional("subject", TEXT, "topic named by the publisher"),
+        _optional("ttl_ms", LONG, "time to live until it is consumed, in milliseconds; null: unlimited"),
+        _optional("key", BYTES, "key given by the publisher"),
+        _optional("value", BYTES, "value of the message"),
         StructField(
             "headers",
             ArrayType(StructType([StructField("name", TEXT), StructField("value", BYTES)])),
             nullable=True,
-            metadata={"comment": "the application's record headers"},
+            metadata={"comment": "record headers given by the publisher"},
         ),
         *_coordinates("message"),
         _day("received_at"),
@@ -220,25 +236,23 @@ MESSAGES = StructType(
 PUBLISHERS = StructType(
     [
         _required("client", TEXT, "name of the publisher"),
-        _required("batch", LONG, "batch after which this holds; the newest row of a client counts"),
-        _required("last_seq", LONG, "everything up to it is stored or refused"),
-        _optional("told", LONG, "batch up to which all acks had been sent then; null: none ever waited"),
+        _required("batch", LONG, "batch after which this row holds; the newest row of a client counts"),
+        _required("last_seq", LONG, "sequence number up to which everything is stored or refused"),
+        _optional("told", LONG, "batch up to which all acks had been sent by then; null: none ever waited"),
         _required("query_id", TEXT, "id of the persist query that wrote it"),
-        _required("state", TEXT, "JSON: the client's ledger, of which the next batch starts"),
-        _optional("acks", TEXT, "JSON: acks of the batch that wait for sync destinations; null: none do"),
+        _required("state", TEXT, "JSON: ledger of the publisher, from which the next batch continues"),
+        _optional("acks", TEXT, "JSON: acks of the batch that wait for sync destinations; null: none"),
     ]
 )
 
 DESTINATIONS = StructType(
     [
-        _required("destination", TEXT, "its name in the settings"),
-        _required("changed_at", TIME, "when"),
-        _optional(
-            "batch", LONG, "batch of messages up to which it had everything; -1: none; null: not known at a start"
-        ),
-        _required("mode", TEXT, "sync: persisted waits for it since then; async: it does not"),
+        _required("destination", TEXT, "name of the destination in the settings"),
+        _required("changed_at", TIME, "when the mode changed"),
+        _optional("batch", LONG, "batch up to which it had all messages; -1: none; null: unknown at a start"),
+        _required("mode", TEXT, "sync: persisted waits for it from then on; async: it does not"),
         _required("cause", TEXT, "downgrade, upgrade, or start: each start begins as the settings say"),
-        _required("age_ms", LONG, "age of the oldest message that it lacked, in milliseconds"),
+        _required("age_ms", LONG, "age of the oldest message it lacked, in milliseconds"),
     ]
 )
 
@@ -246,43 +260,43 @@ DESTINATIONS = StructType(
 
 SUBSCRIPTIONS = StructType(
     [
-        _required("batch", LONG, "batch of the query job after which this holds; the newest row counts"),
-        _required("position", LONG, "the batch of messages up to which its answers know everything"),
+        _required("batch", LONG, "batch of the query job after which this row holds; the newest row counts"),
+        _required("position", LONG, "batch of messages up to which its results are complete"),
         _required("query_id", TEXT, "id of the streaming query that wrote it"),
-        _required("state", TEXT, "JSON: the clients' sessions and subscriptions"),
+        _required("state", TEXT, "JSON: sessions and subscriptions of the clients"),
     ]
 )
 
 SOW_DELETES = StructType(
     [
         _required("batch", LONG, "batch of the query job that deleted it"),
-        _required("step", LONG, "counts the steps of that batch: what comes later no longer sees the record"),
-        _required("partition", INTEGER, "Kafka partition of the record's message"),
-        _required("offset", LONG, "Kafka offset of the record's message"),
-        _required("subject", TEXT, "the message's topic"),
-        _optional("key", BYTES, "the record's key"),
-        _required("client", TEXT, "who deleted it"),
-        _optional("cid", TEXT, "id of its command"),
-        _required("deleted_at", TIME, "the broker's time of the command"),
+        _required("step", LONG, "step of that batch; later steps no longer see the record"),
+        _required("partition", INTEGER, "Kafka partition of the message"),
+        _required("offset", LONG, "Kafka offset of the message"),
+        _required("subject", TEXT, "topic of the message"),
+        _optional("key", BYTES, "key of the record"),
+        _required("client", TEXT, "client that deleted it"),
+        _optional("cid", TEXT, "id of the command"),
+        _required("deleted_at", TIME, "broker time of the command"),
         _required("query_id", TEXT, "id of the streaming query that wrote it"),
     ]
 )
 
-# -- table of the queues ----------------------------------------------------------------------------------------------
+# -- settle and queues ------------------------------------------------------------------------------------------------
 
 DELIVERIES = StructType(
     [
-        _required("writer", TEXT, "who wrote the samples: the column client of messages"),
-        _required("acknowledged_at", TIME, "the broker's time of the acknowledgement"),
-        _required("reader", TEXT, "who has acknowledged them"),
-        _required("first", LONG, "number of the first sample: the column seq of messages"),
+        _required("writer", TEXT, "writer of the samples: column client of messages"),
+        _required("acknowledged_at", TIME, "broker time of the acknowledgement"),
+        _required("reader", TEXT, "reader that acknowledged them"),
+        _required("first", LONG, "number of the first sample: column seq of messages"),
         _required("last", LONG, "number of the last sample; no two rows of a reader and a writer overlap"),
-        _optional("role", TEXT, "the role in which the reader did it"),
-        _optional("response", BYTES, "what the reader answered with it"),
-        _optional("auto", TEXT, "why they are acknowledged though no code saw them: filtered or replaced"),
+        _optional("role", TEXT, "role of the reader"),
+        _optional("response", BYTES, "response of the reader"),
+        _optional("auto", TEXT, "why they are acknowledged although no code saw them: filtered or replaced"),
         _required("epoch", LONG, "grows with each start of the reader"),
         _required("query_id", TEXT, "id of the settle query that wrote it"),
-        _required("batch_id", LONG, "its batch"),
+        _required("batch_id", LONG, "batch of that query"),
         _required("partition", INTEGER, "Kafka partition of the acknowledgement in the topic app-acks"),
         _required("offset", LONG, "Kafka offset of the acknowledgement in the topic app-acks"),
         _required("id", TEXT, "writer/reader/first"),
@@ -292,171 +306,96 @@ DELIVERIES = StructType(
 
 IGNORED_REPORTS = StructType(
     [
-        _required("reason", TEXT, "why it was not used: stale-count, never-delivered, unreadable, ..."),
-        _required("received_at", TIME, "the broker's time of the record"),
-        _optional("writer", TEXT, "whose samples it was about"),
-        _optional("reader", TEXT, "who said it"),
-        _optional("first", LONG, "the interval that was not used; null: all that the record said"),
-        _optional("last", LONG, "its last number"),
-        _optional("detail", TEXT, "what is wrong with a record that cannot be read"),
-        _optional("value", BYTES, "the beginning of a record that cannot be read"),
+        _required("reason", TEXT, "why it was ignored: stale-count, never-delivered, unreadable, ..."),
+        _required("received_at", TIME, "broker time of the record"),
+        _optional("writer", TEXT, "writer of the samples it refers to"),
+        _optional("reader", TEXT, "reader that sent it"),
+        _optional("first", LONG, "first number of the ignored interval; null: the whole record"),
+        _optional("last", LONG, "last number of the ignored interval"),
+        _optional("detail", TEXT, "what is wrong with an unreadable record"),
+        _optional("value", BYTES, "the beginning of an unreadable record"),
         _required("query_id", TEXT, "id of the settle query that wrote it"),
-        _required("batch_id", LONG, "its batch"),
+        _required("batch_id", LONG, "batch of that query"),
         *_coordinates("record"),
-        _required("id", TEXT, "topic-partition-offset-number of what was ignored of the record"),
+        _required("id", TEXT, "topic-partition-offset-number, counting what was ignored of the record"),
         _day("received_at"),
     ]
 )
 
 QUEUE_EVENTS = StructType(
     [
-        _required("message", TEXT, "the message's id in the queue: topic-partition-offset"),
-        _required("at", TIME, "when it happened, by the broker's clock"),
-        _required("query_id", TEXT, "id of the queue query that wrote it"),
-        _required("batch_id", LONG, "its batch"),
+        _required("message", TEXT, "id of the message in the queue: topic-partition-offset"),
+        _required("at", TIME, "broker time of the event"),
+        _required("query_id", TEXT, "id of the queues query that wrote it"),
+        _required("batch_id", LONG, "batch of that query"),
         _required("queue", TEXT, "name of the queue"),
         _required("event", TEXT, "delivered, returned, refused (a settlement without effect) or left"),
-        _optional("consumer", TEXT, "who got it, gave it back or settled it"),
-        _required("count", INTEGER, "how often the message has been delivered"),
-        _optional("outcome", TEXT, "left: settled, dead-letter or discarded; refused: the outcome that was wanted"),
-        _optional("reason", TEXT, "why it was given back, refused, or left"),
-        _optional("topic", TEXT, "Kafka topic of the message; null where the queue does not have it"),
+        _optional("consumer", TEXT, "consumer that received, returned or settled it"),
+        _required("count", INTEGER, "number of deliveries so far"),
+        _optional("outcome", TEXT, "left: settled, dead-letter or discarded; refused: the requested outcome"),
+        _optional("reason", TEXT, "why it was returned or refused, or why it left"),
+        _optional("topic", TEXT, "Kafka topic of the message; null if the queue does not have it"),
         _optional("partition", INTEGER, "Kafka partition of the message"),
         _optional("offset", LONG, "Kafka offset of the message"),
-        _optional("batch", LONG, "its batch in the table messages"),
-        _optional("subject", TEXT, "the topic that its publisher named"),
-        _optional("received_at", TIME, "the broker's time of the message"),
+        _optional("batch", LONG, "batch of the message in the table messages"),
+        _optional("subject", TEXT, "topic named by the publisher"),
+        _optional("received_at", TIME, "broker time of the message"),
         _day("at"),
     ]
 )
 
-# -- ledger -----------------------------------------------------------------------------------------------------------
+# -- all tables --------------------------------------------------------------------------------------------------------
 
 
-def _ledger(required: dict[str, Any], optional: dict[str, Any]) -> Any:
-    fields = [StructField(name, kind, nullable=False) for name, kind in required.items()]
-    return StructType(fields + [StructField(name, kind, nullable=True) for name, kind in optional.items()])
+def _named(*tables: Any) -> dict[str, Any]:
+    return {table.name: table for table in tables}
 
 
-_COORDINATES = {"topic": TEXT, "partition": INTEGER, "offset": LONG}
-
-LEDGER_SIGNAL = _ledger(
-    {"correlation_id": TEXT, "received_at": LONG, "requested_acks": TEXTS, **_COORDINATES},
-    {"thing_id": TEXT, "channel": TEXT, "criterion": TEXT, "action": TEXT, "path": TEXT,
-     "response_required": BOOLEAN, "timeout_ms": LONG, "headers": TEXT, "value": TEXT},
-)  # fmt: skip
-LEDGER_ACK = _ledger(
-    {"received_at": LONG, "disposition": TEXT, **_COORDINATES, "index": INTEGER},
-    {"correlation_id": TEXT, "label": TEXT, "status": INTEGER, "weak": BOOLEAN, "latency_ms": LONG, "payload": TEXT},
+TABLES: dict[str, LedgerTable] = _named(
+    LedgerTable("signals", "One row per request.", SIGNALS, "archive", part="signal", time="received_at"),
+    LedgerTable(
+        "acknowledgements", "One row per acknowledgement.", ACKNOWLEDGEMENTS, "archive", part="acks", time="received_at"
+    ),
+    LedgerTable("outcomes", "One row per decided request.", OUTCOMES, "archive", part="outcome", time="decided_at"),
+    LedgerTable(
+        "dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive", part="dead_letter", time="received_at"
+    ),
 )
-LEDGER_OUTCOME = _ledger(
-    {"correlation_id": TEXT, "status": INTEGER, "completed_by": TEXT, "requested": TEXTS, "missing": TEXTS,
-     "started_at": LONG, "decided_at": LONG, "latency_ms": LONG, "reply_id": TEXT},
-    {"thing_id": TEXT, "reply": TEXT, "reply_topic": TEXT},
-)  # fmt: skip
-LEDGER_DEAD_LETTER = _ledger(
-    {"reason": TEXT, **_COORDINATES, "received_at": LONG},
-    {"correlation_id": TEXT, "key": TEXT, "value": TEXT, "truncated": BOOLEAN},
-)
-PARTS: dict[str, Any] = {
-    "signal": LEDGER_SIGNAL,
-    "acks": LEDGER_ACK,
-    "outcome": LEDGER_OUTCOME,
-    "dead_letter": LEDGER_DEAD_LETTER,
-}
-"""The parts a ledger record may have; acks is an array of its kind."""
-
-LEDGER = _ledger(
-    {"kind": TEXT, "id": TEXT, "query_id": TEXT, "batch_id": LONG},
-    {name: ArrayType(part) if name == "acks" else part for name, part in PARTS.items()},
-)
-"""The JSON of a ledger record. What is not nullable must be there, else the record is malformed."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, and the column by which it is partitioned, if any."""
-
-    name: str
-    comment: str
-    schema: Any
-    partition: str | None = PARTITION
-
-
-@dataclass(frozen=True)
-class LedgerTable(Table):
-    """A table that archive writes: the part of a ledger record its rows come from, and the column of a row's time."""
-
-    part: str = ""
-    time: str = ""
-
-
-TABLES = {
-    table.name: table
-    for table in (
-        LedgerTable("signals", "One row a request.", SIGNALS, part="signal", time="received_at"),
-        LedgerTable(
-            "acknowledgements", "One row an acknowledgement.", ACKNOWLEDGEMENTS, part="acks", time="received_at"
-        ),
-        LedgerTable("outcomes", "One row a decided request.", OUTCOMES, part="outcome", time="decided_at"),
-        LedgerTable(
-            "dead_letters", "One row a record of no use.", DEAD_LETTERS, part="dead_letter", time="received_at"
-        ),
-    )
-}
 """The tables of the ledger."""
 
-TWIN_TABLES = {
-    table.name: table
-    for table in (
-        Table("thing_events", "One row a change of a thing: the twin's journal.", THING_EVENTS),
-        Table("things", "One row a thing, as it is.", THINGS, None),
-        Table("things_search", "One row a value within a thing.", THINGS_SEARCH, None),
-    )
-}
-"""The tables of the twin."""
+TWIN_TABLES: dict[str, Table] = _named(
+    Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
+    Table("things", "One row per thing, in its present state.", THINGS, "twin", None),
+    Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin", None),
+)
+PUBLISHER_TABLES: dict[str, Table] = _named(
+    Table("messages", "One row per message of a publisher, accepted or refused.", MESSAGES, "persist"),
+    Table("publishers", "The progress of each publisher, batch by batch.", PUBLISHERS, "persist", None),
+)
+REPLICATION_TABLES: dict[str, Table] = _named(
+    Table("destinations", "One row per change of what acknowledgements wait for.", DESTINATIONS, "persist", None),
+)
+"""The table of sync destinations; it exists only if there are any."""
 
-PUBLISHER_TABLES = {
-    table.name: table
-    for table in (
-        Table("messages", "One row a message of a publisher, taken or refused.", MESSAGES),
-        Table("publishers", "How far each publisher is, batch by batch.", PUBLISHERS, None),
-    )
-}
-"""The tables of publishers."""
-
-REPLICATION_TABLES = {
-    table.name: table
-    for table in (Table("destinations", "One row a change of what acknowledgements wait for.", DESTINATIONS, None),)
-}
-"""The table of sync destinations; there where there are any."""
-
-SETTLE_TABLES = {
-    table.name: table
-    for table in (
-        Table("deliveries", "One row a run of samples that a reader has acknowledged.", DELIVERIES),
-        Table("ignored_reports", "One row a report of a reader, or a part of one, of no use.", IGNORED_REPORTS),
-    )
-}
-"""The tables of what readers acknowledge."""
-
-QUERY_TABLES = {
-    table.name: table
-    for table in (
-        Table("subscriptions", "Who subscribes to messages, batch by batch of the query job.", SUBSCRIPTIONS, None),
-        Table(
-            "sow_deletes", "One row a message that sow_delete took out of the state of the world.", SOW_DELETES, None
-        ),
-    )
-}
-"""The tables of commands over the messages."""
-
-QUEUE_TABLES = {
-    table.name: table
-    for table in (Table("queue_events", "One row an event of a message in a work queue.", QUEUE_EVENTS),)
-}
-"""The table of the work queues."""
-
+SETTLE_TABLES: dict[str, Table] = _named(
+    Table("deliveries", "One row per run of samples that a reader has acknowledged.", DELIVERIES, "settle"),
+    Table("ignored_reports", "One row per unusable report of a reader, or part of one.", IGNORED_REPORTS, "settle"),
+)
+QUERY_TABLES: dict[str, Table] = _named(
+    Table(
+        "subscriptions", "The subscriptions to messages, batch by batch of the query job.", SUBSCRIPTIONS, "query", None
+    ),
+    Table(
+        "sow_deletes",
+        "One row per message that sow_delete removed from the state of the world.",
+        SOW_DELETES,
+        "query",
+        None,
+    ),
+)
+QUEUE_TABLES: dict[str, Table] = _named(
+    Table("queue_events", "One row per event of a message in a work queue.", QUEUE_EVENTS, "queues"),
+)
 ALL_TABLES: dict[str, Table] = {
     **TABLES,
     **TWIN_TABLES,

@@ -1,4 +1,4 @@
-"""The tables where they lie: made on first start, checked on every other, read by name."""
+"""The tables in the lake: created on the first start, checked on every other, read and appended to by name."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.schemas import (
-    ALL_TABLES,
-    INDEXED_COLUMNS,
-    PUBLISHER_TABLES,
-    QUERY_TABLES,
-    QUEUE_TABLES,
-    REPLICATION_TABLES,
-    SETTLE_TABLES,
-    TABLES,
-    TWIN_TABLES,
-    Table,
-)
+from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,25 +21,20 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
-_WRITERS = {
-    "twin": TWIN_TABLES,
-    "persist": {**PUBLISHER_TABLES, **REPLICATION_TABLES},
-    "settle": SETTLE_TABLES,
-    "query": QUERY_TABLES,
-    "queues": QUEUE_TABLES,
-}
+ROWS_PER_FILE = 100_000
+"""The rows of an append go to one file, unless there are more than this."""
 
 
 def location(lake: Lake, name: str) -> str:
-    """Return where a table lies: a URL, or an absolute path (Spark's SQL does not take a relative one)."""
-    place = lake.table(name)
-    return place if ":" in place.partition("/")[0] else str(Path(place).absolute())
+    """Return the location of a table: a URL, or an absolute path (Spark's SQL does not accept a relative one)."""
+    path = lake.table(name)
+    return path if ":" in path.partition("/")[0] else str(Path(path).absolute())
 
 
 def properties(lake: Lake) -> dict[str, str]:
     """Return the Delta properties of every table.
 
-    Nothing beyond reader version 1 and writer version 2: delta-rs, DuckDB and Trino read and compact such tables.
+    Reader version 1 and writer version 2 are enough: delta-rs, DuckDB and Trino read and compact such tables.
     """
     return {
         "delta.minReaderVersion": "1",
@@ -65,38 +49,40 @@ def properties(lake: Lake) -> dict[str, str]:
 
 
 def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> None:
-    """Make the tables that are not there, and bring the properties of the others up to the settings.
+    """Create the missing tables, and bring the properties of the others up to the settings.
 
-    :raises StartError: where a table has other columns, or a directory holds something else
+    :raises StartError: if a table has other columns, or a directory holds something else
     """
     for name in names:
-        table, place = ALL_TABLES[name], location(lake, name)
-        if DeltaTable.isDeltaTable(spark, place):
-            _check(spark, table, place)
-            _adjust(spark, place, properties(lake))
+        table, path = ALL_TABLES[name], location(lake, name)
+        if DeltaTable.isDeltaTable(spark, path):
+            _check(spark, table, path)
+            _adjust(spark, path, properties(lake))
         else:
-            _create(spark, table, place, properties(lake))
+            _create(spark, table, path, properties(lake))
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     """Return a table's rows as they are now.
 
-    :raises StartError: where the table is not there yet
+    :raises StartError: if the table does not exist yet
     """
-    place = location(lake, name)
-    if not DeltaTable.isDeltaTable(spark, place):
-        job = next((job for job, names in _WRITERS.items() if name in names), "archive")
-        raise StartError(f"There is no table {name} at {place}; start the {job} job, or correct lake.path.")
-    return spark.read.format("delta").load(place)
+    path = location(lake, name)
+    if not DeltaTable.isDeltaTable(spark, path):
+        job = ALL_TABLES[name].writer
+        raise StartError(f"There is no table {name} at {path}; start the {job} job, or correct lake.path.")
+    return spark.read.format("delta").load(path)
 
 
-def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int) -> None:
-    """Append rows to a table; those of a version that it has already stay out, whatever they are.
+def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> None:
+    """Append rows to a table, unless it already has rows of this version.
 
-    :param application: who counts the versions, such as a query: each table counts for itself
+    :param application: who counts the versions, such as a query; each table counts for itself
+    :param count: the number of rows, if they may need more than one file
     """
     (
-        rows.write.format("delta")
+        rows.coalesce(-(-count // ROWS_PER_FILE))
+        .write.format("delta")
         .mode("append")
         .option("txnAppId", f"{application}/{name}")
         .option("txnVersion", version)
@@ -105,9 +91,9 @@ def append(rows: DataFrame, lake: Lake, name: str, application: str, version: in
 
 
 def retried(merge: Callable[[], None]) -> None:
-    """Do a merge, and again where it met another commit, such as a compaction's.
+    """Run a merge; retry it if another commit, such as a compaction, conflicts with it.
 
-    :raises DeltaConcurrentModificationException: it met one each time
+    :raises DeltaConcurrentModificationException: if each attempt conflicts
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -119,8 +105,8 @@ def retried(merge: Callable[[], None]) -> None:
             return
 
 
-def _create(spark: SparkSession, table: Table, place: str, wanted: dict[str, str]) -> None:
-    builder = DeltaTable.createIfNotExists(spark).location(place).comment(table.comment)
+def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
+    builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment)
     builder = builder.addColumns(table.schema)
     if table.partition is not None:
         builder = builder.partitionedBy(table.partition)
@@ -130,18 +116,18 @@ def _create(spark: SparkSession, table: Table, place: str, wanted: dict[str, str
         builder.execute()
     except AnalysisException as error:
         raise StartError(
-            f"The table {table.name} cannot be made at {place}: {str(error).splitlines()[0]} Empty the directory, or"
+            f"The table {table.name} cannot be created at {path}: {str(error).splitlines()[0]} Empty the directory, or"
             f" point lake.path to another one."
         ) from None
 
 
-def _check(spark: SparkSession, table: Table, place: str) -> None:
-    found = {field.name: field.dataType.simpleString() for field in DeltaTable.forPath(spark, place).toDF().schema}
+def _check(spark: SparkSession, table: Table, path: str) -> None:
+    found = {field.name: field.dataType.simpleString() for field in DeltaTable.forPath(spark, path).toDF().schema}
     wanted = {field.name: field.dataType.simpleString() for field in table.schema}
     for column in {**wanted, **found}:
         if found.get(column) != wanted.get(column):
             raise StartError(
-                f"The table {table.name} at {place} has {_described(column, found)} where this version writes"
+                f"The table {table.name} at {path} has {_described(column, found)} where this version writes"
                 f" {_described(column, wanted)}; move the table away, or point lake.path to another directory."
             )
 
@@ -150,10 +136,10 @@ def _described(column: str, types: dict[str, str]) -> str:
     return f"a column {column} of type {types[column]}" if column in types else f"no column {column}"
 
 
-def _adjust(spark: SparkSession, place: str, wanted: dict[str, str]) -> None:
-    found = DeltaTable.forPath(spark, place).detail().select("properties").first()[0]
-    # protocol versions are no properties of a table once it is there
+def _adjust(spark: SparkSession, path: str, wanted: dict[str, str]) -> None:
+    found = DeltaTable.forPath(spark, path).detail().select("properties").first()[0]
+    # the protocol versions of an existing table are not among its properties
     changed = {key: value for key, value in wanted.items() if not key.endswith("Version") and found.get(key) != value}
     if changed:
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in changed.items())
-        spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({listed})")
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({listed})")

@@ -50,7 +50,7 @@ def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch
     """
     own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
     journal = spark.createDataFrame(rows).withColumns(own).select(*THING_EVENTS.fieldNames())
-    tables.append(journal.coalesce(1), lake, "thing_events", query_id, batch)
+    tables.append(journal, lake, "thing_events", query_id, batch)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:

@@ -1,18 +1,26 @@
-"""A checkpoint remembers the values it was made with; a start with others is refused in plain words."""
+"""A checkpoint remembers the settings it was made with; starting it with others is refused in plain words."""
 
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
+    from ackstream.settings import Settings
+
 NAME = "ackstream.json"
+
+
+def values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+    """Return settings by their full keys, such as ``settle.shards``."""
+    return {key: attrgetter(key)(settings) for key in keys}
 
 
 def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherwise: str) -> None:
@@ -20,10 +28,10 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
 
     :param location: of the checkpoint
     :param ours: the settings that cannot change under it, by their full keys
-    :param otherwise: what to do where one has to change, as the end of a sentence
+    :param otherwise: what to do if one has to change, as the end of a sentence
     :raises StartError: if one differs
     """
-    files, path = _place(spark, f"{location}/{NAME}")
+    files, path = _file(spark, f"{location}/{NAME}")
     if files.exists(path):
         stream = files.open(path)
         try:
@@ -33,7 +41,7 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
         compare(ours, theirs, location, otherwise)
         return
     # whole or not at all: a job may be killed at any moment
-    _, draft = _place(spark, f"{location}/.{NAME}.draft")
+    _, draft = _file(spark, f"{location}/.{NAME}.draft")
     out = files.create(draft, True)  # noqa: FBT003 - overwrite, in Java's signature
     try:
         out.write(json.dumps(dict(ours)).encode())
@@ -43,14 +51,14 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
 
 
 def is_new(spark: SparkSession, location: str) -> bool:
-    """Tell whether no query was started with a checkpoint yet."""
-    files, path = _place(spark, f"{location}/{NAME}")
+    """Return whether no query has been started with a checkpoint yet."""
+    files, path = _file(spark, f"{location}/{NAME}")
     return not files.exists(path)
 
 
-def _place(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """Return a path of Hadoop's, and its file system, which holds the checkpoint."""
-    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - the only way to it
+def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a file of a checkpoint."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
 
 

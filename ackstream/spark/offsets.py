@@ -1,6 +1,6 @@
 """The offsets of a streaming query, for Kafka's own lag tools and for the clock.
 
-Spark keeps its offsets in the checkpoint, where no Kafka tool sees them; so they are committed to a consumer group too.
+Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
 The copy is for people only: no query ever starts from it.
 """
 
@@ -12,10 +12,10 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.kafka.clients import options
+from ackstream.kafka.clients import connect_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 class Repeater:
     """A thread that does a piece of work each interval until the block it is used around ends.
 
-    What goes wrong is logged and tried again with new connections: a broker that is away is waited for.
+    A failure is logged and retried with new connections, for as long as it takes: a broker may be away.
     """
 
     def __init__(self, name: str, seconds: float, connect: Callable[[], Connection]) -> None:
@@ -77,7 +77,7 @@ class Repeater:
                     while not self._stop.wait(self._seconds):
                         work()
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop time for every request
-                log.warning("The %s tries again after: %r", self._name, error)
+                log.warning("The %s failed and will be retried: %r", self._name, error)
                 self._stop.wait(self._seconds)
 
 
@@ -87,14 +87,12 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str) -> Repeater:
 
     @contextmanager
     def connect() -> Iterator[Callable[[], None]]:
-        known = options(kafka, KafkaConsumer.DEFAULT_CONFIG)
-        own = {"bootstrap_servers": kafka.bootstrap, "group_id": group, "enable_auto_commit": False}
-        with closing(KafkaConsumer(**known, **own)) as consumer:
+        with closing(connect_consumer(kafka, group)) as consumer:
 
             def commit() -> None:
                 offsets = consumed_offsets(query)
                 if offsets != committed:
-                    consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
+                    consumer.commit({name: OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()})
                     committed.clear()
                     committed.update(offsets)
 

@@ -44,7 +44,7 @@ class Persistence:
             lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
             persist=Persist.model_validate({"interval": INTERVAL, **rules}),
         )
-        ensure_topics(self.settings, job.TOPICS)
+        ensure_topics(self.settings, job.JOB.topics)
         # several queries of one name need sessions of their own
         self._spark = spark.newSession()
         self._messages = self.kafka.topic("messages")
@@ -60,7 +60,7 @@ class Persistence:
         self._recorder.close()
 
     def start(self) -> None:
-        self._query = job.start(self._spark, self.settings)
+        self._query = job.JOB.start(self._spark, self.settings)
 
     def stop(self) -> None:
         self._query.stop()

@@ -44,8 +44,8 @@ class Settlement:
             self._recorder = Recorder(self.kafka, "app-acks", "publisher-acks")
             stack.callback(self._recorder.close)
             session = spark.newSession()
-            stack.callback(job.start(session, self.settings).stop)
-            self._query = stack.enter_context(settle_service.running(session, self.settings))
+            stack.callback(job.JOB.start(session, self.settings).stop)
+            self._query = stack.enter_context(settle_service.JOB.running(session, self.settings))
             self._running = stack.pop_all()
 
     def close(self) -> None:

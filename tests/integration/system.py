@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
-from ackstream.jobs.correlate.job import TOPICS, running
+from ackstream.jobs.correlate.job import JOB
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
 
@@ -37,16 +37,15 @@ class System:
             clock=Clock(enabled=clock),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
-        ensure_topics(self.settings, TOPICS)
+        ensure_topics(self.settings, JOB.topics)
         self.producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", max_request_size=8_000_000)
 
     def close(self) -> None:
         self.producer.close()
 
     @contextmanager
-    def correlate(self, spark: SparkSession, *more_topics: str) -> Iterator[StreamingQuery]:
-        topics = [self.settings.kafka.topic(name) for name in TOPICS]
-        with running(spark, self.settings, [*topics, *more_topics]) as query:
+    def correlate(self, spark: SparkSession) -> Iterator[StreamingQuery]:
+        with JOB.running(spark, self.settings) as query:
             yield query
 
     # -- what is sent --------------------------------------------------------------------------------------------------

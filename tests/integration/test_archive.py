@@ -79,7 +79,7 @@ def rows(settings: Settings, name: str) -> list[Any]:
 
 
 def finish(spark: SparkSession, settings: Settings) -> None:
-    job.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
+    job.JOB.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
 
 
 def test_a_query_that_is_started_again_goes_on_where_it_was(spark: SparkSession, settings: Settings) -> None:

@@ -116,7 +116,7 @@ def test_a_spring_client_is_answered_on_its_topic_with_its_correlation_header(
     uuid = bytes(range(128, 144))
     with (
         closing(System(kafka, tmp_path, reply_topics=[".*spring-.*"])) as system,
-        system.correlate(spark, own) as query,
+        system.correlate(spark) as query,
     ):
         system.command(None, {"kafka_replyTopic": own.encode(), "kafka_correlationId": uuid}, requested_acks=["a-ack"])
         system.ack(uuid.hex().upper(), "a-ack")

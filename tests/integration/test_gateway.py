@@ -20,9 +20,9 @@ from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
-from tests.harness.ports import free_ports
 from tests.gateway.browser import Browser, chromium
-from tests.integration import jobs
+from tests.harness.ports import free_ports
+from tests.harness import processes
 from tests.integration.system import PATIENCE_SECONDS, System
 from tests.prose import prose
 
@@ -246,7 +246,7 @@ def test_a_gateway_that_stops_answers_its_clients_and_the_tables_have_every_outc
         }
     assert decided >= set(names)
     settings = running.system.settings
-    assert job.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
+    assert job.JOB.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
     rows = tables.read(spark, settings.lake, "outcomes").where("correlation_id LIKE 'stopped-%'").collect()
     assert Counter(row["correlation_id"] for row in rows) == Counter(names)
 
@@ -296,7 +296,7 @@ def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
 
 def test_the_command_serves_until_it_is_told_to_stop(running: Running) -> None:
     command = [sys.executable, "-c", "from ackstream.cli.main import app; app()", "gateway"]
-    environment = {**jobs.environment(running.system.settings), "ACKSTREAM_GATEWAY_PORT": str(free_ports(1)[0])}
+    environment = {**processes.environment(running.system.settings), "ACKSTREAM_GATEWAY_PORT": str(free_ports(1)[0])}
     url = f"http://127.0.0.1:{environment['ACKSTREAM_GATEWAY_PORT']}"
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

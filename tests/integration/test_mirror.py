@@ -53,7 +53,7 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
             _destination(tmp_path, "far", type="async"),
         ),
     )
-    ensure_topics(made, persist_job.TOPICS)
+    ensure_topics(made, persist_job.JOB.topics)
     return made
 
 
@@ -69,7 +69,7 @@ def _ruled(settings: Settings, **rules: Any) -> Settings:
 
 @contextmanager
 def _persisting(spark: SparkSession, settings: Settings) -> Iterator[Any]:
-    started = persist_job.start(spark, settings)
+    started = persist_job.JOB.start(spark, settings)
     try:
         yield started
         assert started.exception() is None

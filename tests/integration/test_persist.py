@@ -34,13 +34,13 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
     rules = Persist(interval="100ms", entitlements=(PublishRule(clients=("*",), topics=("open",)),))  # type: ignore[arg-type]
     made = Settings(kafka=kafka, lake=lake, persist=rules)
-    ensure_topics(made, job.TOPICS)
+    ensure_topics(made, job.JOB.topics)
     return made
 
 
 @pytest.fixture
 def running(spark: SparkSession, settings: Settings) -> Iterator[Any]:
-    started = job.start(spark, settings)
+    started = job.JOB.start(spark, settings)
     yield started
     started.stop()
 
@@ -89,13 +89,13 @@ def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
         for number in range(50):
             publisher.publish(b"%d" % number, topic="open", key=b"k", headers=[("colour", b"red")])
         publisher.publish_flush(PATIENCE)
-    job.start(spark, settings, available_now=True).awaitTermination()
+    job.JOB.start(spark, settings, available_now=True).awaitTermination()
     first = _rows(spark, settings)
     assert [value for *_, value in first] == [b"%d" % number for number in range(50)]
     again = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
     )
-    job.start(spark, again, available_now=True).awaitTermination()
+    job.JOB.start(spark, again, available_now=True).awaitTermination()
     assert _rows(spark, settings) == first
     row = tables.read(spark, settings.lake, "messages").first()
     assert (row.subject, bytes(row.key), row.headers[0].name, bytes(row.headers[0].value)) == (
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
             publisher.publish(value).result(PATIENCE)
 
     publish(b"first")
-    job.start(spark, settings, available_now=True).awaitTermination()
+    job.JOB.start(spark, settings, available_now=True).awaitTermination()
     publish(b"second")
     with monkeypatch.context() as patch:
 
@@ -120,10 +120,10 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
 
         patch.setattr(job.PersistFold, "_append_messages", die)
         with pytest.raises(StreamingQueryException):
-            job.start(spark, settings, available_now=True).awaitTermination()
+            job.JOB.start(spark, settings, available_now=True).awaitTermination()
     assert tables.read(spark, settings.lake, "publishers").agg({"batch": "max"}).first()[0] == 1
     again = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
     )
-    job.start(spark, again, available_now=True).awaitTermination()
+    job.JOB.start(spark, again, available_now=True).awaitTermination()
     assert [value for *_, value in _rows(spark, settings)] == [b"first", b"second"]

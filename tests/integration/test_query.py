@@ -16,13 +16,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
 from ackstream.client.errors import (
     BadFilterError,
+    CommandTimeout,
     InvalidBookmarkError,
     InvalidTopicError,
     NotSupportedError,
     RefusedError,
     TakenOverError,
 )
-from ackstream.client.message_stream import CommandTimeout
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink
@@ -61,10 +61,10 @@ class System:
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
         self.kafka = kafka
-        ensure_topics(self.settings, {*job.TOPICS, *query_job.TOPICS})
+        ensure_topics(self.settings, {*job.JOB.topics, *query_job.JOB.topics})
         self.spark = spark
-        self.persist = job.start(spark, self.settings)
-        self.query = query_job.start(spark, self.settings)
+        self.persist = job.JOB.start(spark, self.settings)
+        self.query = query_job.JOB.start(spark, self.settings)
         self._publisher = Publisher(kafka, client="p1")
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class System:
 
     def restart(self) -> None:
         self.query.stop()
-        self.query = query_job.start(self.spark, self.settings)
+        self.query = query_job.JOB.start(self.spark, self.settings)
 
     def publish(self, topic: str, values: Iterable[Any], *, keyed: bool = False) -> None:
         for value in values:
@@ -266,7 +266,7 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
 
 
 def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
-    ensure_topics(Settings(kafka=kafka), query_job.TOPICS)
+    ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
     link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE, on_ack=None)
     try:
         with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
@@ -334,7 +334,10 @@ def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(
         "command": "sow_and_subscribe", "cid": "again", "topic": topic, "ack": "processed,completed,stats",
     }.items()]  # fmt: skip
     rows = [(system.kafka.topic("queries"), 0, 10_000, None, b"crashed", b"", headers)]
-    frame = system.spark.createDataFrame(rows, COLUMNS).selectExpr(
+    session = system.spark.newSession()
+    for key, value in query_job.JOB.conf(system.settings).items():
+        session.conf.set(key, value)
+    frame = session.createDataFrame(rows, COLUMNS).selectExpr(
         "topic", "partition", "offset", "timestamp_millis(1) AS timestamp", "key", "value", "headers"
     )
     query_job.QueryFold(system.settings).write(frame, 0, "crashed")

@@ -12,11 +12,11 @@ import pytest
 
 from ackstream.client import Publisher, QueueConsumer
 from ackstream.jobs.persist import job as persist
-from ackstream.jobs.queues.job import TOPICS
+from ackstream.jobs.queues.job import JOB
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.settings import Lake, Persist, Settings
-from tests.integration.jobs import Program
+from tests.harness.processes import Program
 from tests.integration.test_queue import wait_until
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def test_a_job_that_is_killed_loses_nothing_and_delivers_nothing_twice(
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
         persist=Persist(interval="100ms"),  # type: ignore[arg-type]
     )
-    ensure_topics(settings, (*persist.TOPICS, *TOPICS))
-    persisting = persist.start(spark, settings)
+    ensure_topics(settings, (*persist.JOB.topics, *JOB.topics))
+    persisting = persist.JOB.start(spark, settings)
     more = {
         "ACKSTREAM_QUEUES": json.dumps([QUEUE]),
         "ACKSTREAM_QUEUE_SESSION": "120s",

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer
 
 from ackstream.errors import StartError
-from ackstream.jobs.settle.job import TOPICS, check, running
+from ackstream.jobs.settle.job import JOB
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
@@ -27,8 +27,8 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
     SamplesDone,
-    WriterAsks,
     WriterState,
+    WriterStateRequest,
     read_answer,
 )
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
@@ -68,7 +68,7 @@ class System:
 
     def say(self, *records: Any) -> None:
         for record in records:
-            by = record.writer if isinstance(record, WriterAsks) else record.reader
+            by = record.writer if isinstance(record, WriterStateRequest) else record.reader
             self._send("app-acks", by, readers.write(record))
 
     def raw(self, key: str, value: bytes | None, topic: str = "app-acks") -> None:
@@ -98,7 +98,7 @@ class System:
 
     def asked(self, writer: str) -> WriterState:
         before = len(self.all(WriterState, writer))
-        self.say(WriterAsks(writer))
+        self.say(WriterStateRequest(writer))
         self.wait(lambda: len(self.all(WriterState, writer)) > before)
         state: WriterState = self.all(WriterState, writer)[-1]
         return state
@@ -120,13 +120,13 @@ def _settings(broker: str, prefix: str, path: Path, **settle: Any) -> Settings:
     made = Settings(
         kafka=kafka, lake=lake, clock=Clock(interval=TINY), settle=Settle(interval=TINY, shards=2, **settle)
     )
-    ensure_topics(made, TOPICS)
+    ensure_topics(made, JOB.topics)
     return made
 
 
 @contextmanager
 def _system(spark: SparkSession, settings: Settings) -> Iterator[System]:
-    with running(spark, settings) as query, closing(System(settings)) as system:
+    with JOB.running(spark, settings) as query, closing(System(settings)) as system:
         yield system
         # a batch that is cut off would run again and say its answers again
         begun = _batch(query)
@@ -252,8 +252,6 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
     broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(broker, "settle-crash", tmp_path)
-    # a second query of this name needs a session of its own
-    spark = spark.newSession()
     with _system(spark, settings) as system:
         system.stored("w1", 1, 5)
         system.say(_ack("A", "w1", 1, (1, 2)))
@@ -265,14 +263,14 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
 
     with closing(System(settings)) as system:
         system.say(_ack("A", "w1", 2, (1, 4)), _ack("A", "w1", 1, (1, 1)))
-        with monkeypatch.context() as patched, running(spark, settings) as query:
+        with monkeypatch.context() as patched, JOB.running(spark, settings) as query:
             patched.setattr(spark_kafka, "write", fail)
             with pytest.raises(Exception, match="the broker is away"):
                 query.awaitTermination(PATIENCE)
         committed = system.rows("deliveries")
         ignored = system.rows("ignored_reports")
         assert [(row["first"], row["last"]) for row in committed] == [(1, 2), (3, 4)]
-        with running(spark, settings) as query:
+        with JOB.running(spark, settings) as query:
             system.wait(lambda: ("w1", 2) in system.confs("A"))
             assert query.exception() is None
         assert system.rows("deliveries") == committed
@@ -282,7 +280,7 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
         assert events == [(1, 2), (3, 4)]
     other = settings.model_copy(update={"settle": settings.settle.model_copy(update={"shards": 3})})
     with pytest.raises(StartError, match=r"was made with settle\.shards = 2, the settings say 3"):
-        check(spark, other)
+        JOB.start(spark, other)
     lost = settings.model_copy(update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "x")})})
     with pytest.raises(StartError, match="has rows of a checkpoint that is not at "):
-        check(spark, lost)
+        JOB.start(spark, lost)

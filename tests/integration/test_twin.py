@@ -11,11 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
-from ackstream.jobs.twin import job as twin_index
 from ackstream.jobs.twin import job as twin_job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Twin
-from tests.integration.jobs import Job
+from tests.harness.processes import Job
 from tests.integration.system import System, eventually
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
 def twin_system(kafka: Kafka, path: Path, **correlate: Any) -> System:
     system = System(kafka, path, **correlate)
     system.settings = system.settings.model_copy(update={"twin": Twin(index_trigger="1 second")})
-    ensure_topics(system.settings, twin_job.TOPICS)
+    ensure_topics(system.settings, twin_job.JOB.topics)
     return system
 
 
@@ -157,7 +156,7 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
 
     system.send("signals", command("create", "made", value={}, requested_acks=["search-persisted"]))
     with monkeypatch.context() as patch:
-        patch.setattr(twin_index.search, "merge", failing)
+        patch.setattr(twin_job.things, "merge_values", failing)
         with (
             twin_job.running(spark, system.settings) as (_, index),
             pytest.raises(StreamingQueryException, match="the store is away"),

@@ -4,15 +4,16 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ackstream.jobs.archive import projection
 from ackstream.lake import schemas
 from ackstream.protocol import ledger
 
 STRUCTS = {
-    "signal": (ledger.SignalRow, schemas.LEDGER_SIGNAL),
-    "acks": (ledger.AckRow, schemas.LEDGER_ACK),
-    "outcome": (ledger.OutcomeRow, schemas.LEDGER_OUTCOME),
-    "dead_letter": (ledger.DeadLetterRow, schemas.LEDGER_DEAD_LETTER),
-    "record": (ledger.LedgerRecord, schemas.LEDGER),
+    "signal": (ledger.SignalRow, projection.LEDGER_SIGNAL),
+    "acks": (ledger.AckRow, projection.LEDGER_ACK),
+    "outcome": (ledger.OutcomeRow, projection.LEDGER_OUTCOME),
+    "dead_letter": (ledger.DeadLetterRow, projection.LEDGER_DEAD_LETTER),
+    "record": (ledger.LedgerRecord, projection.LEDGER),
 }
 
 
@@ -31,7 +32,7 @@ def test_the_ledger_is_read_with_the_fields_and_types_it_is_written_with(struct:
     for name, hint in get_type_hints(struct).items():
         written = str(hint).removeprefix("<class '").split("[")[0].split(" | ")[0].removesuffix("'>")
         # a part of the record is compared on its own; other JSON is kept as text
-        if name not in schemas.PARTS:
+        if name not in projection.PARTS:
             assert schema[name].dataType.simpleString() in KINDS.get(written, {"string"}), name
 
 

@@ -76,7 +76,7 @@ def test_a_directory_with_something_else_is_refused(spark: SparkSession, lake: L
     place = Path(lake.table("outcomes"))
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("mine")
-    with pytest.raises(StartError, match=r"cannot be made at .* is not a Delta table. Empty the directory"):
+    with pytest.raises(StartError, match=r"cannot be created at .* is not a Delta table. Empty the directory"):
         tables.create(spark, lake, ["outcomes"])
 
 

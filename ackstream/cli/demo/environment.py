@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
-from ackstream.errors import LocalError
+from ackstream.errors import LocalError, UnreachableError
 from ackstream.gateway import service as gateway
 from ackstream.gateway.service import Server, connected
 from ackstream.jobs.correlate import job as correlate
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 
-TOPICS = tuple(dict.fromkeys((*correlate.TOPICS, *twin.TOPICS, *gateway.TOPICS)))
+TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *gateway.TOPICS)))
 
 
 @dataclass(frozen=True)

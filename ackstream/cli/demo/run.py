@@ -18,11 +18,10 @@ from ackstream.cli.demo.traffic import send_all
 from ackstream.cli.terminal import Interrupts, kill, quiet_session
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
-from ackstream.jobs.archive import job
-from ackstream.jobs.correlate.job import TOPICS, running
+from ackstream.jobs.archive import job as archive
+from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
-from ackstream.spark.offsets import committer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,11 +87,8 @@ def _demo(
     # PySpark installs its own Ctrl-C handler
     interrupts.listen()
     with console.status("Starting the jobs"):
-        archiving = job.start(spark, own)
-        stack.callback(archiving.stop)
-        stack.enter_context(committer(own.kafka, archiving, own.archive.group))
-        topics = [own.kafka.topic(name) for name in TOPICS]
-        correlating = stack.enter_context(running(spark, own, topics))
+        archiving = stack.enter_context(archive.JOB.running(spark, own))
+        correlating = stack.enter_context(correlate.JOB.running(spark, own))
         keeping, indexing = stack.enter_context(twin.running(spark, own))
         # stop() waits for the running batch; after an error there is no point in that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)

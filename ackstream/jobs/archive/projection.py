@@ -1,7 +1,10 @@
-"""How ledger records become rows: parsed, judged and projected inside the JVM; no Python code sees a record.
+"""Ledger records become rows: parsed, validated and projected inside the JVM; no Python code sees a record.
 
-The expressions are SQL text, put together once: as trees of columns, built anew for each batch through the gateway to
-the JVM, they cost up to half a second a batch.
+A record carries one or more parts (a signal, acknowledgements, an outcome, a dead letter). Each part goes to the table
+of its kind, whatever the kind of the record.
+
+The expressions are SQL text, composed once: as trees of columns, built anew for each batch through the gateway to the
+JVM, they cost up to half a second per batch.
 """
 
 from __future__ import annotations
@@ -10,45 +13,85 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
-from ackstream.lake.schemas import KEY, LEDGER, LEDGER_ACK, LEDGER_DEAD_LETTER, PARTS, TABLES, TEXT
+from ackstream.lake.schemas import BOOLEAN, INTEGER, KEY, LONG, TABLES, TEXT, TEXTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LAST_MILLISECOND = 253_402_300_799_999
-"""The end of the year 9999: a later time is none that a table could hold."""
+"""The end of the year 9999, the latest time that a table can hold."""
 
 MILLISECONDS_A_DAY = 86_400_000
+
+
+def _fields(required: dict[str, Any], optional: dict[str, Any]) -> Any:
+    fields = [StructField(name, kind, nullable=False) for name, kind in required.items()]
+    return StructType(fields + [StructField(name, kind, nullable=True) for name, kind in optional.items()])
+
+
+_COORDINATES = {"topic": TEXT, "partition": INTEGER, "offset": LONG}
+
+LEDGER_SIGNAL = _fields(
+    {"correlation_id": TEXT, "received_at": LONG, "requested_acks": TEXTS, **_COORDINATES},
+    {"thing_id": TEXT, "channel": TEXT, "criterion": TEXT, "action": TEXT, "path": TEXT,
+     "response_required": BOOLEAN, "timeout_ms": LONG, "headers": TEXT, "value": TEXT},
+)  # fmt: skip
+LEDGER_ACK = _fields(
+    {"received_at": LONG, "disposition": TEXT, **_COORDINATES, "index": INTEGER},
+    {"correlation_id": TEXT, "label": TEXT, "status": INTEGER, "weak": BOOLEAN, "latency_ms": LONG, "payload": TEXT},
+)
+LEDGER_OUTCOME = _fields(
+    {"correlation_id": TEXT, "status": INTEGER, "completed_by": TEXT, "requested": TEXTS, "missing": TEXTS,
+     "started_at": LONG, "decided_at": LONG, "latency_ms": LONG, "reply_id": TEXT},
+    {"thing_id": TEXT, "reply": TEXT, "reply_topic": TEXT},
+)  # fmt: skip
+LEDGER_DEAD_LETTER = _fields(
+    {"reason": TEXT, **_COORDINATES, "received_at": LONG},
+    {"correlation_id": TEXT, "key": TEXT, "value": TEXT, "truncated": BOOLEAN},
+)
+PARTS: dict[str, Any] = {
+    "signal": LEDGER_SIGNAL,
+    "acks": LEDGER_ACK,
+    "outcome": LEDGER_OUTCOME,
+    "dead_letter": LEDGER_DEAD_LETTER,
+}
+"""The parts that a ledger record may have; ``acks`` is an array."""
+
+LEDGER = _fields(
+    {"kind": TEXT, "id": TEXT, "query_id": TEXT, "batch_id": LONG},
+    {name: ArrayType(part) if name == "acks" else part for name, part in PARTS.items()},
+)
+"""The JSON of a ledger record. A record that lacks a field that is not nullable is malformed."""
 
 
 def parse(frame: DataFrame) -> DataFrame:
     """Parse ledger records.
 
     :param frame: as Spark's Kafka source gives it: key, value, topic, partition, offset, timestamp; any order
-    :return: one row a record: kind, id, query_id, batch_id, the :data:`PARTS`, and the texts of JSON scalars
-        (``exact_value``, ``exact_payloads``). A malformed record has a dead_letter alone, made from the record itself,
+    :return: one row per record: kind, id, query_id, batch_id, the :data:`PARTS`, and the texts of JSON scalars
+        (``exact_value``, ``exact_payloads``). A malformed record has only a dead_letter, made from the record itself,
         and neither query_id nor batch_id
     """
     return frame.selectExpr(*_READ).selectExpr(*_JUDGED).selectExpr(*_PARSED)
 
 
 def rows(records: DataFrame, table: str) -> DataFrame:
-    """Return a table's rows out of parsed records, in the columns of its schema; copies are still in it."""
+    """Return a table's rows from parsed records, in the columns of its schema; copies are still included."""
     if table == "acknowledgements":
         records = records.selectExpr("query_id", "batch_id", "exact_payloads", "posexplode(acks) AS (position, part)")
     else:
-        # the id that the whole record has, and the texts, stay in reach under their names
+        # the id of the whole record, and the texts, stay available under their names
         records = records.selectExpr("*", f"{TABLES[table].part} AS part").where("part IS NOT NULL")
     return records.selectExpr(*_ROWS[table])
 
 
 @dataclass(frozen=True)
 class BatchSpan:
-    """What one correlate query contributed to a batch; malformed records count as one of their own, without an id.
+    """What one correlate query contributed to a batch; malformed records form a span of their own, without an id.
 
-    ``copies`` counts the records that stand in the batch once more; ``rows`` is by table, copies included.
+    ``copies`` counts the records that are in the batch again; ``rows`` is by table, copies included.
     """
 
     query_id: str | None
@@ -58,14 +101,14 @@ class BatchSpan:
     rows: dict[str, int]
 
     def covers(self) -> Column:
-        """Return the condition on a table's rows that may be copies of these; statistics answer it for whole files."""
+        """Return the condition for rows that may be copies of these; statistics answer it for whole files."""
         if self.query_id is None:
             return F.col("query_id").isNull()
         return (F.col("query_id") == self.query_id) & F.col("batch_id").between(self.first_batch, self.last_batch)
 
 
 def summarise(records: DataFrame) -> list[BatchSpan]:
-    """Look over parsed records once, which also fills their cache; no record, no span."""
+    """Summarise parsed records in one pass, which also fills their cache; without records there is no span."""
     distinct = records.groupBy(*KEY, "kind").agg(F.expr("count(*) AS times"), *map(F.expr, _COUNTS))
     totals = [F.expr(f"sum({name}) AS {name}") for name in TABLES]
     extent = [F.expr(text) for text in ("min(batch_id) AS first", "max(batch_id) AS last", "sum(times - 1) AS copies")]
@@ -78,7 +121,7 @@ def summarise(records: DataFrame) -> list[BatchSpan]:
 
 
 def newest_batch(written: DataFrame, query_id: str) -> int:
-    """Return the newest batch of a correlate query among a table's rows; -1 where it has none."""
+    """Return the newest batch of a correlate query among a table's rows; -1 if it has none."""
     newest = written.where(F.col("query_id") == query_id).agg(F.max("batch_id")).collect()[0][0]
     return -1 if newest is None else newest
 
@@ -87,7 +130,7 @@ def newest_batch(written: DataFrame, query_id: str) -> int:
 
 
 def _malformed() -> str:
-    """Say what is wrong with a ledger record; null where nothing is."""
+    """Return the SQL of what is wrong with a ledger record; null if nothing is."""
     nothing = " AND ".join(f"ledger.{part} IS NULL" for part in PARTS)
     faults = {
         "it is not JSON of the ledger's form": "ledger IS NULL OR ledger._damaged IS NOT NULL",
@@ -105,14 +148,14 @@ def _malformed() -> str:
 
 
 def _faulty(part: str, schema: Any) -> str:
-    """Tell whether a required field is missing or a time is none that a table can hold."""
+    """Return the SQL of whether a required field is missing or a time is out of range."""
     missing = [f"{part}.{field.name} IS NULL" for field in schema.fields if not field.nullable]
     times = [name for name in schema.fieldNames() if name.endswith("_at")]
     return " OR ".join([*missing, *[f"{part}.{name} NOT BETWEEN 0 AND {LAST_MILLISECOND}" for name in times]])
 
 
 def _malformed_letter() -> str:
-    """Make the dead letter of a record that is no ledger record."""
+    """Return the SQL of the dead letter of a malformed record."""
     values = {
         "reason": "malformed",
         "received_at": "unix_millis(timestamp)",
@@ -126,7 +169,7 @@ def _malformed_letter() -> str:
 
 
 def _exact(variant: str) -> str:
-    """Return the JSON text of a text or of JSON's null; null for everything else."""
+    """Return the SQL of the JSON text of a string or of JSON's null; null for everything else."""
     return f"CASE WHEN schema_of_variant({variant}) IN ('STRING', 'VOID') THEN to_json({variant}) END"
 
 
@@ -135,8 +178,8 @@ def _joined(*columns: str) -> str:
 
 
 _SHAPE = StructType([*LEDGER.fields, StructField("_damaged", TEXT)]).simpleString()
-# from_json takes the quotes off a text and does not tell JSON's null from nothing; only records that may hold either
-# pay for a second look, which reads the same fields as variants
+# from_json strips the quotes of a string and cannot distinguish JSON's null from a missing value; only records that may
+# hold either pay for a second parse, which reads the same fields as variants
 _SECOND_LOOK = r'"(value|payload)"\\s*:\\s*["n]'
 _VARIANTS = "signal STRUCT<value: VARIANT>, acks ARRAY<STRUCT<payload: VARIANT>>"
 _TEXT = "CAST(value AS STRING)"
@@ -167,7 +210,7 @@ _COUNTS = tuple(
 
 _SPECIAL = {
     "signals": {
-        # a refused request's record may have an id of another kind; the request's own is its reply-id
+        # the record of a refused request may have an id of another kind; the id of the request is its reply-id
         "id": "coalesce(outcome.reply_id, id)",
         "value": "coalesce(exact_value, part.value)",
     },
@@ -186,11 +229,11 @@ _SPECIAL = {
 
 
 def _columns(table: str) -> tuple[str, ...]:
-    """List a table's columns: the special ones, and the part's own under their names."""
+    """Return the SQL of a table's columns: special ones, and those of the part under their names."""
     names = TABLES[table].schema.fieldNames()
     columns = {name: f"timestamp_millis(part.{name})" for name in names if name.endswith("_at")}
     columns |= {name: name for name in ("query_id", "batch_id")} | _SPECIAL[table]
-    # not from the timestamp, whose day hangs on the session's time zone
+    # not from the timestamp, whose day depends on the session's time zone
     columns["day"] = f"date_from_unix_date(int(part.{TABLES[table].time} DIV {MILLISECONDS_A_DAY}))"
     return tuple(f"{columns.get(name, f'part.{name}')} AS {name}" for name in names)
 

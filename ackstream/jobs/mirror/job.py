@@ -13,13 +13,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
-from kafka import KafkaProducer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
-from ackstream.jobs.persist.release import source_id
-from ackstream.kafka.clients import options
+from ackstream.kafka.clients import connect_producer
 from ackstream.lake import tables
+from ackstream.lake.messages import source_id
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
 
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
 TOPICS = ("destinations",)
 TABLE = "messages"
-SOURCE = "ackstream.spark.kafka"
+SOURCE = "ackstream.source"
 """The property of a destination's table that says which table its rows come from."""
 
-BATCHES_AT_ONCE, ROWS_AT_ONCE, ROWS_A_FILE = 10_000, 1_000_000, 100_000
+BATCHES_AT_ONCE, ROWS_AT_ONCE = 10_000, 1_000_000
 SEND_SECONDS = 30.0
 
 
@@ -63,15 +62,14 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
     :raises StartError: there are no messages yet, or the destination's table is not theirs
     """
     mirror = Mirror(spark, settings, destination)
-    kafka = settings.kafka
-    known = options(kafka, KafkaProducer.DEFAULT_CONFIG)
-    with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", **known)) as producer:
+    topic = settings.kafka.topic("destinations")
+    with closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer:
         reported = None
         while True:
             last = mirror.last
             if last != reported:
                 value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
-                producer.send(kafka.topic("destinations"), value, destination.name.encode()).get(SEND_SECONDS)
+                producer.send(topic, value, destination.name.encode()).get(SEND_SECONDS)
                 reported = last
             if not mirror.copy() and stop.wait(destination.ack_conflation_interval / 1000):
                 return
@@ -89,7 +87,7 @@ class Mirror:
         self._here = settings.lake
         self._there = settings.lake.model_copy(update={"path": destination.path})
         tables.read(spark, self._here, TABLE)
-        self.source = source_id(spark, settings)
+        self.source = source_id(spark, self._here)
         tables.create(spark, self._there, [TABLE])
         self._claim()
         self.last = self._newest()
@@ -104,8 +102,8 @@ class Mirror:
         whole = part([row["count"] for row in counts], ROWS_AT_ONCE)
         rows = sum(row["count"] for row in counts[:whole])
         until = counts[whole - 1].batch
-        copied = new.where(F.col("batch") <= until).coalesce(-(-rows // ROWS_A_FILE))
-        tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0)
+        copied = new.where(F.col("batch") <= until)
+        tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0, count=rows)
         # not what was to be written, but what is there
         self.last = self._newest()
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE

@@ -1,36 +1,32 @@
-"""The query that carries out commands over the messages, for as long as it runs (brokers.md 1.4).
+"""The query job: commands over the messages, and subscriptions to them (brokers.md 1.4).
 
-Its source are the commands and what persist says of its batches; that is how far the log is. A batch first remembers
-how far it was and who subscribes to what, and only then says anything. One that runs again after a crash takes from
-there how far the log was, so that it comes to the same results, with the same ids.
+It reads the commands, and the topic ``stored``, in which persist reports how far the log has come. A batch first stores
+how far the log had come and who subscribes to what; only then it sends anything. A batch that is replayed after a crash
+takes the position of the log from there, so it gives the same results, with the same ids.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
-from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import filters, requests, results
-from ackstream.jobs.query.execution import Terms, carry_out
-from ackstream.jobs.query.plan import Counted, Deleted, State, SubscriptionPlan, Told
+from ackstream.jobs.query.execution import execute
+from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan
 from ackstream.jobs.query.requests import UnreadableError
-from ackstream.kafka.clients import options
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
 from ackstream.protocol import queries
 from ackstream.protocol.messages import StoredError, read_stored
+from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import source
+from ackstream.spark.job import Job
+from ackstream.spark.kafka import LATEST, source, starting_offsets
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
@@ -42,57 +38,61 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.query.plan import Step
     from ackstream.jobs.query.requests import QueryRequest
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Settings
+    from ackstream.spark.batches import Trigger
 
+
+log = logging.getLogger(__name__)
 
 NAME = "query"
-TOPICS = ("queries", "query-results", "stored", "dead-letters")
-REMEMBERED = 100
-"""After so many batches of messages at the latest, how far the log is is remembered: less is delivered again then."""
+MAX_BATCHES_UNSTORED = 100
+"""The position of the log is stored after this many batches of messages at the latest: fewer are delivered again."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(State).decode
+_decode = msgspec.json.Decoder(QueryState).decode
 
 
-def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
-    """Make the tables and start the query; it runs until it is stopped.
-
-    :raises StartError: where a table is not as this version writes it
-    """
+def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
+    """Make the tables and start the query."""
     # persist may be making its own at the same time
     tables.retried(lambda: tables.create(spark, settings.lake, [*PUBLISHER_TABLES, *QUERY_TABLES]))
-    topics = [settings.kafka.topic("queries"), settings.kafka.topic("stored")]
+    # clients have given up older commands, and deleting twice is not deleting once
+    topics = dict.fromkeys(map(settings.kafka.topic, ("queries", "stored")), LATEST)
     stream = source(
         spark,
         settings.kafka,
         topics,
-        starting=ends(settings.kafka, topics),
+        starting=starting_offsets(settings.kafka, topics),
         limit=settings.query.max_offsets_per_trigger,
         headers=True,
     )
-    return (
-        stream.writeStream.queryName(NAME)
-        .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(spark_kafka.each_batch(QueryFold(settings).write))
-        .trigger(processingTime=f"{settings.query.interval} milliseconds")
-        .start()
-    )
+    return batches.start(stream, settings.lake, NAME, QueryFold(settings).write, trigger)
+
+
+JOB = Job(
+    name=NAME,
+    build=build,
+    trigger="query.interval",
+    topics=("queries", "query-results", "stored", "dead-letters"),
+    group="query.group",
+    # with ANSI a failing cast stops the query, where a filter must simply not match
+    conf=lambda _: {"spark.sql.ansi.enabled": "false"},
+)
 
 
 class QueryFold:
-    """Who subscribes to what, in memory, and what a batch does."""
+    """Carries out batches of commands; keeps the clients' subscriptions in memory."""
 
     def __init__(self, settings: Settings) -> None:
-        """Start without a state: the first batch tells as of when it is needed."""
+        """Load nothing yet: the first batch with records knows the batch number to restore."""
         self._settings = settings
-        self._terms = Terms(settings.query.interval, settings.persist.topics)
-        self._state: State | None = None
-        self._first = self._known = self._newest = self._remembered = 0
+        self._state: QueryState | None = None
+        self._first = self._known = self._newest = self._stored = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Carry out the commands of one batch, and deliver what has come into the log.
+        """Carry out the commands of one batch, and deliver the messages that are new in the log.
 
-        :param frame: records as Spark's Kafka source gives them; none is fine
+        :param frame: records as Spark's Kafka source gives them; may be empty
         :param batch_id: the batch's number, growing within the query
         """
         spark, kafka = frame.sparkSession, self._settings.kafka
@@ -105,47 +105,46 @@ class QueryFold:
         if not replayed:
             self._newest = newest_stored_batch(records, kafka.topic("stored"), self._newest)
         asked, dead = read_queries(spark, [record for record in records if record.topic == kafka.topic("queries")])
-        state = self._state or State()
-        desk = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
-        desk.deliver(asked)
+        state = self._state or QueryState()
+        plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
+        plan.deliver(asked)
         for request in asked:
-            carry_out(desk, request, self._terms)
-        desk.close()
-        lasting = desk.lasting or self._newest - self._remembered >= REMEMBERED
-        with ThreadPoolExecutor(1, thread_name_prefix=NAME) as pool:
-            # beside counting; but before anything is deleted or said, so that a batch that runs again does it alike
-            work = inheritable_thread_target(spark)(partial(self._remember, spark, state, query_id, batch))
-            remembered = pool.submit(work) if lasting else None
-            steps = self._looked_up(spark, desk.steps, batch, query_id, remembered)
-            if remembered is not None:
-                remembered.result()
+            execute(plan, request, floor_ms=self._settings.query.interval, topics=self._settings.persist.topics)
+        plan.close()
+        lasting = plan.lasting or self._newest - self._stored >= MAX_BATCHES_UNSTORED
+        with batches.threads(spark, 1) as submit:
+            # beside counting; but before anything is deleted or sent, so that a replayed batch does the same
+            stored = submit(partial(self._store, spark, state, query_id, batch)) if lasting else None
+            steps = self._look_up(spark, plan.steps, batch, query_id, stored)
+            if stored is not None:
+                stored.result()
         if steps:
-            said = results.records(spark, self._settings.lake, steps, self._newest, batch)
-            spark_kafka.write(said, kafka, kafka.topic("query-results"))
+            records_to_send = results.records(spark, self._settings.lake, steps, self._newest, batch)
+            spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:
             spark_kafka.write(dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
         self._known = self._newest
 
-    def _looked_up(
-        self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, remembered: Future[None] | None
+    def _look_up(
+        self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, stored: Future[None] | None
     ) -> list[Step]:
-        """Delete what is to be deleted, count what is to be counted; return the steps that say something."""
+        """Carry out the deletes and the counts among the steps; return those that send something."""
         counted: dict[str, tuple[int, int]] = {}
         rest: list[Step] = []
         for number, step in enumerate(steps):
             moment = Moment(batch, number)
             if isinstance(step, Deleted):
                 if "stats" in step.request.command.asked:
-                    # counted while it is still there
+                    # counted before it is deleted
                     counted[step.request.origin] = self._count(spark, step.request, moment)
-                if remembered is not None:
-                    remembered.result()
+                if stored is not None:
+                    stored.result()
                 self._delete(spark, step.request, moment, query_id)
             elif isinstance(step, Counted):
                 request = step.request
                 numbers = counted.get(request.origin) or self._count(spark, request, moment)
                 (ack,) = queries.statistics(request.command, *numbers)
-                rest.append(Told(request.client, step.id, msgspec.structs.replace(ack, client=request.client)))
+                rest.append(Acknowledged(request.client, step.id, msgspec.structs.replace(ack, client=request.client)))
                 continue
             rest.append(step)
         return rest
@@ -162,12 +161,8 @@ class QueryFold:
         }
         messages.delete(found, self._settings.lake, moment, own, query_id)
 
-    # -- what is remembered ------------------------------------------------------------------------------------------
-
     def _load(self, spark: SparkSession, query_id: str, batch_id: int, now: int) -> bool:
-        """Take the state as it was before a batch; tell whether the batch has been remembered: it runs again then."""
-        # in a cast that fails ANSI stops the query, where a filter shall not match
-        spark.conf.set("spark.sql.ansi.enabled", "false")
+        """Load the state as it was before a batch; return whether the batch has stored its own: it is replayed then."""
         lake = self._settings.lake
         rows = tables.read(spark, lake, "subscriptions")
         last = rows.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
@@ -176,24 +171,21 @@ class QueryFold:
         before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
         own = rows.where(F.col("batch") == batch).collect()
         self._newest = own[0]["position"] if own else messages.newest_batch(spark, lake)
-        self._state = _decode(before[0]["state"]) if before else State()
-        self._known = self._remembered = before[0]["position"] if before else self._newest
+        self._state = _decode(before[0]["state"]) if before else QueryState()
+        self._known = self._stored = before[0]["position"] if before else self._newest
         for session in self._state.sessions.values():
-            # nobody was heard while nobody listened
+            # no client could be heard while the job was down
             session.seen = now
         return bool(own)
 
-    def _remember(self, spark: SparkSession, state: State, query_id: str, batch: int) -> None:
+    def _store(self, spark: SparkSession, state: QueryState, query_id: str, batch: int) -> None:
         row = (batch, self._newest, query_id, _encode(state).decode())
         rows = spark.createDataFrame([row], SUBSCRIPTIONS)
-        tables.append(rows.coalesce(1), self._settings.lake, "subscriptions", query_id, batch)
-        self._remembered = self._newest
+        tables.append(rows, self._settings.lake, "subscriptions", query_id, batch)
+        self._stored = self._newest
 
 
-# -- What the query job reads: commands, and how far persist says that the log is.
-
-
-log = logging.getLogger(__name__)
+# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 class QueryRecord(NamedTuple):
@@ -208,23 +200,8 @@ class QueryRecord(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def ends(kafka: Kafka, topics: list[str]) -> str:
-    """Return the present ends of topics, for a new checkpoint.
-
-    Commands that are older have been given up by their clients, and deleting twice is not deleting once. Spark itself
-    would look later, and leave out what is sent as soon as the query has been started.
-    """
-    known = options(kafka, KafkaConsumer.DEFAULT_CONFIG)
-    with closing(KafkaConsumer(bootstrap_servers=kafka.bootstrap, **known)) as consumer:
-        places = [TopicPartition(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic)]
-        found: dict[str, dict[str, int]] = {topic: {} for topic in topics}
-        for place, offset in consumer.end_offsets(places).items():
-            found[place.topic][str(place.partition)] = offset
-    return json.dumps(found)
-
-
 def collect(frame: DataFrame) -> Sequence[QueryRecord]:
-    """Bring the records of a batch to the driver, in the order of their times."""
+    """Bring the records of a batch to the driver, in order."""
     found = []
     for row in frame.selectExpr("unix_millis(timestamp) AS time", *QueryRecord._fields[1:]).toArrow().to_pylist():
         headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
@@ -234,9 +211,9 @@ def collect(frame: DataFrame) -> Sequence[QueryRecord]:
 
 
 def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) -> int:
-    """Return the last batch of the log: the one that is known, or a later one that persist has told of.
+    """Return the last batch of the log: the known one, or a later one that persist has reported.
 
-    :param topic: the topic ``stored`` by its real name
+    :param topic: the real name of the topic ``stored``
     """
     newest = known
     for record in records:
@@ -244,14 +221,14 @@ def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) 
             try:
                 newest = max(newest, read_stored(record.value or b"").batch)
             except StoredError as error:
-                log.warning("A record of %s is left out (offset %s): %s", topic, record.offset, error)
+                log.warning("Ignoring a record of %s (offset %s): %s", topic, record.offset, error)
     return newest
 
 
 def read_queries(
     spark: SparkSession, records: Iterable[QueryRecord]
 ) -> tuple[list[QueryRequest], list[tuple[QueryRecord, str]]]:
-    """Return the commands among records, and those that are none, with the reason."""
+    """Return the commands among records, and the unreadable records with the reason."""
     asked, dead = [], []
     for record in records:
         origin = f"{record.partition}-{record.offset}"
@@ -267,22 +244,22 @@ def read_queries(
 
 
 def dead_letters(spark: SparkSession, dead: Sequence[tuple[QueryRecord, str]]) -> DataFrame:
-    """Return dead letters as records: key, value, and in the headers the reason and where they stood."""
+    """Return dead letters as records: key, value, and in the headers the reason and the coordinates."""
     rows = []
     for record, reason in dead:
-        said = {"reason": reason, "topic": record.topic, "partition": record.partition, "offset": record.offset}
-        rows.append((record.key, record.value, [(name, str(value).encode()) for name, value in said.items()]))
+        headers = {"reason": reason, "topic": record.topic, "partition": record.partition, "offset": record.offset}
+        rows.append((record.key, record.value, [(name, str(value).encode()) for name, value in headers.items()]))
     return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
 
 
 @lru_cache(maxsize=1024)
 def _sound(spark: SparkSession, text: str) -> bool:
-    """Tell whether Spark and Java take a filter that has been read."""
+    """Return whether Spark and Java accept a filter that has been parsed."""
     try:
         for pattern in filters.patterns(text) if isinstance(filters.read_filter(text), str) else ():
-            spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark asks it no sooner than it runs
+            spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark compiles it no sooner than it runs
         spark.createDataFrame([], "value STRING").where(results.fits(text))
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is this command's affair
-        log.info("Spark does not take the filter %r: %s", text, error)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
+        log.info("Spark does not accept the filter %r: %s", text, error)
         return False
     return True

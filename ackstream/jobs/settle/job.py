@@ -1,9 +1,11 @@
-"""Settle as a service: its checks, its query, and beside it its clock and the offsets for lag tools."""
+"""The settle job: stored messages and readers' reports, one stateful operator, two tables, then Kafka.
+
+A batch commits its rows before anyone is notified. A batch that is replayed after a crash starts from the state it had
+before: it gives the same rows, which the tables refuse to store twice, and the same messages.
+"""
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
@@ -17,194 +19,27 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from ackstream.errors import StartError
 from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.jobs.settle.state import settle_rules
 from ackstream.lake import tables
 from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
-from ackstream.spark import checkpoint
+from ackstream.spark import batches, checkpoint
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.clock import timed
-from ackstream.spark.kafka import source, starting_offsets, tick_time
+from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
+from ackstream.spark.kafka import EARLIEST, LATEST, source, starting_offsets, tick_time, ticked
+from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.state import GroupState
 
-    from ackstream.jobs.settle.state import SettleRules
-    from ackstream.settings import Settings
+    from ackstream.settings import Settings, Settle
+    from ackstream.spark.batches import Trigger
+    from ackstream.spark.operator import ShardBatch
 
-
-NAME = "settle"
-TICKS = "settle-clock"
-TOPICS = ("stored", "app-acks", "publisher-acks", TICKS)
-"""The topics the job reads and writes, without the prefix."""
-
-
-@contextmanager
-def running(spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
-    """Run the query for the time of the block.
-
-    :raises StartError: if the settings do not fit the checkpoint, the checkpoint not the table, or a table not us
-    """
-    # the query takes the number of partitions of its state from the session, once, when it starts first
-    spark.conf.set("spark.sql.shuffle.partitions", str(settings.settle.shuffle_partitions))
-    check(spark, settings)
-    started = start(spark, settings)
-    with timed(settings, started, settings.settle.group, TICKS, ("stored", "app-acks")):
-        yield started
-
-
-def check(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a checkpoint of other values, and a new one beside the rows of an earlier one.
-
-    What has been acknowledged is in the state of the checkpoint that wrote the rows: a new one would write, and say,
-    everything again that the topics still have, and forget what they have not.
-
-    :raises StartError: naming both, and the ways out
-    """
-    place, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "deliveries")
-    otherwise = f"move the checkpoint and the table {table} away, to begin anew with what the topics still have"
-    written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
-    if written and checkpoint.is_new(spark, place):
-        raise StartError(
-            f"The table {table} has rows of a checkpoint that is not at {place}: put that one back, or {otherwise}."
-        )
-    checkpoint.guard(
-        spark,
-        place,
-        {
-            "settle.shards": settings.settle.shards,
-            "settle.shuffle_partitions": settings.settle.shuffle_partitions,
-            "kafka.topic_prefix": settings.kafka.topic_prefix,
-        },
-        otherwise,
-    )
-
-
-# -- The settle query: what was stored and what readers say, the shard operator, two tables, then Kafka.
-# A batch commits its rows, and only then anybody hears of them. A batch that runs again after a crash starts from the
-# state as it was before it: it comes to the same rows, which the tables refuse to take twice, and to the same messages.
-
-
-def start(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
-    """Make the tables and start the query; it runs until it is stopped.
-
-    :param available_now: stop by itself at the topics' present end
-    :raises StartError: where a table is not as this version writes it
-    """
-    tables.create(spark, settings.lake, SETTLE_TABLES)
-    kafka = settings.kafka
-    topics, ticks = (kafka.topic("stored"), kafka.topic("app-acks")), kafka.topic(TICKS)
-    stream = source(
-        spark,
-        kafka,
-        (*topics, ticks),
-        starting=starting_offsets(kafka, topics, ticks),
-        limit=settings.settle.max_offsets_per_trigger,
-        headers=False,
-    )
-    settled = (
-        records(stream, settings)
-        .groupBy("shard")
-        .applyInPandasWithState(
-            settle_function(settle_rules(settings)), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "EventTimeTimeout"
-        )
-    )
-    when = {"availableNow": True} if available_now else {"processingTime": f"{settings.settle.interval} milliseconds"}
-    return (
-        settled.writeStream.queryName(NAME)
-        .option("checkpointLocation", settings.lake.checkpoint(NAME))
-        .foreachBatch(spark_kafka.each_batch(partial(_write, settings)))
-        .trigger(**when)
-        .start()
-    )
-
-
-def records(stream: DataFrame, settings: Settings) -> DataFrame:
-    """Project Kafka rows to the operator's input; ticks move the watermark and end here.
-
-    A record goes to the shard of its writer, one that is about a reader alone to all shards, one for queues to none.
-    One that cannot be read goes to any: it is a row there.
-    """
-    kafka, shards = settings.kafka, settings.settle.shards
-    is_tick = F.col("topic") == kafka.topic(TICKS)
-    text = F.make_valid_utf8(F.col("value").cast("string"))
-    coordinates = F.concat_ws("-", "topic", "partition", "offset")
-    writer = F.coalesce("said.writer", "said.client", coordinates)
-    shard = F.pmod(F.xxhash64(writer), F.lit(shards)).cast("int")
-    to = (
-        F.when(F.col("source") == STORED, F.array(shard))
-        .when(F.col("said.type").isin(*OF_READERS), F.sequence(F.lit(0), F.lit(shards - 1)))
-        .when(F.col("said.type").isin(*OF_QUEUES), F.array().cast("array<int>"))
-        .otherwise(F.array(shard))
-    )
-    return (
-        stream.withColumn("clock", F.when(is_tick, tick_time()))
-        .withWatermark("clock", "0 seconds")
-        # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
-        .where(F.col("clock").isNull())
-        .withColumn("source", F.when(F.col("topic") == kafka.topic("stored"), STORED).otherwise(REPORTS))
-        .withColumn("said", F.from_json(text, "type STRING, writer STRING, client STRING"))
-        .select(
-            F.explode(to).alias("shard"),
-            F.unix_millis("timestamp").alias("timestamp"),
-            "source",
-            "partition",
-            "offset",
-            "value",
-            # always null here, but the operator's input must have the watermark column
-            "clock",
-        )
-    )
-
-
-def _write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
-    # once: each reading would run the operator again
-    write(frame.sparkSession, settings, frame.toArrow(), query_id, batch_id)
-    # data frames are in reference cycles, and each keeps its batch in the JVM until Python looks for them
-    gc.collect()
-
-
-def write(spark: SparkSession, settings: Settings, settled: pa.Table, query_id: str, batch_id: int) -> None:
-    """Commit the rows of a batch, then say what there is to say.
-
-    :param settled: in the columns of the operator's output
-    """
-    for kind, table, fields, time in (
-        (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
-        (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
-    ):
-        rows = _of(settled, kind, fields)
-        if rows.num_rows:
-            own = {
-                time: F.timestamp_millis(time),
-                "query_id": F.lit(query_id),
-                "batch_id": F.lit(batch_id).cast("long"),
-            }
-            columns = SETTLE_TABLES[table].schema.fieldNames()
-            frame = spark.createDataFrame(rows).withColumns(own).withColumn("day", F.to_date(time)).select(*columns)
-            tables.append(frame.coalesce(1), settings.lake, table, query_id, batch_id)
-    messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
-    if messages.num_rows:
-        spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))
-
-
-def _of(settled: pa.Table, kind: str, fields: Iterable[str]) -> pa.Table:
-    # in one piece: of a table in several Spark has lost rows (10,000 of them and more)
-    return settled.filter(pc.field("kind") == kind).select(list(fields)).combine_chunks()
-
-
-# -- The shard operator of settle: applyInPandasWithState around :class:`SettleShard`.
-# One call handles all records of a shard in a batch. The state is a version and one blob.
-
-
-# a Python worker of Spark runs gc.collect() after every task: what is alive now need not be looked at then
-gc.collect()
-gc.freeze()
+NAME, TICKS = "settle", "settle-clock"
 
 DELIVERY, IGNORED, MESSAGE = "delivery", "ignored", "message"
 """Values of ``kind`` in the output: a row of ``deliveries``, one of ``ignored_reports``, a record for Kafka."""
@@ -221,32 +56,113 @@ IGNORED_FIELDS = {
 MESSAGE_FIELDS = {"key": TEXT, "value": BYTES}
 _FIELDS = {"kind": TEXT, **DELIVERY_FIELDS, **IGNORED_FIELDS, **MESSAGE_FIELDS}
 OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
-STATE_SCHEMA = StructType([StructField("version", IntegerType()), StructField("blob", BYTES)])
 _INPUT = ("timestamp", "source", "partition", "offset", "value")
 
 
-def settle_function(
-    rules: SettleRules,
-) -> Callable[[tuple[int], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """Return the function that Spark calls for each shard with records, or whose timeout has come."""
+def check(spark: SparkSession, settings: Settings) -> None:
+    """Refuse a new checkpoint beside the rows of an earlier one.
 
-    def settle(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        shard = SettleShard(rules, int(key[0]))
-        watermark = max(state.getCurrentWatermarkMs(), 0)
-        if state.exists:
-            version, blob = state.get
-            shard.load(version, bytes(blob), watermark)
-        settled = shard.process([record for frame in frames for record in read_records(frame)], watermark)
-        state.update(shard.dump())
-        if shard.next_timeout is not None:
-            state.setTimeoutTimestamp(max(shard.next_timeout, watermark + 1))
-        yield write_frame(settled)
+    The state of the checkpoint that wrote the rows knows what has been acknowledged. A new one would write and publish
+    again everything the topics still have, and forget what they no longer have.
 
-    return settle
+    :raises StartError: naming the table, the checkpoint and the ways out
+    """
+    location, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "deliveries")
+    written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
+    if written and checkpoint.is_new(spark, location):
+        raise StartError(
+            f"The table {table} has rows of a checkpoint that is not at {location}: put that one back, or {_ANEW}."
+        )
+
+
+_ANEW = "move the checkpoint and the table deliveries away, to begin anew with what the topics still have"
+
+
+def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
+    """Make the tables and start the query."""
+    tables.create(spark, settings.lake, SETTLE_TABLES)
+    kafka = settings.kafka
+    topics = {kafka.topic("stored"): EARLIEST, kafka.topic("app-acks"): EARLIEST, kafka.topic(TICKS): LATEST}
+    stream = source(
+        spark,
+        kafka,
+        topics,
+        starting=starting_offsets(kafka, topics),
+        limit=settings.settle.max_offsets_per_trigger,
+        headers=False,
+    )
+    settled = operate(records(stream, settings), "shard", partial(settle, settings.settle), OUTPUT_SCHEMA)
+    return batches.start(
+        settled,
+        settings.lake,
+        NAME,
+        # once: each reading would run the operator again
+        lambda frame, batch, query_id: write(frame.sparkSession, settings, frame.toArrow(), query_id, batch),
+        trigger,
+    )
+
+
+JOB = Job(
+    name=NAME,
+    build=build,
+    trigger="settle.interval",
+    topics=("stored", "app-acks", "publisher-acks", TICKS),
+    group="settle.group",
+    ticks=TICKS,
+    reads=("stored", "app-acks"),
+    conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},
+    fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
+    otherwise=_ANEW,
+    check=check,
+)
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+
+def records(stream: DataFrame, settings: Settings) -> DataFrame:
+    """Project Kafka rows to the operator's input.
+
+    A record goes to the shard of its writer, one that is about a reader alone to all shards, one for queues to none.
+    An unreadable record goes to any shard, which makes a row of it.
+    """
+    kafka, shards = settings.kafka, settings.settle.shards
+    text = F.make_valid_utf8(F.col("value").cast("string"))
+    coordinates = F.concat_ws("-", "topic", "partition", "offset")
+    writer = F.coalesce("report.writer", "report.client", coordinates)
+    shard = F.pmod(F.xxhash64(writer), F.lit(shards)).cast("int")
+    to = (
+        F.when(F.col("source") == STORED, F.array(shard))
+        .when(F.col("report.type").isin(*OF_READERS), F.sequence(F.lit(0), F.lit(shards - 1)))
+        .when(F.col("report.type").isin(*OF_QUEUES), F.array().cast("array<int>"))
+        .otherwise(F.array(shard))
+    )
+    return (
+        ticked(stream, F.when(F.col("topic") == kafka.topic(TICKS), tick_time()))
+        .withColumn("source", F.when(F.col("topic") == kafka.topic("stored"), STORED).otherwise(REPORTS))
+        .withColumn("report", F.from_json(text, "type STRING, writer STRING, client STRING"))
+        .select(
+            F.explode(to).alias("shard"),
+            F.unix_millis("timestamp").alias("timestamp"),
+            "source",
+            "partition",
+            "offset",
+            "value",
+            # always null here, but the operator's input must have the watermark column
+            "clock",
+        )
+    )
+
+
+def settle(rules: Settle, batch: ShardBatch) -> pd.DataFrame:
+    """Process the records of a shard."""
+    with batch.restored(SettleShard(rules, int(batch.key))) as shard:
+        settled = shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
+    return write_frame(settled)
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
-    """Read the rows of the input (see ``query.records``)."""
+    """Read rows of the operator's input (:func:`records`)."""
     return starmap(ReportRecord, zip(*(frame[name].tolist() for name in _INPUT), strict=True))
 
 
@@ -263,3 +179,35 @@ def write_frame(settled: Settled) -> pd.DataFrame:
         for name, column in columns.items():
             column.extend([kind] * len(rows) if name == "kind" else given.get(name, [None] * len(rows)))
     return pd.DataFrame(columns, dtype=object)
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+def write(spark: SparkSession, settings: Settings, settled: pa.Table, query_id: str, batch_id: int) -> None:
+    """Commit the rows of a batch, then send its messages.
+
+    :param settled: in the columns of the operator's output
+    """
+    for kind, table, fields, time in (
+        (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
+        (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
+    ):
+        rows = _of(settled, kind, fields)
+        if rows.num_rows:
+            own = {
+                time: F.timestamp_millis(time),
+                "query_id": F.lit(query_id),
+                "batch_id": F.lit(batch_id).cast("long"),
+            }
+            columns = SETTLE_TABLES[table].schema.fieldNames()
+            frame = spark.createDataFrame(rows).withColumns(own).withColumn("day", F.to_date(time)).select(*columns)
+            tables.append(frame, settings.lake, table, query_id, batch_id)
+    messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
+    if messages.num_rows:
+        spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))
+
+
+def _of(settled: pa.Table, kind: str, fields: Iterable[str]) -> pa.Table:
+    # in one chunk: of a table in several Spark has lost rows (10,000 of them and more)
+    return settled.filter(pc.field("kind") == kind).select(list(fields)).combine_chunks()

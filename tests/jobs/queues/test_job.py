@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 import pandas as pd
 
-from ackstream.jobs.queues.job import ARRIVAL, SAID, queue_function, read_frames
+from ackstream.jobs.queues.job import ARRIVAL, REPORT, read_frames, serve
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
+from ackstream.spark.operator import operator
 from tests.jobs.queues.rules import amps, solace
 
 RULES = {"q": amps(max_backlog=2, lease_ms=1_000), "plain": solace()}
@@ -58,13 +60,13 @@ def _message(timestamp: int, offset: int) -> dict[str, Any]:
 
 def _word(timestamp: int, offset: int, record: queues.QueueRequest | bytes) -> dict[str, Any]:
     value = record if isinstance(record, bytes) else queues.write(record)
-    return _row(SAID, timestamp, offset, key=b"A", value=value)
+    return _row(REPORT, timestamp, offset, key=b"A", value=value)
 
 
 def _call(state: State, *rows: dict[str, Any], queue: str = "q") -> dict[str, list[Any]]:
     """Run one batch of a queue; return what came out by its kind."""
     frames = [pd.DataFrame([row]) for row in rows]
-    (out,) = queue_function(RULES, 30_000)((queue,), frames, state)  # type: ignore[arg-type]
+    (out,) = operator(partial(serve, RULES, 30_000))((queue,), frames, state)  # type: ignore[arg-type]
     assert list(out.columns) == ["kind", "key", "value", "reason"]
     readers = {
         "answer": queues.read_answer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -16,12 +17,13 @@ from ackstream.jobs.settle.job import (
     MESSAGE_FIELDS,
     OUTPUT_SCHEMA,
     _of,
-    settle_function,
+    settle,
 )
 from ackstream.jobs.settle.output import DeliveryRow, IgnoredRow, ReportRecord
 from ackstream.jobs.settle.shard import SKEW_MS
 from ackstream.lake.schemas import SETTLE_TABLES
 from ackstream.protocol.readers import AppAckConf, read_answer
+from ackstream.spark.operator import operator
 from tests.jobs.settle.logs import PLAIN, Log
 
 
@@ -45,7 +47,7 @@ class _State:
 def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
     columns = list(ReportRecord.__struct_fields__)
     frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns)
-    (found,) = settle_function(PLAIN)((0,), iter([frame]), state)
+    (found,) = operator(partial(settle, PLAIN))((0,), iter([frame]), state)
     assert list(found.columns) == OUTPUT_SCHEMA.names
     return found
 

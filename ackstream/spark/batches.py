@@ -1,0 +1,95 @@
+"""The shell of a query that folds on the driver, commits, then speaks: one function writes each batch.
+
+A batch that is replayed after a crash has the number it had before, so tables refuse its rows (``lake.tables.append``)
+and its messages go out again with the same ids.
+"""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import inheritable_thread_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Lake
+
+    Write = Callable[[DataFrame, int, str], None]
+    Work = Callable[[], None]
+    Trigger = Mapping[str, Any]
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""The local properties in which Spark names the query and the batch that a thread or a task works for."""
+
+
+def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigger) -> StreamingQuery:
+    """Start a query that hands each batch to ``write``; it runs until it is stopped.
+
+    :param name: of the query, and of its checkpoint in the lake
+    :param write: gets the batch (an empty one, too), its number, which grows within the query, and the query's id. A
+        new checkpoint has a new id, and numbers from 0
+    :param trigger: keyword arguments of Spark's ``trigger``
+    """
+    return (
+        stream.writeStream.queryName(name)
+        .option("checkpointLocation", lake.checkpoint(name))
+        .foreachBatch(_Writer(write))
+        .trigger(**trigger)
+        .start()
+    )
+
+
+class _Writer:
+    """Calls ``write``, and frees what it leaves behind.
+
+    Data frames are in reference cycles, and each keeps its batch in the JVM until Python collects it: after a minute of
+    full batches there was no heap left. What the first batch has loaded stays, so it is never looked at again.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._frozen = False
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+        finally:
+            gc.collect()
+            if not self._frozen:
+                gc.freeze()
+                self._frozen = True
+
+
+@contextmanager
+def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future[None]]]:
+    """Give a function that starts work beside the batch; the block ends when all of it has ended.
+
+    The threads keep the query's job group, so that stopping the query stops them.
+    """
+    with ThreadPoolExecutor(count, thread_name_prefix="ackstream-batch") as pool:
+        yield lambda work: pool.submit(inheritable_thread_target(spark)(work))
+
+
+def at_once(spark: SparkSession, works: Sequence[Work]) -> None:
+    """Do some work in parallel; the first error is raised when all of it has ended."""
+    if works:
+        with threads(spark, len(works)) as submit:
+            running = [submit(work) for work in works]
+        for future in running:
+            future.result()
+
+
+def arrow(rows: Iterable[Iterable[Any]], schema: pa.Schema) -> pa.Table:
+    """Lay out rows, at least one, in the columns of a schema."""
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,132 @@
+"""The life of a job: topics, checkpoint and tables are checked, its query runs, beside it clock and offsets.
+
+A room of ``ackstream.jobs`` describes its query as a :class:`Job`; this is what starts and stops it, in a process of
+its own (:func:`main`), or with others in one session.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from ackstream.errors import AckstreamError
+from ackstream.kafka.topics import prepare
+from ackstream.settings import load
+from ackstream.spark import checkpoint
+from ackstream.spark.clock import clock
+from ackstream.spark.offsets import committer
+from ackstream.spark.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.settings import Settings
+    from ackstream.spark.batches import Trigger
+
+STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
+"""How long the batch at hand may take to finish when a job is stopped."""
+
+AWAIT_SECONDS = 1
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is particular to a job.
+
+    :ivar name: of the query and of its checkpoint
+    :ivar build: makes the tables and starts the query with a trigger, in a session of its own
+    :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
+    :ivar topics: the topics it reads and writes, without the prefix
+    :ivar group: the settings key of the consumer group that shows its lag
+    :ivar ticks: the topic of its clock, which never passes an unread record of the topics ``reads``
+    :ivar conf: what it needs of its Spark session
+    :ivar fixed: the keys of settings that cannot change under its checkpoint
+    :ivar otherwise: what to do if one of them has to change, as the end of a sentence
+    :ivar check: refuses what does not fit together, before anything is written
+    :ivar whole_batches: whether stopping waits for the batch at hand
+    """
+
+    name: str
+    build: Callable[[SparkSession, Settings, Trigger], StreamingQuery]
+    trigger: str
+    topics: tuple[str, ...] = ()
+    group: str | None = None
+    ticks: str | None = None
+    reads: tuple[str, ...] = ()
+    conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    fixed: tuple[str, ...] = ("kafka.topic_prefix",)
+    otherwise: str = "start with a new checkpoint"
+    check: Callable[[SparkSession, Settings], None] = lambda _, __: None
+    whole_batches: bool = False
+
+    def start(self, spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
+        """Start the query alone, without clock and offsets; it runs until it is stopped.
+
+        :param available_now: stop at the present end of its topics
+        :raises StartError: if settings, checkpoint and tables are inconsistent
+        """
+        # what the job sets, and what the query takes from it when it starts, is no other query's business
+        own = spark.newSession()
+        for key, value in self.conf(settings).items():
+            own.conf.set(key, value)
+        self.check(own, settings)
+        fixed = checkpoint.values(settings, self.fixed)
+        checkpoint.guard(own, settings.lake.checkpoint(self.name), fixed, self.otherwise)
+        every = attrgetter(self.trigger)(settings)
+        interval = every if isinstance(every, str) else f"{every} milliseconds"
+        return self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+
+    @contextmanager
+    def running(self, spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
+        """Run the job for the time of the block: create missing topics, start the query, its clock and its offsets.
+
+        :raises StartError: if settings, checkpoint, topics and tables are inconsistent
+        :raises LocalError: if Kafka does not answer
+        """
+        if self.topics:
+            prepare(settings, self.topics)
+        query = self.start(spark, settings)
+        with ExitStack() as stack:
+            stack.callback(self._stop, query)
+            if self.group is not None:
+                stack.enter_context(committer(settings.kafka, query, attrgetter(self.group)(settings)))
+            if self.ticks is not None and settings.clock.enabled:
+                stack.enter_context(clock(settings, query, self.ticks, self.reads))
+            yield query
+
+    def _stop(self, query: StreamingQuery) -> None:
+        if self.whole_batches:
+            deadline = time.monotonic() + STOP_SECONDS
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(STOP_POLL_SECONDS)
+        query.stop()
+
+
+def main(*jobs: Job) -> None:
+    """Run jobs in this process until one of them ends, as ``spark-submit`` starts them."""
+
+    def run(settings: Settings) -> None:
+        spark = session(settings, f"ackstream-{jobs[0].name}")
+        with ExitStack() as stack:
+            queries = [stack.enter_context(job.running(spark, settings)) for job in jobs]
+            # started again, all of them go on where they were
+            while not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
+                pass
+
+    run_with_settings(run)
+
+
+def run_with_settings(run: Callable[[Settings], None]) -> None:
+    """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product."""
+    try:
+        run(load())
+    except AckstreamError as error:
+        sys.exit(str(error))
