@@ -129,13 +129,14 @@ def connect_admin(kafka: Kafka, **config: Any) -> Any:
     return _connect(KafkaAdminClient, kafka, config)
 
 
-def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
+def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any], **fixed: Any) -> Any:
+    """Connect a client with ``config``; ``kafka.options`` win over it, but not over ``fixed``."""
     known = client.DEFAULT_CONFIG
     common = {name: value for name, value in _COMMON.items() if name in known}
+    fixed["bootstrap_servers"] = kafka.bootstrap.split(",")
+    merged = {**common, **config, **python_options(kafka, known), **fixed}
     try:
-        return client(
-            bootstrap_servers=kafka.bootstrap.split(","), **{**common, **config, **python_options(kafka, known)}
-        )
+        return client(**merged)
     except KafkaError as error:
         raise unreachable(kafka) from error
 
