@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -315,3 +316,24 @@ def _relied_on(*folds: PersistResult) -> tuple[list[int], list[tuple[int, int]]]
     records = [record for result in folds for record in result.stored]
     numbers = [seq for record in records for seq in range(record.first, record.last + 1)]
     return numbers, list(Intervals(run for record in records for run in record.refused))
+
+
+STATE = (
+    b'{"watermark":2,"highest":7,"begins":0,"held":[[4,5],[7,7]],"absent":[[5,5]],"refused":{"5":"not entitled"},'
+    b'"doubt":2,"asked":[[4,5]],"flushes":[[7,"f"]],"day":0,"stored":30}'
+)
+"""A row of ``publishers``: 2 was rejected and is forgotten; 4, 5 (rejected) and 7 wait behind 3; a flush waits."""
+
+
+def test_a_state_stored_by_an_earlier_release_is_continued() -> None:
+    state = msgspec.json.decode(STATE, type=PublisherState)
+    assert msgspec.json.encode(state) == STATE
+    result = _fold([_message(10, 2), _message(11, 3), _message(12, 6)], {"p1": state})
+    assert _told(result) == [
+        ("persisted", None, 2, "outcome unknown"),
+        ("persisted", None, 4, None),
+        ("persisted", None, 5, "not entitled"),
+        ("persisted", None, 7, None),
+        ("persisted", "f", None, None),
+    ]
+    assert result.stored == [StoredRange("p1", 3, 7, 7, ((5, 5),))]
