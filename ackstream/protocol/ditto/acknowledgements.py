@@ -1,6 +1,7 @@
 """Acknowledgements on the wire: single, aggregated, and command responses that count as one.
 
-Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``AcknowledgementsAdapter``, ``Acknowledgements``.
+Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``AcknowledgementsAdapter``, ``Acknowledgements``,
+``DefaultExceptionToAcknowledgementConverter``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ackstream.protocol.ditto.headers import (
     reply_headers,
 )
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, is_built_in, parse_label
-from ackstream.protocol.ditto.responses import message_headers
+from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
@@ -53,7 +54,7 @@ ResponseType = Literal["response", "nack", "error"]
 
 
 class Acknowledgement(msgspec.Struct):
-    """What one party says of a request: a label, an HTTP status, perhaps a payload, headers."""
+    """One party's acknowledgement of a request: a label, an HTTP status, an optional payload, headers."""
 
     label: str
     status: int
@@ -72,12 +73,12 @@ class Acknowledgement(msgspec.Struct):
 
     @property
     def weak(self) -> bool:
-        """Tell whether the system issued it because the party was not concerned by the signal."""
+        """Tell whether the system issued it because the signal does not concern the party."""
         return self.headers.get(WEAK_ACK) is True
 
 
 def is_success(status: int) -> bool:
-    """Tell whether an HTTP status is 200 to 299; 1xx and 3xx are no successes."""
+    """Tell whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
     return OK <= status < 300  # noqa: PLR2004 - the class of successes
 
 
@@ -86,7 +87,7 @@ def acknowledgement(
 ) -> Acknowledgement:
     """Return an acknowledgement as it is received: requested-acks dropped, response-required false.
 
-    :raises DittoError: a header value is not of its type
+    :raises DittoError: a header value has the wrong type
     """
     return Acknowledgement(label, status, payload, reply_headers(read_headers(headers or {})))
 
@@ -94,7 +95,7 @@ def acknowledgement(
 def read_ack(envelope: Envelope) -> Acknowledgement:
     """Read a single acknowledgement: ``namespace/name/things/(twin|live)/acks/label`` with a status.
 
-    :raises DittoError: 400; not such a topic or no status (``unknown.topicpath``), a label invalid or built in
+    :raises DittoError: 400; another topic or no status (``unknown.topicpath``), an invalid or built-in label
     """
     topic = envelope.topic
     label = topic.subject
@@ -126,7 +127,7 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
 
     The status of the whole is trusted; built-in labels are accepted.
 
-    :raises DittoError: 400; not such a message (``unknown.topicpath``), or a value that is not of this form
+    :raises DittoError: 400; another kind of message (``unknown.topicpath``), or a malformed value
     """
     topic = envelope.topic
     if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
@@ -170,7 +171,7 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
 
 
 def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
-    """Write a single acknowledgement. The channel is twin unless the header ``channel`` says live.
+    """Write a single acknowledgement. The channel is twin unless the header ``channel`` is ``live``.
 
     :raises DittoError: the label is invalid or built in
     """
@@ -186,11 +187,11 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
 def write_acks(
     entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
 ) -> Envelope:
-    """Write an aggregate; of a label that occurs twice the last entry stays.
+    """Write an aggregate; if a label occurs twice, the last entry stays.
 
-    :param thing_id: ``None`` where the thing is not known
-    :param channel: ``live`` or anything else for twin
-    :param headers: of the whole
+    :param thing_id: ``None`` if the thing is unknown
+    :param channel: ``live``, or anything else for twin
+    :param headers: of the request
     """
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
     value = {ack.label: _Entry(ack.status, ack.payload, ack.headers) for ack in entries}
@@ -204,7 +205,7 @@ def write_acks(
 
 
 def aggregate_headers(entries: Sequence[Acknowledgement], headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the headers of an aggregate: the command's, over those of the entry where there is just one."""
+    """Return the headers of an aggregate: the command's, over those of the entry if there is only one."""
     reply = reply_headers(headers)
     return entries[0].headers | reply if len(entries) == 1 else reply
 
@@ -212,7 +213,7 @@ def aggregate_headers(entries: Sequence[Acknowledgement], headers: dict[str, Any
 def combined_status(statuses: Sequence[int]) -> int:
     """Return the status of an aggregate.
 
-    Of one entry its own; of several 200 where all are 2xx, else 424; of none 200.
+    One entry: its own status. Several: 200 if all are 2xx, else 424. None: 200.
     """
     if len(statuses) == 1:
         return statuses[0]
@@ -220,15 +221,15 @@ def combined_status(statuses: Sequence[int]) -> int:
 
 
 def response_type(statuses: Iterable[int]) -> ResponseType:
-    """Return how an acknowledgement or an aggregate counts: ``response`` where all succeeded, else ``nack``."""
+    """Return ``response`` if all statuses of an acknowledgement or aggregate are successes, else ``nack``."""
     return "response" if all(map(is_success, statuses)) else "nack"
 
 
 def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
     """Return status and body of an HTTP answer.
 
-    None: no body. One: its payload itself. Several: ``{label: {status, payload?, headers}}``, where a label that occurs
-    twice has an array; a ``content-type`` of Ditto's own type is left out.
+    Without entries there is no body; of one entry it is the payload. Of several it is ``{label: {status, payload?,
+    headers}}``, with an array for a label that occurs twice; a ``content-type`` of Ditto's own type is omitted.
     """
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
@@ -242,7 +243,7 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
 
 
 class _BodyEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """An entry of an HTTP body, which has its headers even where they are empty."""
+    """An entry of an HTTP body, which has headers even if they are empty."""
 
     status: int
     payload: Raw | UnsetType = UNSET
@@ -253,13 +254,14 @@ _OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 
 
 def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
-    """Return what a command response counts as.
+    """Return the acknowledgement that a command response counts as.
 
-    ``live-response`` where the command is live or smart, else ``twin-persisted``; status and headers of the response.
-    The payload is the entity of a modify response or a message's payload; queries and errors lose theirs. Source:
+    The label is ``live-response`` if the command is live or smart, else ``twin-persisted``; status and headers are
+    those of the response. The payload is the entity of a modify response or the payload of a message; queries and
+    errors lose theirs. Source:
     ``ThingCommandResponseAcknowledgementProvider``, ``MessageCommandResponseAcknowledgementProvider``.
 
-    :raises DittoError: a header value is not of its type
+    :raises DittoError: a header value has the wrong type
     """
     topic = response.topic
     headers = reply_headers(read_headers(response.headers))
@@ -275,16 +277,12 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
     return Acknowledgement(label, response.status or INTERNAL_ERROR, payload, headers)
 
 
-# -- Acknowledgements a transport issues by itself, because publishing failed.
-# Source of the rules: Eclipse Ditto, ``DefaultExceptionToAcknowledgementConverter``.
-
-
 def issued_ack(
     label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
 ) -> Acknowledgement:
-    """Return the acknowledgement that says why a signal could not be published.
+    """Return the acknowledgement that a transport issues because it could not publish a signal.
 
-    A Ditto error gives its own status and JSON (without the status); anything else ``status`` with the error's name and
+    A Ditto error gives its own status and JSON (without the status); any other error gives ``status``, its name and its
     text.
 
     :param headers: of the signal

@@ -1,6 +1,7 @@
-"""The labels of a connection, those its sources declare and its targets issue, and what its targets subscribe to.
+"""Parts of a connection: the labels that its sources declare and its targets issue, and its targets' addresses.
 
-Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFilteredTopic`` (ditto.md 6, 10).
+Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFilteredTopic`` (ditto.md 6, 10),
+``KafkaPublishTarget``, ``KafkaValidator``.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class ConnectionLabels(msgspec.Struct, frozen=True):
-    """Labels with their placeholders filled in; ``live-response`` only among the issued ones."""
+    """Labels with placeholders resolved; only issued ones may be ``live-response``."""
 
     declared: tuple[str, ...]
     issued: tuple[str, ...]
 
     @property
     def to_declare(self) -> tuple[str, ...]:
-        """What the connection declares to the system, each label once, in order."""
+        """The labels that the connection declares to the system, each once, in order."""
         custom = [label for label in self.issued if label != LIVE_RESPONSE]
         return tuple(dict.fromkeys([*self.declared, *custom]))
 
 
 def connection_labels(connection_id: str, declared: Sequence[str], issued: Sequence[str]) -> ConnectionLabels:
-    """Return the labels of a connection, with ``{{connection:id}}`` filled in.
+    """Return the labels of a connection, with ``{{connection:id}}`` resolved.
 
-    :param declared: of its sources, which may have labels in common
-    :param issued: of its targets; only these may be ``live-response``
-    :raises DittoError: 400 ``acknowledgement:label.invalid``: a label does not begin with the connection's id and a
-        colon; 409 ``acknowledgement:label.not.unique``: two targets issue the same
+    :param declared: by its sources, which may share labels
+    :param issued: by its targets; only these may be ``live-response``
+    :raises DittoError: 400 ``acknowledgement:label.invalid``: a label does not start with the connection's id and a
+        colon; 409 ``acknowledgement:label.not.unique``: two targets issue the same label
     """
     labels = ConnectionLabels(
         tuple(resolve_label(connection_id, label) for label in declared),
@@ -56,7 +57,7 @@ def connection_labels(connection_id: str, declared: Sequence[str], issued: Seque
 
 
 def resolve_label(connection_id: str, label: str) -> str:
-    """Return a label with ``{{connection:id}}`` filled in.
+    """Return a label with ``{{connection:id}}`` resolved.
 
     :raises DittoError: 400 ``acknowledgement:label.invalid``
     """
@@ -96,19 +97,19 @@ _PARAMETERS = ("namespaces", "filter", "extraFields")
 
 
 def target_subscription(text: str) -> Subscription:
-    """Return what a target wants, from Ditto's form ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
+    """Read the subscription of a target, such as ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
 
     :raises DittoError: 400; the filter cannot be parsed
-    :raises ValueError: it is not of this form
+    :raises ValueError: it does not have this form
     """
     name, _, query = text.partition("?")
     stream = _STREAMS.get(name)
     if stream is None:
-        raise ValueError(f"{name!r} is nothing a target can get; known are {', '.join(_STREAMS)}")
+        raise ValueError(f"{name!r} is not a topic of targets; known are {', '.join(_STREAMS)}")
     parameters = dict(parse_qsl(query))
     unknown = sorted(parameters.keys() - set(_PARAMETERS))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no parameter of a target's topic; known are {', '.join(_PARAMETERS)}")
+        raise ValueError(f"{unknown[0]!r} is not a parameter of a target's topic; known are {', '.join(_PARAMETERS)}")
     namespaces = [namespace for namespace in parameters.get("namespaces", "").split(",") if namespace]
     return subscription(
         stream,
@@ -118,16 +119,12 @@ def target_subscription(text: str) -> Subscription:
     )
 
 
-# -- Kafka addresses of targets: ``topic``, ``topic/key`` or ``topic#partition``.
-# Source of the rules: Eclipse Ditto, ``KafkaPublishTarget``, ``KafkaValidator``.
-
-
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION = re.compile(r"[0-9]{1,9}")
 
 
 class TargetAddress(msgspec.Struct, frozen=True):
-    """Where a record goes: a topic, and a key or a partition or neither."""
+    """The Kafka address of a target: ``topic``, ``topic/key`` or ``topic#partition``."""
 
     topic: str
     key: str | None = None
@@ -137,7 +134,7 @@ class TargetAddress(msgspec.Struct, frozen=True):
     def parse(text: str) -> TargetAddress:
         """Read an address: split at its first slash, else at its first hash; an empty key or partition is ignored.
 
-        :raises DittoError: 400 ``connectivity:connection.configuration.invalid``: no topic name, no partition number
+        :raises DittoError: 400 ``connectivity:connection.configuration.invalid``: not a topic name or partition number
         """
         topic, slash, key = text.partition("/")
         partition = ""

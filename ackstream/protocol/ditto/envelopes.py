@@ -26,7 +26,7 @@ STATUS_MIN, STATUS_MAX = 100, 599
 
 
 class Envelope(msgspec.Struct):
-    """A protocol message. ``headers`` are as they came; ``value``, ``extra`` and ``metadata`` are JSON text."""
+    """A protocol message. ``headers`` are as received; ``value``, ``extra`` and ``metadata`` are JSON text."""
 
     topic: TopicPath
     headers: dict[str, Any]
@@ -63,12 +63,12 @@ _encode_json = msgspec.json.Encoder().encode
 def decode(data: bytes) -> Envelope:
     """Read an envelope.
 
-    :raises DittoError: 400 for anything that is not one: no UTF-8, no JSON, no object, a field missing or of a wrong
+    :raises DittoError: 400 for anything else: invalid UTF-8 or JSON, not an object, a field missing or of the wrong
         type, an unknown topic path, numbers out of range, nested too deeply
     """
     try:
         wire = _decode_wire(data)
-        # the typed decoder copies raw values unseen; this makes sure that they can be read later
+        # the typed decoder copies raw values unchecked; make sure that they can be read later
         for part in (wire.value, wire.extra, wire.metadata):
             if part is not UNSET:
                 _decode_any(part)
@@ -98,7 +98,7 @@ def decode(data: bytes) -> Envelope:
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Write an envelope, keys in Ditto's order, absent ones left out."""
+    """Write an envelope, keys in Ditto's order, absent ones omitted."""
     return _encode_json(
         _Wire(
             topic=str(envelope.topic),
@@ -126,7 +126,7 @@ def _check_writable(header: object) -> None:
 
 
 def check_storable(value: object) -> None:
-    """Make sure that a JSON value can be kept in a binary form, which has no integers beyond 64 bits.
+    """Check that a JSON value can be stored in a binary form, which has no integers beyond 64 bits.
 
     :raises OverflowError: it cannot
     """
@@ -151,8 +151,8 @@ def error_envelope(
 ) -> Envelope:
     """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``.
 
-    :param thing_id: ``None`` where the thing is not known; the topic then says ``unknown/unknown``
-    :param headers: of what failed; requested-acks are left out
+    :param thing_id: ``None`` if the thing is unknown; the topic then starts with ``unknown/unknown``
+    :param headers: of the failed message; requested-acks are omitted
     """
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
     kept = {key: value for key, value in headers.items() if key not in _REPLACED}
@@ -185,7 +185,7 @@ _FIELD_TYPES = (
 
 
 def _reason(data: bytes, error: Exception) -> DittoError:
-    """Say in Ditto's words why the bytes are no envelope."""
+    """Return Ditto's error for bytes that are not an envelope."""
     try:
         message = _decode_any(data)
     except RecursionError:
@@ -220,7 +220,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def _is_deep(data: bytes) -> bool:
-    """Tell whether valid JSON is nested deeper than allowed, by taking its innermost pairs away level by level."""
+    """Tell whether valid JSON is nested deeper than allowed, by removing its innermost pairs level by level."""
     brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")

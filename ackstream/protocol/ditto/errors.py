@@ -1,6 +1,6 @@
-"""Errors that go over the wire, with Ditto's own codes, texts and descriptions.
+"""The catalogue of Ditto's errors, with its own codes, texts and descriptions: one factory per Ditto exception.
 
-One class, one factory a Ditto exception. Source of the texts: the exception classes of Eclipse Ditto
+ Source of the texts: the exception classes of Eclipse Ditto
 (``AcknowledgementLabelInvalidException``, ``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …).
 Numbers in messages are grouped by thousands (``60,000ms``).
 """
@@ -26,7 +26,7 @@ LABEL_HREF = "https://www.eclipse.dev/ditto/protocol-specification-topic.html#ac
 
 
 def label_invalid(label: str) -> DittoError:
-    """Refuse a text that is no acknowledgement label."""
+    """Refuse an invalid acknowledgement label."""
     return DittoError(
         BAD_REQUEST,
         "acknowledgement:label.invalid",
@@ -37,7 +37,7 @@ def label_invalid(label: str) -> DittoError:
 
 
 def request_parsing_failed(request: str, cause: str | None = None) -> DittoError:
-    """Refuse a text that is no acknowledgement request; ``cause`` is the message of the error underneath."""
+    """Refuse an invalid acknowledgement request; ``cause`` is the message of the underlying error."""
     because = f" Cause: {cause}" if cause else ""
     return DittoError(
         UNPROCESSABLE,
@@ -58,7 +58,7 @@ def ditto_label_forbidden(label: str) -> DittoError:
 
 
 def label_not_declared(label: str) -> DittoError:
-    """Refuse an acknowledgement whose label its sender did not declare."""
+    """Refuse an acknowledgement with a label that its sender did not declare."""
     return DittoError(
         BAD_REQUEST,
         "acknowledgement:label.not.declared",
@@ -68,7 +68,7 @@ def label_not_declared(label: str) -> DittoError:
 
 
 def label_not_unique() -> DittoError:
-    """Refuse a declaration of labels that others hold."""
+    """Refuse a declaration of labels that other subscribers hold."""
     return DittoError(
         CONFLICT,
         "acknowledgement:label.not.unique",
@@ -78,7 +78,7 @@ def label_not_unique() -> DittoError:
 
 
 def correlation_id_missing() -> DittoError:
-    """Refuse an acknowledgement that does not say what it answers."""
+    """Refuse an acknowledgement without a correlation-id."""
     return DittoError(
         BAD_REQUEST,
         "acknowledgement:correlation-id.missing",
@@ -90,7 +90,7 @@ def correlation_id_missing() -> DittoError:
 
 
 def ack_request_timeout(timeout: int) -> DittoError:
-    """Say that a requested acknowledgement did not come in time (milliseconds)."""
+    """Report that a requested acknowledgement did not arrive in time (milliseconds)."""
     return DittoError(
         REQUEST_TIMEOUT,
         "acknowledgement:request.timeout",
@@ -100,9 +100,9 @@ def ack_request_timeout(timeout: int) -> DittoError:
 
 
 def command_timeout(timeout: int, note: str | None = None) -> DittoError:
-    """Say that the response of a command did not come in time (milliseconds).
+    """Report that the response of a command did not arrive in time (milliseconds).
 
-    :param note: why responses that did come were not valid; follows the description
+    :param note: why responses that did arrive were invalid; appended to the description
     """
     description = "Try increasing the command timeout."
     return DittoError(
@@ -132,7 +132,7 @@ def message_timeout_invalid(timeout: int, maximum: int) -> DittoError:
 
 
 def header_invalid(key: str, message: str, description: str | None = None, *, named: bool = True) -> DittoError:
-    """Refuse a header for the reason in ``message``; ``named`` puts its name into ``invalidHeaderKey``."""
+    """Refuse a header for the reason in ``message``; ``named`` adds its name as ``invalidHeaderKey``."""
     return DittoError(
         BAD_REQUEST,
         "header.invalid",
@@ -143,7 +143,7 @@ def header_invalid(key: str, message: str, description: str | None = None, *, na
 
 
 def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
-    """Refuse a header value that is not of its type (``boolean``, ``JSON array`` …)."""
+    """Refuse a header value of the wrong type (``boolean``, ``JSON array`` …)."""
     return header_invalid(
         key,
         f"The value '{shown(value)}' of the header '{key}' is not a valid {kind}.",
@@ -152,7 +152,7 @@ def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
 
 
 def zero_timeout() -> DittoError:
-    """Refuse a timeout of zero where something is to be waited for."""
+    """Refuse a timeout of zero if a response or acknowledgements are awaited."""
     return header_invalid(
         "timeout",
         "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
@@ -170,7 +170,7 @@ def acks_without_response() -> DittoError:
 
 
 def command_headers_invalid() -> DittoError:
-    """Refuse a query that wants no response."""
+    """Refuse a query that requires no response."""
     return DittoError(
         BAD_REQUEST,
         "command.headers.invalid",
@@ -183,13 +183,13 @@ def command_headers_invalid() -> DittoError:
 
 
 def unknown_topic_path(topic: str, description: str = "Check if the topic path is correct.") -> DittoError:
-    """Refuse a topic path, or a message whose topic path does not fit the rest of it."""
+    """Refuse a topic path, or a message whose topic path does not match the rest of it."""
     message = f"The topic path '{shown(topic)}' is not supported."
     return DittoError(BAD_REQUEST, "protocoladapter:unknown.topicpath", message, shown(description))
 
 
 def json_invalid(message: str) -> DittoError:
-    """Refuse JSON that cannot be parsed or has a value of the wrong type."""
+    """Refuse JSON that cannot be parsed or contains a value of the wrong type."""
     return DittoError(
         BAD_REQUEST,
         "json.invalid",
@@ -199,12 +199,12 @@ def json_invalid(message: str) -> DittoError:
 
 
 def json_type_invalid(value: str, pointer: str, kind: str) -> DittoError:
-    """Refuse the JSON text ``value`` at ``pointer``, which is not of Ditto's type ``kind`` (``Integer`` …)."""
+    """Refuse the JSON text ``value`` at ``pointer``, which does not have Ditto's type ``kind`` (``Integer`` …)."""
     return json_invalid(f"Value <{shown(value)}> for <{pointer}> is not of type <{kind}>!")
 
 
 def json_field_missing(pointer: str) -> DittoError:
-    """Say which required field is not there; ``pointer`` starts with a slash."""
+    """Report a missing required field; ``pointer`` starts with a slash."""
     return DittoError(
         BAD_REQUEST,
         "json.field.missing",
@@ -222,7 +222,7 @@ def json_format_invalid(message: str) -> DittoError:
 
 
 def thing_not_found(thing_id: str) -> DittoError:
-    """Say that there is no such thing, or that the requester may not see it."""
+    """Report that a thing does not exist, or that the requester may not see it."""
     return DittoError(
         NOT_FOUND,
         "things:thing.notfound",
@@ -233,7 +233,7 @@ def thing_not_found(thing_id: str) -> DittoError:
 
 
 def thing_precondition_failed(header: str, expected: str, actual: str) -> DittoError:
-    """Say that the precondition ``header`` with the value ``expected`` does not hold for the entity tag ``actual``."""
+    """Report that the precondition ``header``, ``expected``, does not hold for the entity tag ``actual``."""
     return DittoError(
         412,
         "things:precondition.failed",
@@ -253,11 +253,11 @@ def target_address_invalid(address: str, description: str) -> DittoError:
     return DittoError(BAD_REQUEST, "connectivity:connection.configuration.invalid", message, shown(description))
 
 
-def kafka_message_rejected(place: str) -> DittoError:
-    """Say that a consumed record was rejected, so that its partition is read again."""
+def kafka_message_rejected(coordinates: str) -> DittoError:
+    """Report that a consumed record was rejected, so that its partition is read again."""
     return DittoError(
         REQUEST_TIMEOUT,
         "connectivity:kafka.message.rejected",
-        f"The message {shown(place)} was rejected.",
+        f"The message {shown(coordinates)} was rejected.",
         "It is consumed again, with all behind it.",
     )

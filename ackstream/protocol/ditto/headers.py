@@ -1,7 +1,7 @@
-"""Headers: what is known of each, and the values they may have.
+"""Headers: their types, and which of them clients may set and see.
 
 In protocol JSON a known header keeps its type (boolean, number, array, object); the value of an unknown one becomes
-text. Names are looked up without regard to case. Source of the rules: Eclipse Ditto, ``DittoHeaderDefinition`` and its
+text. Names are case-insensitive. Source of the rules: Eclipse Ditto, ``DittoHeaderDefinition`` and its
 validators, ``ReadJsonArrayHeadersFilter``, ``DittoAckRequestsFilter``.
 """
 
@@ -35,11 +35,11 @@ LIVE_CHANNEL_CONDITION = "live-channel-condition"
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 _BLANKS = "".join(map(chr, range(0x21)))
-"""What Java's ``trim`` takes away."""
+"""The characters that Java's ``trim`` removes."""
 
 
 def _text(value: Any) -> str:
-    """Return what a JSON value is as a header's text: strings as they are, anything else as compact JSON."""
+    """Return a JSON value as the text of a header: strings unchanged, anything else as compact JSON."""
     return value if type(value) is str else msgspec.json.encode(value).decode()
 
 
@@ -82,7 +82,7 @@ def _json(name: str, kind: type, title: str) -> Callable[[Any], Any]:
 
 
 def _is_storable(text: str, parsed: Any) -> bool:
-    """Tell whether JSON that came as a text keeps the limits an envelope has."""
+    """Tell whether JSON that arrived as text is within the limits of an envelope."""
     if text.count("{") + text.count("[") > MAX_DEPTH:
         return False
     try:
@@ -126,7 +126,7 @@ def _requested_acks(value: Any) -> list[str]:
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What is known of a header: whether clients may set it (``read``) and get to see it (``written``)."""
+    """The parser of a header, and whether clients may set it (``read``) and see it (``written``)."""
 
     parse: Any
     read: bool
@@ -179,9 +179,9 @@ _NOT_ECHOED = _NOT_ANSWERED | _NEVER_READ
 
 
 def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers with known names in lower case and values of their type; a ``null`` counts as absent.
+    """Return headers with known names in lower case and typed values; a ``null`` counts as absent.
 
-    :raises DittoError: 400 ``header.invalid`` or ``timeout.invalid`` for a value that is not of its header's type
+    :raises DittoError: 400 ``header.invalid`` or ``timeout.invalid`` for a value of the wrong type
     """
     result = {}
     for key, value in headers.items():
@@ -200,9 +200,9 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of (read) headers of an acknowledgement, a response or a request goes into an answer.
+    """Return the headers of an answer, given the (read) headers of an acknowledgement, a response or a request.
 
-    Internal ones vanish, requested-acks too, response-required is false.
+    Internal ones and requested-acks are removed; response-required is false.
     """
     reply = {name: value for name, value in headers.items() if name not in _NOT_ANSWERED}
     reply[RESPONSE_REQUIRED] = False
@@ -210,24 +210,24 @@ def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of the answer to a request: as ``reply_headers``, and without what clients may not set."""
+    """Return the headers of the answer to a request: ``reply_headers`` without those that clients may not set."""
     reply = {name: value for name, value in headers.items() if name not in _NOT_ECHOED}
     reply[RESPONSE_REQUIRED] = False
     return reply
 
 
 def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the headers of a message clients get to see: internal ones vanish."""
+    """Return the headers of a message that clients see, without internal ones."""
     return {name: value for name, value in headers.items() if name.lower() not in _NEVER_WRITTEN}
 
 
 def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the headers of a message is taken from clients: those that only the system sets vanish."""
+    """Return the headers of a message that are accepted from clients, without those that only the system sets."""
     return {name: value for name, value in headers.items() if name.lower() not in _NEVER_READ}
 
 
 def external_in(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what of text headers (HTTP, message headers) clients may set; acks as JSON arrays.
+    """Return the text headers (HTTP, message headers) that clients may set; acks as JSON arrays.
 
     Source: ``DittoHeaderDefinition``, ``ReadJsonArrayHeadersFilter``.
     """
@@ -244,7 +244,7 @@ def external_in(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def requested_acks_in(text: str) -> list[Any]:
-    """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels with commas between.
+    """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels separated by commas.
 
     Empty pieces are dropped before blanks are trimmed: ``foo, ,bar`` has three labels, one of them empty.
     """
@@ -255,7 +255,7 @@ def requested_acks_in(text: str) -> list[Any]:
 
 
 def _parsed(text: str) -> Any:
-    """Return the JSON value in a text, the text itself where it is none."""
+    """Return the JSON value in a text, the text itself if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):

@@ -1,7 +1,7 @@
-"""Placeholders: texts that are filled in from a message, such as ``device/{{ thing:name | fn:lower() }}``.
+"""Placeholders: texts that are resolved from a message, such as ``device/{{ thing:name | fn:lower() }}``.
 
-A pipeline is a placeholder and functions behind it, divided by ``|``. An element of it is a text, unresolved (nothing
-is known) or deleted (nothing is wanted); most functions change texts alone. Source of the rules: Eclipse Ditto,
+A pipeline is a placeholder followed by functions, separated by ``|``. Each of its elements is a text, unresolved
+(unknown) or deleted (unwanted); most functions change only texts. Source of the rules: Eclipse Ditto,
 ``ImmutablePipeline``, ``PipelineFunctionFilter``, ``ImmutableTopicPathPlaceholder`` and their siblings.
 """
 
@@ -34,7 +34,7 @@ Element: TypeAlias = "str | Literal[Nothing.UNRESOLVED, Nothing.DELETED]"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What placeholders are filled in from: headers by their names in lower case, the connection, the message."""
+    """The values of placeholders: headers by names in lower case, the connection, the message's topic."""
 
     headers: Mapping[str, str]
     connection_id: str = ""
@@ -42,7 +42,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class PlaceholderError(ValueError):
-    """A text that cannot be used as a template or pipeline; says which part of it and why."""
+    """A text cannot be used as a template or pipeline; the message names the part and the reason."""
 
 
 def _of_topic(part: Callable[[TopicPath], str | None]) -> Callable[[Context], str | None]:
@@ -74,7 +74,7 @@ class Pipeline:
     """A parsed pipeline; see the module."""
 
     def __init__(self, source: Parameter | None, functions: list[_Function]) -> None:
-        """Take the parts; ``source`` is ``None`` where the pipeline begins with a function."""
+        """Combine the parts; ``source`` is ``None`` if the pipeline starts with a function."""
         self._source = source
         self._functions = functions
 
@@ -82,7 +82,7 @@ class Pipeline:
     def parse(text: str) -> Pipeline:
         """Read a pipeline.
 
-        :raises PlaceholderError: a placeholder or function is unknown, or a function's parameters are not as it needs
+        :raises PlaceholderError: a placeholder or function is unknown, or a function's parameters are wrong
         """
         first, *others = _stages(text)
         if first.startswith("fn:"):
@@ -90,9 +90,9 @@ class Pipeline:
         return Pipeline(_placeholder(first), [_function(stage) for stage in others])
 
     def resolve(self, context: Context, start: Element = UNRESOLVED) -> str | None:
-        """Return the text it comes to, ``None`` where it comes to nothing.
+        """Return the resulting text, ``None`` if there is none.
 
-        :param start: what the first function gets, where the pipeline begins with one
+        :param start: input of the first function, if the pipeline starts with one
         """
         element = start if self._source is None else self._source(context)
         for function in self._functions:
@@ -104,15 +104,15 @@ class Template:
     """A text with pipelines in double braces."""
 
     def __init__(self, pieces: list[str | Pipeline]) -> None:
-        """Take the parts in order."""
+        """Combine the parts in order."""
         self._pieces = pieces
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Template:
-        """Read a template; templates come from settings, so that there are few.
+        """Read a template; templates come from the settings, so there are few.
 
-        :raises PlaceholderError: a pipeline in it cannot be read, or braces are left open
+        :raises PlaceholderError: a pipeline cannot be read, or braces are not closed
         """
         pieces: list[str | Pipeline] = []
         rest = text
@@ -128,7 +128,7 @@ class Template:
         return Template(pieces)
 
     def resolve(self, context: Context) -> str | None:
-        """Return the text, ``None`` where a part of it comes to nothing."""
+        """Return the text, ``None`` if a part of it has no text."""
         parts = [piece if isinstance(piece, str) else piece.resolve(context) for piece in self._pieces]
         texts = [part for part in parts if part is not None]
         return "".join(texts) if len(texts) == len(parts) else None
@@ -144,7 +144,7 @@ _PARAMETER = re.compile(
 
 
 def _stages(text: str) -> list[str]:
-    """Split at the bars outside of quotes."""
+    """Split at bars outside quotes."""
     stages, position = [], 0
     while True:
         match = _STAGE.match(text, position)
@@ -212,7 +212,7 @@ def _function(stage: str) -> _Function:
 
 
 def _on_text(change: Callable[..., Element]) -> Callable[[list[Parameter]], _Function]:
-    """Make a function that changes texts and lets nothing pass as it is; its parameters are texts, else empty."""
+    """Make a function that changes texts and passes other elements through; missing parameters are empty texts."""
 
     def make(parameters: list[Parameter]) -> _Function:
         def apply(element: Element, context: Context) -> Element:
@@ -259,8 +259,8 @@ _THREE = 3
 def _filter(parameters: list[Parameter]) -> _Function:
     """Keep the text where a condition holds.
 
-    ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. What is unresolved counts
-    as empty.
+    ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. Unresolved values count as
+    empty.
     """
     constants = [_text(parameter(Context({}))) for parameter in parameters]
     if not set(constants[1:2] if len(constants) == _THREE else constants) & _CONDITIONS.keys():
@@ -293,4 +293,4 @@ _FUNCTIONS: dict[str, tuple[tuple[int, ...], Callable[[list[Parameter]], _Functi
     "substring-before": ((1,), _on_text(_before)),
     "substring-after": ((1,), _on_text(_after)),
 }
-"""Numbers of parameters, and what makes the function of them."""
+"""By name, the possible numbers of parameters and the factory of the function."""

@@ -1,6 +1,8 @@
-"""Requests: commands and messages, and what is to be waited for.
+"""Requests (commands and messages), what each of them awaits, and whether a response answers one.
 
-Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as connections use it.
+Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as connections use it, and
+``CommandAndCommandResponseMatchingValidator``; the names of signals are those of its command classes
+(``modifyAttribute``, ``thingMessage`` …).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import msgspec
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
+    CORRELATION_ID,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,
@@ -29,17 +32,18 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
+from ackstream.protocol.errors import shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """A command or message, as far as its acknowledgements are concerned.
+    """What correlation needs to know of a command or message.
 
-    ``thing_id`` is ``None`` for what does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the
-    labels waited for, in order, without repeats; ``timeout_ms`` is in milliseconds; ``headers`` are those of an answer.
-    The rest says what was asked, so that responses can be compared with it.
+    ``thing_id`` is ``None`` if it does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the
+    awaited labels, in order, without duplicates; ``headers`` are those of an answer. The remaining fields describe the
+    command, so that responses can be compared with it.
     """
 
     thing_id: str | None
@@ -66,9 +70,9 @@ def read_request(
 ) -> Request:
     """Read a request by the rules of Ditto's connections.
 
-    :param default_timeout_ms: where the request has no timeout
+    :param default_timeout_ms: for a request without a timeout
     :param max_timeout_ms: longer timeouts are cut to this, without an error
-    :raises DittoError: 400; a header value or the combination of headers is invalid, or it is no command or message
+    :raises DittoError: 400; a header or the combination of headers is invalid, or it is not a command or message
     """
     topic = envelope.topic
     user = read_headers(envelope.headers)
@@ -111,7 +115,7 @@ class _Expectation(NamedTuple):
     timeout_ms: int
 
 
-# a producer's requests differ in their ids, seldom in what they ask for
+# a producer's requests differ in their ids, rarely in these headers
 @lru_cache(maxsize=4096)
 def _expectation(
     kind: SignalKind,
@@ -151,3 +155,91 @@ def _why_not(envelope: Envelope) -> str:
     if what is None:
         return "Check if the topic path is correct."
     return f"Only commands and messages can be requested; this is {what}."
+
+
+def response_matches(request: Request, response: Envelope) -> str | None:
+    """Return why a response does not answer a live or smart command, ``None`` if it does.
+
+    The correlation-id (equal, or with a suffix; if both have one), the type, the thing and the resource path are
+    compared. Acknowledgements and errors have no type and no path of their own.
+    """
+    topic = response.topic
+    wanted, found = request.headers.get(CORRELATION_ID), response.headers.get(CORRELATION_ID)
+    if wanted is not None and found is not None and not str(found).startswith(str(wanted)):
+        return _differs("Correlation ID", found, wanted)
+    typed = topic.criterion not in ("acks", "errors")
+    if typed:
+        # only requests about things are validated
+        wanted = _type("commands", "things", request.criterion, request.action, request.subject, request.path)
+        found = _type("responses", topic.group, topic.criterion, topic.action, topic.subject, response.path)
+        if found.replace("responses:", "commands:") != wanted:
+            found = found.replace("Message", "ResponseMessage")
+            return f"Type of live response <{found}> is not related to type of command <{wanted}>."
+    if topic.thing_id != request.thing_id:
+        return _differs("Entity ID", topic.thing_id, request.thing_id)
+    wanted, found = request.path or "/", response.path or "/"
+    if typed and request.criterion == "commands" and found != wanted:
+        return _differs("Resource path", found, wanted)
+    return None
+
+
+def _differs(what: str, found: object, wanted: object) -> str:
+    return (
+        f"{what} of live response <{shown(found)}> differs from {what[0].lower() + what[1:]} of command"
+        f" <{shown(wanted)}>."
+    )
+
+
+def message_headers(envelope: Envelope) -> dict[str, str]:
+    """Return the headers of a message that follow from its topic and path: direction, subject, thing, feature."""
+    topic = envelope.topic
+    match envelope.path.split("/"):
+        case ["", "features", feature, box, *_]:
+            of_feature = {"ditto-message-feature-id": feature}
+        case ["", box, *_]:
+            of_feature = {}
+        case _:
+            box, of_feature = "", {}
+    return {
+        "ditto-message-direction": "FROM" if box == "outbox" else "TO",
+        "ditto-message-subject": topic.subject or "",
+        "ditto-message-thing-id": topic.thing_id,
+    } | of_feature
+
+
+_RESOURCES = {"policyId": "PolicyId", "definition": "ThingDefinition", "features": "Features"}
+_FEATURE_RESOURCES = {
+    "definition": ("FeatureDefinition", "FeatureDefinition"),
+    "properties": ("FeatureProperties", "FeatureProperty"),
+    "desiredProperties": ("FeatureDesiredProperties", "FeatureDesiredProperty"),
+}
+
+
+def _type(side: str, group: str, criterion: str, action: str | None, subject: str | None, path: str) -> str:
+    """Return Ditto's name of a signal's type, such as ``things.commands:modifyAttribute``."""
+    segments = [segment for segment in path.split("/") if segment]
+    if criterion == "messages":
+        claim = "claimMessage" if subject == "claim" else "thingMessage"
+        return f"messages.{side}:{'featureMessage' if segments[:1] == ['features'] else claim}"
+    if action == "merge":
+        name = "mergeThing"
+    elif action == "migrate":
+        name = "migrateThingDefinition"
+    else:
+        name = f"{action}{_resource(segments)}"
+    return f"{group}.{side}:{name}"
+
+
+def _resource(segments: list[str]) -> str:
+    match segments:
+        case ["attributes"]:
+            return "Attributes"
+        case ["attributes", *_]:
+            return "Attribute"
+        case ["features", _]:
+            return "Feature"
+        case ["features", _, part, *rest] if part in _FEATURE_RESOURCES:
+            return _FEATURE_RESOURCES[part][bool(rest)]
+        case [part]:
+            return _RESOURCES.get(part, "Thing")
+    return "Thing"

@@ -1,4 +1,4 @@
-"""What becomes of a consumed message once its acknowledgements are known: settle it, or reject it.
+"""Settlement: whether a consumed message is settled or rejected, given its acknowledgements.
 
 Source of the rule: Eclipse Ditto, ``BaseConsumerActor`` and ``ResponseCollectorActor`` (since 3.3.0).
 """
@@ -24,8 +24,8 @@ _FAILED_DEPENDENCY = 424
 class SettlementAnswer(msgspec.Struct, frozen=True):
     """The answer to one signal of a message: the status of a response or acknowledgement, or those of an aggregate.
 
-    ``live``: a response to a live command or message (not an acknowledgement of one). Its status is the business of
-    the two who talk, so only a timeout is a failure.
+    ``live``: a response to a live command or message (not an acknowledgement of one). Its status concerns only
+    requester and responder, so only a timeout is a failure.
     """
 
     statuses: tuple[int, ...]
@@ -33,7 +33,7 @@ class SettlementAnswer(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Tell whether the message may not be settled because of this answer."""
+        """Tell whether this answer prevents the message from being settled."""
         status = combined_status(self.statuses)
         return status == _TIMEOUT if self.live else 400 <= status <= 599  # noqa: PLR2004 - client and server errors
 
@@ -47,18 +47,18 @@ def settle(
 ) -> Settlement:
     """Decide about a message that maps to signals of which ``expected`` await acknowledgements.
 
-    :param expected: None when it is not known, because the mapping of the whole message failed
+    :param expected: ``None`` if unknown, because the mapping of the whole message failed
     :param responses: the answers so far
-    :param complete: False when the wait for more answers was given up
-    :param error_status: status of a Ditto error that came instead of an answer
+    :param complete: ``False`` if waiting for more answers was abandoned
+    :param error_status: status of a Ditto error that arrived instead of an answer
     """
     if error_status is not None and expected is not None:
-        # what a condition excludes is not to be tried again
+        # a message excluded by a condition must not be redelivered
         return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=_is_transient(error_status))
     failed = [answer for answer in responses if answer.failed]
     if complete and len(responses) == expected and not failed:
         return "settle"
-    # nothing failed: something is missing, and may come another time
+    # nothing failed: an answer is missing, and may arrive after a redelivery
     return _reject(
         redeliver=not failed or any(_is_transient(status) for answer in failed for status in answer.statuses)
     )

@@ -88,7 +88,7 @@ _NOT_FOUND = {
 
 
 def not_found(thing_id: str, resource: Resource) -> DittoError:
-    """Say that the thing has no such part."""
+    """Report that a thing lacks a part."""
     if resource.kind == "thing":
         return thing_not_found(thing_id)
     code, message, description = _NOT_FOUND[resource.kind]
@@ -97,7 +97,7 @@ def not_found(thing_id: str, resource: Resource) -> DittoError:
 
 
 def conflict(thing_id: str) -> DittoError:
-    """Refuse to create a thing that exists."""
+    """Refuse to create an existing thing."""
     return DittoError(
         CONFLICT,
         "things:thing.conflict",
@@ -107,7 +107,7 @@ def conflict(thing_id: str) -> DittoError:
 
 
 def not_modified(expected: str, actual: str) -> DittoError:
-    """Answer a query whose if-none-match names what is there."""
+    """Answer a query whose if-none-match names the current entity tag."""
     return DittoError(
         NOT_MODIFIED,
         "things:precondition.notmodified",
@@ -119,7 +119,7 @@ def not_modified(expected: str, actual: str) -> DittoError:
 
 
 def condition_failed() -> DittoError:
-    """Say that the thing does not fit the command's condition."""
+    """Report that the thing does not meet the command's condition."""
     return DittoError(
         PRECONDITION_FAILED,
         "things:condition.failed",
@@ -139,7 +139,7 @@ def merge_invalid(description: str | None = None) -> DittoError:
 
 
 def id_not_settable() -> DittoError:
-    """Refuse a thing whose id is not that of the topic."""
+    """Refuse a thing whose id differs from that of the topic."""
     return DittoError(
         BAD_REQUEST,
         "things:id.notsettable",
@@ -149,7 +149,7 @@ def id_not_settable() -> DittoError:
 
 
 def id_not_deletable() -> DittoError:
-    """Refuse a patch that takes the id away."""
+    """Refuse a patch that removes the id."""
     return DittoError(
         BAD_REQUEST,
         "things:id.notdeletable",
@@ -159,7 +159,7 @@ def id_not_deletable() -> DittoError:
 
 
 def policy_id_not_deletable() -> DittoError:
-    """Refuse a patch that takes the policy's id away."""
+    """Refuse a patch that removes the policy's id."""
     return DittoError(
         BAD_REQUEST,
         "things:policyId.notdeletable",
@@ -169,7 +169,7 @@ def policy_id_not_deletable() -> DittoError:
 
 
 def id_invalid(thing_id: str) -> DittoError:
-    """Refuse a text that is no id of an entity."""
+    """Refuse an invalid id of an entity."""
     return DittoError(
         BAD_REQUEST,
         "things:id.invalid",
@@ -180,7 +180,7 @@ def id_invalid(thing_id: str) -> DittoError:
 
 
 def definition_invalid(identifier: str) -> DittoError:
-    """Refuse a text that is no definition identifier."""
+    """Refuse an invalid definition identifier."""
     return DittoError(
         BAD_REQUEST,
         "things:definition.identifier.invalid",
@@ -191,7 +191,7 @@ def definition_invalid(identifier: str) -> DittoError:
 
 
 def thing_too_large(size: int, maximum: int) -> DittoError:
-    """Refuse a change that makes a thing larger than it may be (bytes)."""
+    """Refuse a change that makes a thing too large (bytes)."""
     return DittoError(
         TOO_LARGE,
         "things:thing.toolarge",
@@ -201,7 +201,7 @@ def thing_too_large(size: int, maximum: int) -> DittoError:
 
 
 def unknown_path(path: str) -> DittoError:
-    """Refuse a path that no thing has."""
+    """Refuse a path that does not exist in things."""
     return DittoError(
         BAD_REQUEST,
         "protocoladapter:unknown.path",
@@ -211,7 +211,7 @@ def unknown_path(path: str) -> DittoError:
 
 
 def answer_too_large(maximum: int) -> DittoError:
-    """Refuse a query whose answer does not fit into a message (bytes)."""
+    """Refuse a query whose answer is too large for a message (bytes)."""
     return DittoError(
         TOO_LARGE,
         "things:thing.toolarge",
@@ -221,7 +221,7 @@ def answer_too_large(maximum: int) -> DittoError:
 
 
 def internal_error() -> DittoError:
-    """Say that the fault is ours."""
+    """Report an internal error."""
     return DittoError(500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin.")
 
 

@@ -1,4 +1,4 @@
-"""Resources: what a path within a thing names, and which values may stand there.
+"""Resources: the part of a thing that a path denotes, and the values that are valid there.
 
 Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``.
 """
@@ -22,7 +22,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 MEMBERS = ("thingId", "policyId", "definition", "attributes", "features")
-"""What a thing consists of, in the order it is written; other members of a thing's JSON are ignored."""
+"""The members of a thing in the order they are written; other members of its JSON are ignored."""
 
 _PARTS: dict[str, tuple[Kind, Kind]] = {
     "properties": ("featureProperties", "featureProperty"),
@@ -38,8 +38,8 @@ _DEFINITION = re.compile(r"[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+|ht
 class Resource(msgspec.Struct, frozen=True):
     """A part of a thing.
 
-    ``keys`` lead to it from the top; ``feature`` is the feature's id where it is (in) one; ``pointer`` is where it lies
-    within the attributes or properties, for the texts of errors.
+    ``keys`` lead to it from the top; ``feature`` is the feature's id if it is (in) one; ``pointer`` is its pointer
+    within the attributes or properties, for error texts.
     """
 
     kind: Kind
@@ -49,13 +49,13 @@ class Resource(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The path, as events and responses have it."""
+        """The path as it is written in events and responses."""
         return pointers.write(self.keys)
 
 
 @lru_cache(maxsize=4096)
 def resource(path: str) -> Resource:
-    """Return what a path names.
+    """Return the resource that a path denotes.
 
     :raises DittoError: 400 ``protocoladapter:unknown.path``, ``json.pointer.invalid``
     """
@@ -77,9 +77,9 @@ def resource(path: str) -> Resource:
 
 
 def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
-    """Return a thing's JSON as it is kept: known members in their order, with its id.
+    """Return a thing's JSON as it is stored: known members in their order, with its id.
 
-    :raises DittoError: 400; a member is not what it must be, or the id is another thing's
+    :raises DittoError: 400; a member is invalid, or the id is another thing's
     """
     if not isinstance(value, dict):
         raise _wrong(value, "", "JsonObject")
@@ -92,7 +92,7 @@ def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
 
 
 def check(part: Resource, value: Any) -> None:
-    """Check a value for its place.
+    """Check a value for the part of a thing where it is to be stored.
 
     :raises DittoError: 400 ``json.invalid``, ``things:definition.identifier.invalid``, ``things:id.invalid``
     """
@@ -160,7 +160,7 @@ def _check_feature(value: Any, path: str) -> None:
 
 
 def _check_object(value: Any, path: str) -> None:
-    """Null stands for an object without content."""
+    """Accept an object, or null for an empty one."""
     if value is not None and not isinstance(value, dict):
         raise _wrong(value, path, "JsonObject")
 

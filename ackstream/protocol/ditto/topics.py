@@ -1,4 +1,4 @@
-"""Topic paths: whom a protocol message concerns and what it is.
+"""Topic paths: which entity a protocol message concerns, and what kind of message it is.
 
 ``namespace/name/things/(twin|live)/criterion…``, ``namespace/name/policies/criterion…``,
 ``_/connectionId/connections/announcements/…``. Source of the rules: Eclipse Ditto, ``ImmutableTopicPath``.
@@ -24,11 +24,11 @@ _SUBSCRIPTION_ACTIONS = ("request", "cancel", "complete", "created", "failed", "
 _SEARCH_ACTIONS = ("subscribe", *_SUBSCRIPTION_ACTIONS)
 _STREAMING_ACTIONS = ("subscribeForPersistedEvents", *_SUBSCRIPTION_ACTIONS)
 
-# longer ones are parsed, but not remembered
+# longer paths are parsed but not cached
 _CACHED_LENGTH = 256
 
 _Suffix: TypeAlias = "tuple[str, str | None, str, str | None, str | None, str | None]"
-"""Group, channel, criterion, action, subject, stream action: what a message is, the same for many entities."""
+"""Group, channel, criterion, action, subject, stream action: the same for many entities."""
 
 
 class TopicPath(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class TopicPath(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _known_suffix(text: str) -> _Suffix | None:
-    """Parse what follows the entity; ``None`` where something is wrong, which needs the whole topic to be told."""
+    """Parse the part after the entity; ``None`` if it is wrong, since the error must name the whole topic."""
     if text.startswith("/"):
         return None
     try:
