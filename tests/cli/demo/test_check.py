@@ -34,7 +34,7 @@ def whole() -> Evidence:
         replies=[answered(key, content=b"{}") for key in keys],
         signal_rows=keys,
         outcome_rows=[answered(key) for key in keys],
-        ack_rows=[word.place for word in words],
+        ack_rows=[word.coordinates for word in words],
         dead_letters=0,
     )
 
@@ -59,13 +59,13 @@ def test_a_repeated_reply_with_the_same_content_is_no_difference():
     ("changes", "wanted"),
     [
         ({"received": [answered()]}, ["the replies: lacks c-2"]),
-        ({"outcome_rows": [answered()]}, ["outcomes: lacks c-2", "another outcome than the reply: c-2"]),
-        ({"outcome_rows": [answered(), answered("c-2"), answered("c-2")]}, ["outcomes: has once too often c-2"]),
-        ({"signal_rows": ["c-1", "c-2", "c-3"]}, ["signals: has once too often c-3"]),
+        ({"outcome_rows": [answered()]}, ["outcomes: lacks c-2", "outcome differs from the reply: c-2"]),
+        ({"outcome_rows": [answered(), answered("c-2"), answered("c-2")]}, ["outcomes: has duplicates of c-2"]),
+        ({"signal_rows": ["c-1", "c-2", "c-3"]}, ["signals: has duplicates of c-3"]),
         ({"dead_letters": 1_000}, ["1,000 rows in dead_letters"]),
         (
             {"ack_rows": [("acks", 0, 0), ("acks", 0, 0), ("acks", 0, 2), ("acks", 0, 3)]},
-            ["acknowledgements: lacks acks-0-1", "acknowledgements: has once too often acks-0-0"],
+            ["acknowledgements: lacks acks-0-1", "acknowledgements: has duplicates of acks-0-0"],
         ),
         (
             {"replies": [answered(content=b"{}"), answered(content=b"[]")]},
@@ -77,11 +77,11 @@ def test_a_repeated_reply_with_the_same_content_is_no_difference():
         ),
         (
             {"outcome_rows": [answered(), answered("c-2", status=424)]},
-            ["another outcome than the reply: c-2"],
+            ["outcome differs from the reply: c-2"],
         ),
         (
             {"commands": [("c-1", START - TIMEOUT - 1), ("c-2", START)]},
-            ["another answer than the acknowledgements say: c-1"],
+            ["reply does not match the acknowledgements: c-1"],
         ),
     ],
 )

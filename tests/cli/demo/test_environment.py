@@ -87,7 +87,7 @@ def test_one_demo_runs_at_a_time():
     with Path(".ackstream/demo/lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with (
-            pytest.raises(LocalError, match=r"A demo is running already in .ackstream/demo"),
+            pytest.raises(LocalError, match=r"Another demo is running in .ackstream/demo"),
             environment(Settings(), Console()),
         ):
             pass
@@ -97,7 +97,7 @@ def test_one_demo_runs_at_a_time():
 def test_a_directory_that_cannot_be_written_is_a_sentence():
     Path("file").touch()
     settings = Settings(local=Local(data=Path("file")))
-    with pytest.raises(LocalError, match="cannot be written"), environment(settings, Console()):
+    with pytest.raises(LocalError, match="is not writable"), environment(settings, Console()):
         pass
 
 

@@ -94,6 +94,6 @@ def test_the_tables_are_listed_with_their_rows():
     console, file = shown()
     summary.show_tables(console, Settings(lake=Lake(path="somewhere")), {"signals": 2_000, "outcomes": 0})
     assert "Delta tables in somewhere" in file.getvalue()
-    assert ["signals", "2,000", "One", "row", "a", "request."] in [
+    assert ["signals", "2,000", "One", "row", "per", "request."] in [
         line.split() for line in file.getvalue().splitlines()
     ]
