@@ -143,7 +143,7 @@ def test_a_boolean_is_no_number() -> None:
     assert not _expecting("label", {"label": "abc"}, {"valid": 1})
 
 
-def test_what_a_case_does_not_expect_must_not_be_there() -> None:
+def test_a_result_that_a_case_does_not_expect_fails_it() -> None:
     given_ = {"acks": [{"label": "abc", "status": 200, "payload": 1}]}
     assert not _expecting("aggregate-body", given_, {"status": 200})
     assert _expecting("aggregate-body", given_, {"status": 200, "body": 1})

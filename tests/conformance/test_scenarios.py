@@ -72,11 +72,11 @@ def _scenario(**changes: Any) -> Scenario:
     return Scenario(id="TEST-1", **(parts | changes))
 
 
-def test_what_is_observed_as_expected_passes() -> None:
+def test_expected_observations_pass() -> None:
     assert check(_scenario()) is None
 
 
-def test_what_is_observed_otherwise_fails_with_both() -> None:
+def test_other_observations_fail_with_both() -> None:
     assert check(_scenario(expect={"sum": 4})) == Failure("TEST-1", {"sum": 4}, {"sum": 3})
 
 

@@ -104,7 +104,7 @@ def test_the_steps_of_a_command(name: str, headers: dict[str, str], steps: list[
 
 
 @pytest.mark.parametrize("name", [name for name in SUPPORTED if name not in UNSERVED])
-def test_a_command_is_answered_with_nothing_but_what_the_matrix_has(name: str) -> None:
+def test_a_command_has_only_the_acknowledgements_of_the_matrix(name: str) -> None:
     server = Server()
     supported = [ack_type for ack_type, support in SUPPORTED[name].items() if support is not Support.NO]
     headers = {"filter": "/x", "sub_id": "s", "options": "start,1" if name == "heartbeat" else ""}
@@ -116,7 +116,7 @@ def test_a_command_is_answered_with_nothing_but_what_the_matrix_has(name: str) -
     assert told == set(supported)
 
 
-def test_a_replay_ends_where_the_log_ends_and_then_comes_what_is_new() -> None:
+def test_a_replay_ends_where_the_log_ends_then_new_messages_follow() -> None:
     server = Server()
     server.batch(newest=4)
     steps = server.batch(server.command("subscribe", bookmark="EPOCH", sub_id="s", ack="completed,persisted"))
@@ -161,7 +161,7 @@ def test_unsubscribing_ends_one_or_all_of_the_clients_subscriptions(sub_id: str,
     assert [one.sub_id for one in server.state.subscriptions] == [*left, "others"]
 
 
-def test_a_logon_ends_what_an_earlier_session_of_the_name_had() -> None:
+def test_a_logon_ends_the_subscriptions_of_an_earlier_session() -> None:
     server = Server()
     server.batch(server.command("subscribe"), server.command("subscribe", client="b"))
     server.batch(server.command("logon"))
@@ -178,7 +178,7 @@ def test_a_logon_that_is_sent_again_is_answered_again_and_ends_nothing() -> None
     assert len(server.state.subscriptions) == 1
 
 
-def test_a_client_that_falls_silent_loses_its_subscriptions_and_is_told_when_it_speaks_again() -> None:
+def test_a_silent_client_loses_its_subscriptions_and_its_next_heartbeat_is_refused() -> None:
     server = Server()
     server.batch(server.command("logon", options="heartbeat=10s"), server.command("subscribe"))
     assert len(server.batch(newest=1, now=20_000)) == 1
@@ -203,7 +203,7 @@ def test_bookmarks_come_as_often_as_the_client_wants_and_the_last_one_is_not_for
     assert server.batch(now=4_000) == []
 
 
-def test_an_interval_that_cannot_be_kept_is_told() -> None:
+def test_a_raised_interval_is_acknowledged() -> None:
     server = Server(floor_ms=100)
     answers = [
         step.ack.effective_conflation_ms
@@ -241,7 +241,7 @@ def test_topics_that_there_are_not_are_refused() -> None:
     assert _plain(server.batch(good, bad))[-1] == ("processed", "invalid topic")
 
 
-def test_what_is_told_has_an_id_that_is_the_same_again() -> None:
+def test_a_replayed_acknowledgement_has_the_same_id() -> None:
     def run() -> list[str]:
         server = Server()
         server.batch(server.command("subscribe", bookmark="NOW"), newest=1)
@@ -252,7 +252,7 @@ def test_what_is_told_has_an_id_that_is_the_same_again() -> None:
     assert len(set(run())) == len(run())
 
 
-def test_a_heartbeat_alone_need_not_be_remembered() -> None:
+def test_a_heartbeat_alone_need_not_be_stored() -> None:
     server = Server()
     server.batch(server.command("logon"), server.command("heartbeat", options="start,10"))
     assert server.lasting

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from contextlib import suppress
@@ -47,7 +45,7 @@ def test_filters_in_spark_sql(text: str, sql: str) -> None:
      "/x BETWEEN 1", "'open", "/x = #", "drop(/x)", "/x IS 1", "/x; DROP TABLE t", "/x LIKE /y",
      "(" * 500 + "1" + ")" * 500],
 )  # fmt: skip
-def test_what_is_no_filter_is_refused(text: str) -> None:
+def test_an_invalid_filter_is_refused(text: str) -> None:
     with pytest.raises(FilterSyntaxError, match="filter"):
         parse_filter(text)
 
@@ -96,18 +94,18 @@ def test_rql_over_the_fields_of_a_message(text: str, *, fitting: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["/x > 1", "NOT (/x = 1)", "not(/x IN (1, 2))", "x"])
-def test_what_amps_understands_is_no_rql(text: str) -> None:
+def test_a_filter_in_the_syntax_of_amps_is_not_read_as_rql(text: str) -> None:
     assert isinstance(read_filter(text), str)
 
 
 @pytest.mark.parametrize("text", ["", "gt(price)", "gt(price,10", "frobnicate(x,1)", "/x ==", "eq(a//b,1)"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_a_filter_in_neither_syntax_is_refused(text: str) -> None:
     with pytest.raises(FilterSyntaxError):
         read_filter(text)
 
 
 @pytest.mark.parametrize("text", [None, "", "no JSON", "[1]", "12", "[" * 100_000])
-def test_what_is_no_object_fits_nothing(text: str | None) -> None:
+def test_a_value_that_is_not_an_object_matches_nothing(text: str | None) -> None:
     tree = read_filter("not(exists(x))")
     assert not isinstance(tree, str)
     assert not fits_filter(tree, text)

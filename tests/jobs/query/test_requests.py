@@ -81,19 +81,19 @@ def test_intervals(command: str, options: str, intervals: tuple[int | None, int 
         ("heartbeat", {"options": "start,soon"}, "invalid options"),
     ],
 )
-def test_a_command_that_cannot_be_done_says_why(command: str, headers: dict[str, str], reason: str) -> None:
+def test_a_refused_command_has_a_reason(command: str, headers: dict[str, str], reason: str) -> None:
     request = _read(command, **headers)
     assert request.reason == reason
     assert (request.client, request.command.name) == ("p1", command)
 
 
-def test_whoever_sends_no_command_at_all_is_told() -> None:
+def test_a_record_without_a_command_is_refused_with_processed() -> None:
     request = read(b"p1", [], "0-0", 0)
     assert (request.reason, request.command.asked) == ("no such command", {"processed"})
 
 
 @pytest.mark.parametrize("key", [None, b""])
-def test_without_a_client_nobody_can_be_told(key: bytes | None) -> None:
+def test_a_record_without_a_client_cannot_be_answered(key: bytes | None) -> None:
     with pytest.raises(UnreadableError, match="no client name"):
         read(key, [("command", b"sow")], "0-0", 0)
 

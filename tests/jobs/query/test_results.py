@@ -175,7 +175,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
     assert _ids(_told(apart, lake, stop)) == ["old", "old", 0]
 
 
-def test_what_was_deleted_is_gone_for_what_comes_later_alone(apart: SparkSession, lake: Lake) -> None:
+def test_deleted_records_are_gone_for_later_commands_only(apart: SparkSession, lake: Lake) -> None:
     request = _request("sow_delete", filter="/id >= 3")
     moment = Moment(5, 2)
     own = {"client": F.lit("analyst"), "cid": F.lit("c"), "deleted_at": F.timestamp_millis(F.lit(0))}

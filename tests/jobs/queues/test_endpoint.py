@@ -72,7 +72,7 @@ def _settle(*messages: int, consumer: str = "A", session: int = 1, outcome: Any 
     return SettleMessages("q", consumer, session, tuple(f"m-{message}-0" for message in messages), outcome)
 
 
-def test_a_consumer_is_told_what_it_is_granted_then_gets_its_messages() -> None:
+def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> None:
     service = Service(amps(max_backlog=3, lease_ms=60_000))
     answers = service.batch((10, 1), (11, _bind(backlog=10)), (12, 2))
     assert answers == [
@@ -103,7 +103,7 @@ def test_each_message_leaves_once_with_a_row_for_each_step() -> None:
     )
 
 
-def test_what_an_unbound_consumer_held_goes_to_others_in_order_and_marked() -> None:
+def test_messages_of_an_unbound_consumer_go_to_others_in_order_marked_as_redelivered() -> None:
     service = Service(solace())
     service.batch((1, 1), (1, 2), (1, 3), (2, _bind()))
     service.batch((3, _settle(2)), (4, Unbind("q", "A", 1)))
@@ -111,7 +111,7 @@ def test_what_an_unbound_consumer_held_goes_to_others_in_order_and_marked() -> N
     assert [event.reason for event in service.events if event.event == "returned"] == ["closed", "closed"]
 
 
-def test_a_consumer_that_is_not_heard_of_is_lost_when_its_session_ends_and_not_before() -> None:
+def test_a_silent_consumer_is_lost_when_its_session_ends_and_not_before() -> None:
     service = Service(solace())
     service.batch((0, 1), (0, _bind()), (0, _bind("B")))
     service.batch((20_000, Alive("q", "A", 1)))
@@ -121,7 +121,7 @@ def test_a_consumer_that_is_not_heard_of_is_lost_when_its_session_ends_and_not_b
     assert service.happened("event", "at", "consumer", "reason")[1] == ("returned", 50_000, "A", "lost")
 
 
-def test_a_backlog_of_signs_of_life_keeps_a_session_though_nobody_read_them_in_time() -> None:
+def test_a_backlog_of_alive_records_keeps_a_session_although_it_is_read_late() -> None:
     service = Service(solace())
     service.batch((0, 1), (0, _bind()))
     service.batch(*((at, Alive("q", "A", 1)) for at in range(10_000, 3_600_000, 10_000)))
@@ -129,14 +129,14 @@ def test_a_backlog_of_signs_of_life_keeps_a_session_though_nobody_read_them_in_t
 
 
 @pytest.mark.parametrize("record", [Alive("q", "A", 1), _settle(1)])
-def test_who_was_lost_is_told_so(record: Any) -> None:
+def test_a_record_of_a_lost_consumer_is_answered_with_unbound(record: Any) -> None:
     service = Service(solace())
     service.batch((0, 1), (0, _bind()))
     service.batch(watermark=SESSION)
     assert service.batch((SESSION + 1, record)) == [Unbound("q", "A", 1, "lost")]
 
 
-def test_a_second_consumer_of_one_name_takes_over_and_the_first_is_told() -> None:
+def test_a_second_consumer_of_a_name_takes_over_and_the_first_is_unbound() -> None:
     service = Service(solace())
     service.batch((0, 1), (0, _bind()))
     answers = service.batch((1, _bind(session=2)), (2, _settle(1)))
@@ -243,7 +243,7 @@ VERSION_1 = (
 become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived."""
 
 
-def test_a_checkpoint_of_this_version_goes_on_where_it_was() -> None:
+def test_a_checkpoint_of_this_version_continues() -> None:
     service = Service(amps(lease_ms=60_000, max_backlog=2, backoff=backoff(1_000)), state=(1, VERSION_1))
     assert service.told((1_040, _settle(2, session=7))) == [("A", "1", 2)]
     service.batch((1_050, 9))
@@ -257,7 +257,7 @@ def test_the_state_of_a_newer_release_is_refused() -> None:
         Endpoint("q", solace(), SESSION).load(9, b"")
 
 
-def test_who_asks_for_a_queue_that_there_is_not_is_told_so() -> None:
+def test_a_bind_to_an_unknown_queue_is_rejected() -> None:
     said = [ConsumerReport(1, 0, 1, b"A", queues.write(_bind())), ConsumerReport(1, 0, 2, b"A", b"[]")]
     answers, unreadable = answer_unknown("nowhere", said)
     assert answers == [Unbound("nowhere", "A", 1, "unknown-queue")]

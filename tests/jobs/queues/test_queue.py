@@ -45,7 +45,7 @@ def test_a_connected_consumer_may_take_for_ever() -> None:
     assert (queue.deadline, _sent(queue, 86_400_000)) == (None, [])
 
 
-def test_what_a_lost_consumer_held_comes_again_in_order_and_is_marked() -> None:
+def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked() -> None:
     queue = _queue(solace(), "1", "2", "3")
     _sent(queue)
     queue.settle("A", "2", "accepted", 1)
@@ -76,7 +76,7 @@ def test_a_full_consumer_gets_more_when_it_settles() -> None:
 @pytest.mark.parametrize(
     ("limit", "asked", "granted"), [(3, 10, 3), (3, 2, 2), (3, None, 3), (0, 10, 10), (0, None, 0)]
 )
-def test_a_consumer_is_granted_what_it_asks_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
+def test_a_requested_backlog_is_granted_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
     assert RecordingQueue(amps(max_backlog=limit)).bind("A", 0, backlog=asked) == granted
 
 
@@ -101,7 +101,7 @@ def test_the_same_message_twice_is_one() -> None:
 # -- settlement
 
 
-def test_a_failed_message_comes_again_until_the_limit_then_it_is_dead() -> None:
+def test_a_failed_message_is_redelivered_up_to_the_limit_then_becomes_a_dead_letter() -> None:
     queue = _queue(solace(max_redelivery=2), "1")
     counts = []
     for now in range(3):
@@ -111,7 +111,7 @@ def test_a_failed_message_comes_again_until_the_limit_then_it_is_dead() -> None:
     assert queue.exits == [Exit("1", 2, "dead-letter", "max-deliveries", "A")]
 
 
-def test_without_a_limit_a_failed_message_comes_for_ever() -> None:
+def test_without_a_limit_a_failed_message_is_redelivered_for_ever() -> None:
     queue = _queue(solace(), "1")
     for now in range(1_000):
         assert [delivery.count for delivery in queue.dispatched(now)] == [now + 1]
@@ -178,7 +178,7 @@ def test_redelivery_can_be_off() -> None:
     assert queue.exits == [Exit("1", 1, "dead-letter", "max-deliveries")]
 
 
-def test_after_so_many_cancels_a_message_leaves() -> None:
+def test_a_message_leaves_after_its_last_allowed_cancel() -> None:
     queue = _queue(amps(max_failures=2), "m1")
     for now in range(2):
         _sent(queue, now)
@@ -193,7 +193,7 @@ def test_after_so_many_cancels_a_message_leaves() -> None:
     ("rules", "ignored"),
     [(solace(), "held-by-another"), (amps(settler="strict"), "held-by-another"), (amps(), None)],
 )
-def test_a_message_that_another_holds(rules: QueueSettings, ignored: Any) -> None:
+def test_settling_a_message_that_another_consumer_holds(rules: QueueSettings, ignored: Any) -> None:
     queue = _queue(rules, "m1", consumers="AB")
     queue.deliver("m1", "A", 0)
     assert queue.settle("B", "m1", "accepted", 1) == ignored
@@ -201,7 +201,7 @@ def test_a_message_that_another_holds(rules: QueueSettings, ignored: Any) -> Non
 
 
 @pytest.mark.parametrize(("rules", "ignored"), [(solace(), "not-held"), (amps(settler="strict"), None), (amps(), None)])
-def test_a_message_that_nobody_holds(rules: QueueSettings, ignored: Any) -> None:
+def test_settling_a_message_without_a_holder(rules: QueueSettings, ignored: Any) -> None:
     queue = _queue(rules, "m1")
     assert queue.settle("A", "m1", "accepted", 1) == ignored
 
@@ -262,7 +262,7 @@ def test_a_message_lives_as_long_as_the_lesser_time(respect: bool, own: int, lim
     assert queue.exits == ([] if leaves is None else [Exit("1", 100 + leaves, "dead-letter", "expired")])
 
 
-def test_a_message_that_is_held_expires_when_it_comes_back() -> None:
+def test_a_held_message_expires_when_it_is_returned() -> None:
     queue = _queue(solace(max_ttl_ms=10), "1")
     _sent(queue)
     queue.advance(50)
@@ -282,7 +282,7 @@ def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
 # -- barriers
 
 
-def test_a_barrier_waits_for_all_before_it_and_goes_to_everybody() -> None:
+def test_a_barrier_waits_for_all_earlier_messages_and_goes_to_every_consumer() -> None:
     queue = RecordingQueue(amps(max_backlog=5))
     queue.bind("A", 0)
     queue.bind("B", 0)
@@ -298,7 +298,7 @@ def test_a_barrier_waits_for_all_before_it_and_goes_to_everybody() -> None:
     assert "barrier" not in queue
 
 
-def test_a_barrier_of_an_at_most_once_queue_is_sent_to_everybody_and_leaves_once() -> None:
+def test_a_barrier_of_an_at_most_once_queue_goes_to_every_consumer_and_leaves_once() -> None:
     queue = RecordingQueue(amps(at_most_once=True))
     queue.bind("A", 0)
     queue.bind("B", 0)
@@ -378,7 +378,7 @@ def _take(queue: RecordingQueue, step: tuple[Any, Any, Any], now: int) -> list[A
 
 
 @given(rules, steps)
-def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: QueueSettings, taken: list[Any]) -> None:
+def test_a_saved_and_loaded_queue_continues_the_same(rule: QueueSettings, taken: list[Any]) -> None:
     queue, other, now = RecordingQueue(rule), RecordingQueue(rule), 0
     for step in taken:
         now += step[1] if step[0] == "wait" else 0
@@ -390,7 +390,7 @@ def test_a_queue_that_is_put_away_and_taken_up_again_goes_on_the_same(rule: Queu
             other.load(msgspec.msgpack.decode(blob, type=QueueState))
 
 
-def test_what_is_given_back_is_told_also_where_it_leaves() -> None:
+def test_a_return_is_reported_even_if_the_message_then_leaves() -> None:
     queue = _queue(solace(max_redelivery=1), "1")
     _sent(queue)
     queue.unbind("A", 1, "closed")

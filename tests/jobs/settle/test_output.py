@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from ackstream.jobs.settle.output import RUNS, Settled, pieces

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import pytest
@@ -19,7 +17,7 @@ def test_a_reader_lapses_behind_its_lease_and_is_forgotten_behind_its_memory() -
     assert presences.deadline == 1_030
 
 
-def test_one_reader_can_be_asked_after_and_nobody_is_invented() -> None:
+def test_lapsed_and_forgotten_can_be_limited_to_one_reader_and_ignore_unknown_names() -> None:
     presences = _presences(a=Presence(1, None, 0), b=Presence(1, None, 0))
     assert presences.lapsed(99, "b") == ["b"]
     assert presences.lapsed(99, "c") == presences.forgotten(99, "c") == []

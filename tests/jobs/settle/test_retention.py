@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -63,7 +61,7 @@ def test_a_sample_is_done_when_all_readers_that_are_there_have_acknowledged_it()
     assert (writer.retention.released, writer.retention.retained) == (2, [(3, 5)])
 
 
-def test_there_is_one_event_a_reader_and_sample_however_often_it_says_so() -> None:
+def test_a_sample_gives_one_event_per_reader_however_often_it_is_reported() -> None:
     writer = _two_readers()
     assert [(event.first, event.last) for event in writer.ack("A", (1, 2)).events] == [(1, 2)]
     again = writer.ack("A", (1, 3), (2, 4))
@@ -126,7 +124,7 @@ def test_an_impossible_interval_is_left_out_the_others_count_and_nothing_is_conf
     assert [(event.first, event.last) for event in receipt.events] == [(1, 1)]
 
 
-def test_a_reader_with_too_many_holes_is_told_so_until_some_are_filled() -> None:
+def test_a_reader_with_too_many_holes_is_not_confirmed_until_some_are_filled() -> None:
     writer = _Writer(written=30_000, max_holes=10_000)
     writer.retention.join("A")
     writer.written()
@@ -170,7 +168,7 @@ def test_a_required_role_needs_its_quorum_of_different_readers() -> None:
     assert (retention.released, retention.waiting_for(1)) == (1, [])
 
 
-def test_a_role_that_nobody_fills_keeps_everything() -> None:
+def test_a_required_role_without_readers_retains_everything() -> None:
     writer = _Writer({"Logger": 1})
     retention = writer.written()
     retention.join("A")
@@ -208,7 +206,7 @@ def test_a_plain_reader_that_leaves_is_waited_for_no_longer() -> None:
     assert writer.retention.leave("nobody") == []
 
 
-def test_a_plain_reader_that_comes_late_is_concerned_by_what_comes_after() -> None:
+def test_a_plain_reader_that_joins_late_must_acknowledge_later_samples_only() -> None:
     writer = _Writer()
     writer.retention.join("A")
     retention = writer.written()
@@ -233,7 +231,7 @@ def test_a_durable_reader_gets_exactly_what_it_had_not_acknowledged() -> None:
     assert retention.undelivered("unheard of") == [(6, 6), (8, 9)]
 
 
-def test_a_volatile_reader_that_comes_back_begins_anew() -> None:
+def test_a_volatile_reader_that_returns_starts_over() -> None:
     writer = _two_readers()
     writer.retention.leave("B")
     writer.retention.join("B")
@@ -260,7 +258,7 @@ def test_without_readers_and_roles_nothing_is_kept() -> None:
 # -- numbers that were refused
 
 
-def test_nobody_has_to_acknowledge_what_was_refused() -> None:
+def test_a_rejected_number_needs_no_acknowledgement() -> None:
     retention = Retention("w1", {"Logger": 1})
     retention.join("A")
     assert retention.write(5, [(1, 2), (4, 4)]) == [(1, 2), (4, 4)]
@@ -286,7 +284,7 @@ def test_refused_numbers_are_no_holes_of_a_reader() -> None:
     assert writer.retention.released == 99
 
 
-def test_refused_runs_count_only_behind_what_is_known_and_up_to_the_last() -> None:
+def test_rejected_runs_are_clipped_to_the_new_samples() -> None:
     retention = Retention("w1", {"Logger": 1})
     retention.write(5)
     assert retention.write(8, [(3, 6), (8, 20), (8, 7)]) == [(6, 6), (8, 8)]
@@ -316,7 +314,7 @@ def test_a_plain_reader_can_be_forgotten_one_of_a_required_role_counts_for_ever(
     assert (list(retention.readers), retention.released) == (["L1"], 1)
 
 
-def test_a_reader_that_begins_anew_makes_what_it_said_before_stale_and_may_change_its_role() -> None:
+def test_a_new_epoch_makes_earlier_reports_stale_and_may_change_the_role() -> None:
     writer = _Writer({"Logger": 1}, written=1)
     retention = writer.written()
     retention.join("A", epoch=1)
@@ -326,7 +324,7 @@ def test_a_reader_that_begins_anew_makes_what_it_said_before_stale_and_may_chang
     assert retention.released == 1
 
 
-def test_a_plain_reader_that_takes_a_required_role_has_not_acknowledged_what_came_before_it() -> None:
+def test_a_plain_reader_that_takes_a_required_role_must_acknowledge_earlier_samples() -> None:
     writer = _Writer({"Logger": 1})
     retention = writer.written()
     writer.ack("A", (4, 5), start=4)
@@ -334,7 +332,7 @@ def test_a_plain_reader_that_takes_a_required_role_has_not_acknowledged_what_cam
     assert retention.undelivered("A") == [(1, 3)]
 
 
-def test_what_is_no_longer_required_is_done_when_it_is_asked_for() -> None:
+def test_samples_of_a_role_that_is_no_longer_required_are_done_at_the_next_settle() -> None:
     retention = Retention("w1", {})
     retention.written = 5
     assert (retention.settle(), retention.settle()) == ([(1, 5)], [])

@@ -46,14 +46,14 @@ def test_a_report_becomes_rows_then_events_and_a_confirmation(log: Log) -> None:
     assert (settled.done, settled.ignored) == ([], [])
 
 
-def test_publishers_are_told_what_is_done_and_up_to_where(log: Log) -> None:
+def test_publishers_receive_the_done_samples_and_the_watermark(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5), log.ack("L1", 1, (1, 5)), log.ack("P1", 1, (2, 5)))
     assert run.feed(log.ack("L2", 1, (1, 3), (5, 5))).done == [SamplesDone("w1", ((2, 3), (5, 5)), 0)]
     assert run.feed(log.ack("P1", 2, (1, 1))).done == [SamplesDone("w1", ((1, 1),), 3)]
 
 
-def test_records_count_in_the_order_of_their_times_and_at_one_time_what_is_stored_comes_first() -> None:
+def test_records_apply_in_the_order_of_their_times_and_at_equal_times_stored_messages_come_first() -> None:
     log = Log()
     late, early = log.ack("A", 2, (1, 2), at=20), log.say(b"{}", at=10)
     settled = Run().feed(late, early, log.stored(1, 2, at=20))
@@ -72,7 +72,7 @@ def test_rows_do_not_depend_on_batch_cuts_although_a_brokers_clock_was_set_back(
     assert reasons(run.settled) == []
 
 
-def test_what_is_not_used_has_a_row_that_says_why(log: Log) -> None:
+def test_an_ignored_report_has_a_row_with_the_reason(log: Log) -> None:
     run = Run()
     run.feed(log.stored(1, 5), log.ack("A", 3, (1, 1)))
     run.feed(log.ack("A", 2, (1, 5)), log.ack("A", 4, (2, 2), (9, 8), (6, 7)))
@@ -88,14 +88,14 @@ def test_what_is_not_used_has_a_row_that_says_why(log: Log) -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"type": "horoscope"}', b"\xff" * 100_000])
 @pytest.mark.parametrize("source", [STORED, REPORTS])
-def test_a_record_that_cannot_be_read_is_a_row_with_what_it_was(log: Log, source: int, value: bytes | None) -> None:
+def test_an_unreadable_record_has_a_row_with_its_value(log: Log, source: int, value: bytes | None) -> None:
     (row,) = Run().feed(log.garbage(source, value)).ignored
     assert (row.reason, row.topic, row.value) == ("unreadable", TOPICS[source], value and value[:65_536])
     assert row.detail is not None
     assert row.detail.startswith("This is no record of ")
 
 
-def test_what_all_shards_get_has_its_row_in_one(log: Log) -> None:
+def test_a_record_that_all_shards_receive_has_its_row_in_one(log: Log) -> None:
     broken = log.say(b'{"type": "reader_start", "reader": "A"}')
     assert [len(Run(index=index).feed(broken).ignored) for index in (0, 1)] == [1, 0]
 
@@ -114,7 +114,7 @@ def test_protocol_acknowledgements_release_without_rows(log: Log) -> None:
 # -- samples
 
 
-def test_a_writer_begins_with_its_first_number_and_what_was_refused_is_done(log: Log) -> None:
+def test_a_writer_begins_with_its_first_number_and_rejected_numbers_are_done(log: Log) -> None:
     run = Run(RULES)
     assert run.feed(log.stored(100, 109, (100, 101), (105, 105))).done == [
         SamplesDone("w1", ((100, 101), (105, 105)), 101)
@@ -122,7 +122,7 @@ def test_a_writer_begins_with_its_first_number_and_what_was_refused_is_done(log:
     assert run.feed(log.stored(110, 111)).done == []
 
 
-def test_what_nobody_reads_is_done_when_it_is_stored(log: Log) -> None:
+def test_samples_without_readers_are_done_when_they_are_stored(log: Log) -> None:
     assert Run().feed(log.stored(1, 5), log.stored(6, 9)).done == [SamplesDone("w1", ((1, 9),), 9)]
 
 
@@ -132,7 +132,7 @@ def test_stored_twice_counts_once(log: Log) -> None:
     assert run.feed(log.stored(1, 5, (3, 3))).done == []
 
 
-def test_a_report_waits_for_what_it_is_about_while_that_may_still_come() -> None:
+def test_a_report_waits_for_its_samples_while_they_may_still_arrive() -> None:
     log, run = Log(), Run()
     late = log.stored(1, 5, at=900)
     assert run.feed(log.ack("A", 1, (1, 5), at=1_000), log.ack("A", 2, (1, 1), at=1_001), watermark=800) == Settled()
@@ -140,13 +140,13 @@ def test_a_report_waits_for_what_it_is_about_while_that_may_still_come() -> None
     assert [conf.count for conf in run.feed(late, watermark=850).confs] == [1, 2]
 
 
-def test_a_report_is_believed_by_whose_clock_it_came_a_little_before_what_it_is_about() -> None:
+def test_a_report_counts_if_its_samples_are_later_by_no_more_than_the_skew() -> None:
     log, run = Log(), Run()
     assert run.feed(log.ack("A", 1, (1, 1), at=1_000), log.stored(1, 1, at=1_000 + SKEW_MS)).ignored == []
     assert run.settled.confs == [AppAckConf("A", "w1", 1, 1)]
 
 
-def test_a_report_of_what_was_stored_after_it_is_not_believed() -> None:
+def test_a_report_of_samples_stored_after_it_is_ignored() -> None:
     log, run = Log(), Run()
     run.feed(log.stored(1, 5, at=900), log.ack("A", 1, (1, 6), at=1_000))
     settled = run.feed(log.stored(6, 6, at=1_001 + SKEW_MS))
@@ -165,7 +165,7 @@ def test_a_report_about_a_writer_that_never_was_leaves_nothing_but_its_row(log: 
 # -- readers
 
 
-def test_a_reader_that_begins_is_told_what_it_has_and_what_it_has_still_to_get(log: Log) -> None:
+def test_a_starting_reader_receives_its_acknowledged_and_undelivered_samples(log: Log) -> None:
     run = Run(Settle(required=(RequiredRole(role="Logger", quorum=1),), reader_lease="6s", shards=4), index=2)
     run.feed(log.stored(1, 9, (4, 4)), log.stored(1, 2, writer="w2"), log.ack("L1", 1, (1, 2), (6, 6)))
     settled = run.feed(log.start("L1", epoch=2), watermark=500)
@@ -176,7 +176,7 @@ def test_a_reader_that_begins_is_told_what_it_has_and_what_it_has_still_to_get(l
     assert [key for key, _ in settled.messages()] == ["L1"]
 
 
-def test_a_plain_reader_begins_with_what_comes_and_a_durable_one_gets_what_is_kept(log: Log) -> None:
+def test_a_plain_reader_begins_with_new_samples_and_a_durable_one_with_the_retained_ones(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5))
     states = run.feed(log.start("A"), log.start("B", durable=True)).states
@@ -186,7 +186,7 @@ def test_a_plain_reader_begins_with_what_comes_and_a_durable_one_gets_what_is_ke
     ]
 
 
-def test_a_reader_is_waited_for_by_the_writers_it_reads_also_by_those_that_come_later(log: Log) -> None:
+def test_the_writers_a_reader_reads_wait_for_it_also_those_that_start_later(log: Log) -> None:
     run = Run()
     run.feed(log.start("A", writers=("w*",)), log.stored(1, 2), log.stored(1, 2, writer="v"))
     assert (run.done(), run.done("v")) == (set(), {1, 2})
@@ -201,7 +201,7 @@ def test_asking_twice_is_answered_once_a_batch(log: Log) -> None:
     assert [type(state) for state in settled.states] == [ReaderState, WriterState]
 
 
-def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
+def test_a_state_request_is_answered_with_who_is_waited_for(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5, (1, 1)), log.start("A"), log.stored(6, 6), log.ack("L1", 1, (2, 6)))
     run.feed(log.ack("L2", 1, (2, 2), (4, 6)), log.ack("P1", 1, (2, 6)))
@@ -210,7 +210,7 @@ def test_a_writer_that_asks_is_told_who_it_waits_for(log: Log) -> None:
     assert run.feed(log.say(WriterStateRequest("w1"))).states == [WriterState("w1", 6, 5, (), ("A",))]
 
 
-def test_a_role_that_is_required_no_longer_holds_nothing_back_once_somebody_asks(log: Log) -> None:
+def test_a_role_that_is_no_longer_required_releases_samples_at_the_next_state_request(log: Log) -> None:
     run = Run(RULES)
     run.feed(log.stored(1, 5))
     run.rules = PLAIN
@@ -232,14 +232,14 @@ def test_a_plain_reader_that_is_silent_for_its_lease_leaves_by_the_watermark() -
     assert run.done() == {1, 2, 3, 4, 5}
 
 
-def test_it_has_left_also_where_the_next_thing_that_is_noticed_is_its_own_word() -> None:
+def test_a_lapsed_reader_had_left_even_if_its_own_next_record_reveals_it() -> None:
     log, run = Log(), Run()
     run.feed(log.start("A", at=0), log.stored(1, 5, at=1))
     run.feed(log.say(ReaderAlive("A", 1), at=30 * SECOND + 1), log.stored(6, 7, at=40 * SECOND))
     assert run.done() == {1, 2, 3, 4, 5}, "it was away in between, and is waited for again"
 
 
-def test_it_comes_back_to_the_writers_it_reads_alone() -> None:
+def test_a_lapsed_reader_returns_only_to_the_writers_it_reads() -> None:
     log, run = Log(), Run()
     run.feed(log.stored(0, 0, at=0), log.stored(0, 0, writer="w2", at=0), log.start("A", at=1))
     run.feed(log.start("A", 2, writers=("w2",), at=2), log.say(ReaderAlive("A", 2), at=90 * SECOND))
@@ -248,7 +248,7 @@ def test_it_comes_back_to_the_writers_it_reads_alone() -> None:
 
 
 @pytest.mark.parametrize("others", [{"durable": True}, {"role": "Logger"}])
-def test_durable_readers_and_those_of_required_roles_are_waited_for_without_a_word(others: dict[str, Any]) -> None:
+def test_durable_readers_and_required_roles_are_waited_for_without_records(others: dict[str, Any]) -> None:
     required = Settle(required=(RequiredRole(role="Logger", quorum=1, writers=("w1",)),))
     log, run = Log(), Run(required if "role" in others else PLAIN)
     run.feed(log.start("A", **others), log.stored(1, 5))
@@ -256,14 +256,14 @@ def test_durable_readers_and_those_of_required_roles_are_waited_for_without_a_wo
     assert run.done() == set()
 
 
-def test_a_reader_that_stops_is_waited_for_no_longer_durable_or_not(log: Log) -> None:
+def test_a_reader_that_stops_is_no_longer_waited_for_durable_or_not(log: Log) -> None:
     run = Run()
     run.feed(log.start("A", durable=True), log.stored(1, 5), log.say(ReaderStop("A", 1)))
     assert run.done() == {1, 2, 3, 4, 5}
     assert run.feed(log.stored(6, 6)).done == [SamplesDone("w1", ((6, 6),), 6)]
 
 
-def test_of_two_readers_with_one_name_the_newer_counts_and_one_shard_says_so(log: Log) -> None:
+def test_of_two_readers_of_one_name_the_later_epoch_counts_and_one_shard_records_the_other(log: Log) -> None:
     stored, newer = log.stored(1, 1), log.start("A", 2)
     stale = [log.start("A", 1), log.say(ReaderAlive("A", 1)), log.say(ReaderStop("A", 1))]
     acks = log.ack("A", 1, (1, 1))
@@ -274,12 +274,12 @@ def test_of_two_readers_with_one_name_the_newer_counts_and_one_shard_says_so(log
         assert [state.epoch for state in run.settled.states if isinstance(state, ReaderState)] == [2]
 
 
-def test_a_reader_that_is_there_cannot_take_another_role(log: Log) -> None:
+def test_a_present_reader_cannot_change_its_role(log: Log) -> None:
     settled = Run().feed(log.start("A"), log.start("A", role="Logger"))
     assert reasons(settled) == [("role-changed", None, None)]
 
 
-def test_a_word_of_a_reader_that_never_began_is_no_reader(log: Log) -> None:
+def test_records_of_a_reader_that_never_started_are_ignored(log: Log) -> None:
     run = Run()
     run.feed(log.say(ReaderAlive("A", 1)), log.say(ReaderStop("A", 1)))
     assert (run.settled, run.next_timeout) == (Settled(), None)
@@ -362,7 +362,7 @@ def _told(run: Run) -> tuple[Any, ...]:
 
 @settings(max_examples=100)
 @given(st.lists(actions, max_size=25), st.data())
-def test_what_comes_out_does_not_depend_on_where_batches_are_cut(steps: list[Any], data: st.DataObject) -> None:
+def test_the_output_does_not_depend_on_where_batches_are_cut(steps: list[Any], data: st.DataObject) -> None:
     records = _log(steps)
     whole = Run(RULES)
     whole.feed(*records)
@@ -381,7 +381,7 @@ def test_what_comes_out_does_not_depend_on_where_batches_are_cut(steps: list[Any
 
 @settings(max_examples=100)
 @given(st.lists(actions, max_size=25))
-def test_no_sample_is_acknowledged_twice_by_a_reader_and_all_that_goes_out_is_believed(steps: list[Any]) -> None:
+def test_a_reader_acknowledges_a_sample_once_and_every_message_is_true(steps: list[Any]) -> None:
     run = Run(RULES)
     run.feed(*_log(steps))
     run.feed(watermark=LATER)

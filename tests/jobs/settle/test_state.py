@@ -26,20 +26,20 @@ def _counts(early: EarlyReports, before: int, *lacking: int) -> list[int]:
     return [report.count for _, report in early.take("w1", before, lacks) if isinstance(report, AppAck)]
 
 
-def test_a_report_waits_until_what_it_lacks_is_there_or_cannot_come() -> None:
+def test_a_report_waits_until_its_samples_arrive_or_no_longer_can() -> None:
     early = _early(("A", 1, 10))
     assert (_counts(early, 10, 1), early.deadline, early.writers) == ([], 10, ["w1"])
     assert _counts(early, 11, 1) == [1]
     assert (early.deadline, early.writers, early.records) == (None, [], [])
 
 
-def test_what_a_reader_says_later_waits_too_what_others_say_does_not() -> None:
+def test_a_readers_later_reports_wait_too_those_of_others_do_not() -> None:
     early = _early(("A", 1, 10), ("A", 2, 11), ("B", 3, 12))
     assert _counts(early, 0, 1) == [3]
     assert _counts(early, 0) == [1, 2]
 
 
-def test_what_waits_can_be_kept_and_taken_up_again() -> None:
+def test_early_reports_survive_saving_and_loading() -> None:
     early = _early(("A", 1, 10), ("B", 2, 11))
     again = EarlyReports(early.records)
     assert again.records == early.records
@@ -73,7 +73,7 @@ VERSION_2 = (
 """Of w1 samples 1 to 9, of which 7 was refused: L1 has 1 to 3 and 5, P1 all; the plain A is early with 20 and 21."""
 
 
-def test_a_kept_state_goes_on_where_it_was() -> None:
+def test_a_saved_state_of_this_version_continues() -> None:
     log, run = Log(), Run(RULES)
     run.state = (2, VERSION_2)
     run.feed(log.stored(10, 21, at=2_000), log.ack("L2", 1, (1, 5)), log.ack("A", 2, (1, 19)))
