@@ -1,21 +1,21 @@
-"""The product's own errors: what was wrong, where, and what to do.
+"""ackstream's own errors: what was wrong, where, and what to do.
 
-Errors that go over the wire to a requester are a different thing: see ``protocol.errors``.
+Errors that are sent to a requester have another form: see ``protocol.errors``.
 """
 
 from typing import ClassVar
 
 
 class AckstreamError(Exception):
-    """Root of the tree. The text is one sentence (or a few) that a person can act on."""
+    """Root of the tree. The text is a sentence or a few that a person can act on."""
 
 
 class SettingsError(AckstreamError):
-    """A setting is unknown, malformed or contradicts another; names the key, the value and the fix."""
+    """A setting is unknown, malformed or contradicts another; the text names the key, the value and the fix."""
 
 
 class LocalError(AckstreamError):
-    """A local part (Java, jars, the one-node broker, a port) is not as needed; names the remedy."""
+    """A local part (Java, jars, the one-node broker, a port) is missing or unfit; the text names the remedy."""
 
 
 class StartError(AckstreamError):
@@ -23,44 +23,36 @@ class StartError(AckstreamError):
 
 
 class DeliveryError(AckstreamError):
-    """Root of these errors."""
+    """Root of the errors of readers and queue consumers; ``code`` is the vendor-neutral name of the error."""
 
     code: ClassVar[str]
 
 
 class InconsistentQosError(DeliveryError):
-    """Settings of a reader, a writer or a queue that contradict each other or a limit; nothing is created."""
+    """The settings of a reader, a writer or a queue contradict each other or a limit; nothing is created."""
 
     code = "inconsistent_qos"
 
 
 class PreconditionNotMetError(DeliveryError):
-    """A sample is acknowledged that was not handed to the application, or a loan returned that is not out."""
+    """A sample is acknowledged that the application never received, or a loan is returned twice."""
 
     code = "precondition_not_met"
 
 
 class BadParameterError(DeliveryError):
-    """An argument of a call is out of its range, such as a response that is too long."""
+    """An argument of a call is out of range, such as a response that is too long."""
 
     code = "bad_parameter"
 
 
 class OutcomeNotEnabledError(DeliveryError):
-    """A message is settled with an outcome that the consumer did not declare when it was built."""
+    """A message is settled with an outcome that the consumer did not declare when it was created."""
 
     code = "outcome_not_enabled"
 
 
 class NotConnectedError(DeliveryError):
-    """A message is settled by a consumer that is not bound; the queue has the message again."""
+    """A message is settled by a consumer that is no longer bound; the queue delivers the message again."""
 
     code = "not_connected"
-
-
-class ClientError(AckstreamError):
-    """Root of the errors that clients raise."""
-
-
-class UnreachableError(ClientError):
-    """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""

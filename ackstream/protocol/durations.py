@@ -1,4 +1,4 @@
-"""Durations as timeouts are written: ``10s``, ``500ms``, ``1m``, or a plain number of seconds.
+"""Durations in the notation of timeouts: ``10s``, ``500ms``, ``1m``, or a plain number of seconds.
 
 Source of the rules: Eclipse Ditto, ``DittoDuration``.
 """
@@ -15,10 +15,10 @@ from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
 
-# longer texts are parsed, but not remembered
+# longer texts are parsed but not cached
 _CACHED_LENGTH = 64
 
-# unit: length in milliseconds. No unit means seconds; a month and a year are averages of the Gregorian calendar.
+# milliseconds per unit: no unit means seconds; month and year are averages of the Gregorian calendar
 _UNITS = {
     "": 1_000,
     "ms": 1,
@@ -36,7 +36,7 @@ _PATTERN = re.compile(r"([+-]?[0-9]+)(ms|s|mo|m|h|d|w|y|)")
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """A length of time, not negative, in the unit it was written in."""
+    """A length of time, not negative, in the unit in which it was written."""
 
     amount: int
     unit: str
@@ -69,7 +69,7 @@ class Duration(msgspec.Struct, frozen=True):
     def milliseconds(self) -> int:
         """The length in milliseconds.
 
-        :raises OverflowError: it does not fit into a signed 64-bit number (Ditto fails when it uses such a value too)
+        :raises OverflowError: it does not fit into a signed 64-bit number (Ditto fails too when it uses such a value)
         """
         amount = self.amount
         if self.unit in _NARROW:
@@ -82,7 +82,7 @@ class Duration(msgspec.Struct, frozen=True):
         return length
 
     def capped(self, maximum: int) -> int:
-        """Return the length in milliseconds, at most ``maximum``; what overflows counts as endless."""
+        """Return the length in milliseconds, at most ``maximum``; an overflow counts as infinite."""
         try:
             length = self.milliseconds
         except OverflowError:

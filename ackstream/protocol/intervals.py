@@ -1,7 +1,7 @@
-"""Sets of sequence numbers as closed intervals: what was acknowledged, stored or discarded, in any order.
+"""Sets of sequence numbers as closed intervals: numbers acknowledged, stored or discarded, in any order.
 
-One type for all planes. The watermark is the end of the run that begins at the first expected number, never the
-maximum: what lies behind a hole is known, but nothing may be released because of it (brokers.md 4, rule 4; RTI-30).
+The watermark is the end of the run that starts at the first expected number, never the maximum: numbers beyond a hole
+are known, but nothing may be released because of them (brokers.md 4, rule 4; RTI-30).
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 Interval: TypeAlias = tuple[int, int]
-"""First and last number, both included."""
+"""First and last number, both inclusive."""
 
 
 class TooManyHolesError(ValueError):
-    """An interval would leave more holes than the set may have; the set is as before."""
+    """An interval would leave more holes than the set may have; the set is unchanged."""
 
 
 class Intervals:
-    """A set of whole numbers from ``start`` on; numbers before it count as members.
+    """A set of whole numbers from ``start`` on; smaller numbers count as members. It only grows.
 
-    Grows only. Adding costs a binary search, and moving the runs behind where one is inserted; memory is two integers a
-    run, however many numbers it has.
+    Adding costs a binary search, and moving the runs after an inserted one; memory is two integers per run, whatever
+    its length.
     """
 
     __slots__ = ("_firsts", "_lasts", "max_holes", "start")
 
     def __init__(self, intervals: Iterable[Interval] = (), *, start: int = 1, max_holes: int | None = None) -> None:
-        """Hold the given intervals, which may overlap and come in any order.
+        """Hold the given intervals, which may overlap, in any order.
 
         :param start: the first expected number
-        :param max_holes: how many holes there may be; ``None`` for any number
+        :param max_holes: the maximum number of holes; ``None`` for no limit
         :raises ValueError: an interval is reversed
         :raises TooManyHolesError: there are more holes than ``max_holes``
         """
         self.start = start
         self.max_holes = max_holes
-        # disjoint, ascending, with at least one number between two runs
+        # disjoint, ascending, with at least one missing number between two runs
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, last in intervals:
             self.add(first, last)
 
     def add(self, first: int, last: int | None = None) -> list[Interval]:
-        """Add the numbers ``first`` to ``last`` (one number without it); return the runs that are new, ascending.
+        """Add the numbers ``first`` to ``last`` (one number without it); return the new runs, ascending.
 
         :raises ValueError: ``last`` is before ``first``
-        :raises TooManyHolesError: more holes than ``max_holes``; an interval that opens none is always taken
+        :raises TooManyHolesError: more holes than ``max_holes``; an interval that opens none is always accepted
         """
         last = first if last is None else last
         new = self.missing(first, last)
@@ -59,7 +59,7 @@ class Intervals:
         # the runs [low, high) overlap or touch the interval
         low, high = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
         if low == high and self.max_holes is not None:
-            # a run of its own: it divides a hole, or opens one behind all others
+            # a run of its own: it splits a hole, or opens one after all others
             holes = self.holes + (first > self.first_hole)
             if holes > max(self.max_holes, self.holes):
                 raise TooManyHolesError(
@@ -72,9 +72,9 @@ class Intervals:
         return new
 
     def merge(self, intervals: Iterable[Interval]) -> list[Interval]:
-        """Add several intervals (or another set); return the runs that are new, in the order of adding.
+        """Add several intervals (or another set); return the new runs in the order of adding.
 
-        :raises ValueError: as :meth:`add`; what came before the wrong interval is added
+        :raises ValueError: as :meth:`add`; the intervals before the wrong one have been added
         """
         return [run for first, last in intervals for run in self.add(first, last)]
 
@@ -106,21 +106,21 @@ class Intervals:
 
     @property
     def watermark(self) -> int:
-        """The number up to which all are in the set; ``start - 1`` where the first expected one is missing."""
+        """The number up to which all are in the set; ``start - 1`` if the first expected one is missing."""
         return self.first_hole - 1
 
     @property
     def highest(self) -> int:
-        """The greatest number in the set; ``start - 1`` where it is empty."""
+        """The greatest number in the set; ``start - 1`` if it is empty."""
         return self._lasts[-1] if self._lasts else self.start - 1
 
     @property
     def holes(self) -> int:
-        """How many runs of numbers below the highest are missing."""
+        """The number of missing runs below the highest number."""
         return len(self._firsts) - (self.first_hole > self.start)
 
     def dump(self) -> list[int]:
-        """Return small numbers to rebuild the set from: for each run how far it is behind the one before, and on."""
+        """Return small numbers to rebuild the set from: for each run its distance from the last one, and its span."""
         steps, position = [], self.start
         for first, last in self:
             steps += [first - position, last - first]
@@ -129,7 +129,7 @@ class Intervals:
 
     @classmethod
     def load(cls, steps: Sequence[int], *, start: int = 1, max_holes: int | None = None) -> Intervals:
-        """Rebuild a set from what :meth:`dump` gave."""
+        """Rebuild a set from the result of :meth:`dump`."""
         held = cls(start=start, max_holes=max_holes)
         position = start
         for gap, length in zip(steps[::2], steps[1::2], strict=True):

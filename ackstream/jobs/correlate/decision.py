@@ -15,7 +15,7 @@ from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
-from ackstream.protocol.ditto.responses import response_matches
+from ackstream.protocol.ditto.requests import response_matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
-"""Subscriptions: which signals a subscriber gets, with which labels, and what is answered for those it does not get.
+"""Subscriptions: which signals a subscriber receives, with which labels, and the weak acknowledgements of the others.
 
-Everything here is decided from values; who reads the topics and who writes the acknowledgements is somebody else's
-business. Source of the rules: Eclipse Ditto, ``StreamingSessionActor``, ``StreamingSession``, ``WebSocketRoute``,
+Everything here is decided from values; reading topics and publishing acknowledgements is left to the callers. Source of
+the rules: Eclipse Ditto, ``StreamingSessionActor``, ``StreamingSession``, ``WebSocketRoute``,
 ``AcknowledgementForwarderActorStarter``, ``AckExtractor``, ``OutboundMappingProcessorActor`` (ditto.md 2, 5, 10).
 """
 
@@ -39,27 +39,27 @@ _WEAK = (
     "Possible reasons are: "
 )
 NOT_SUBSCRIBED = f"{_WEAK}the subscriber was not authorized, or the subscriber did not subscribe for the signal type."
-"""Of the one who holds the label, where it has no subscription for the signal or may not see it."""
+"""From a subscriber that holds the label, but has no subscription for the signal or may not see it."""
 
 FILTERED = (
     f"{_WEAK}the subscriber did not subscribe for the signal type, or the signal was dropped by a configured RQL "
     "filter."
 )
-"""Of a subscriber whose filter drops the signal."""
+"""From a subscriber whose filter drops the signal."""
 
 DROPPED_BY_CONNECTION = (
     f"{_WEAK}the subscriber was not authorized, the subscriber did not subscribe for the signal type, the signal was "
     "dropped by a configured RQL filter, or the signal was dropped by all payload mappers."
 )
-"""Of a connection whose targets do not publish the signal."""
+"""From a connection whose targets do not publish the signal."""
 
 
 class Publication(msgspec.Struct, frozen=True, dict=True):
-    """A signal on its way to subscribers; made once, decided on for each of them.
+    """A signal on its way to subscribers; made once, and decided for each of them.
 
-    ``labels`` are the custom ones among the requested acknowledgements that are forwarded back, in order of the
-    request, without repeats; ``response_required`` is that of a live command or message; ``timeout_ms`` is how long
-    its acknowledgements count, ``None`` where the signal does not say.
+    ``labels`` are the requested custom labels whose acknowledgements are forwarded back, in order of the request,
+    without duplicates; ``response_required`` is that of a live command or message; ``timeout_ms`` is how long
+    acknowledgements are accepted, ``None`` if the signal does not specify it.
     """
 
     envelope: Envelope
@@ -85,25 +85,25 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def thing(self) -> dict[str, Any]:
-        """What the signal tells of the thing, as filters see it; empty for what is no event."""
+        """The partial thing that the signal reports, for filters; empty unless it is an event."""
         return partial_thing(self.envelope)
 
     @cached_property
     def plain(self) -> Envelope:
-        """The signal as it is for all who are asked for nothing."""
+        """The signal as delivered to subscribers that are not asked for acknowledgements."""
         return as_delivered(self, ())
 
     @cached_property
     def placeholders(self) -> dict[str, Mapping[str, str | list[str]]]:
-        """What filters may ask about the signal itself: ``topic:action``, ``resource:path`` and others."""
+        """The placeholders of the signal itself for filters: ``topic:action``, ``resource:path`` and others."""
         return placeholders(self.envelope, self.thing)
 
 
 def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
-    """Return a signal as subscribers may get it; ``None`` for what none gets: twin commands, responses, acks, errors.
+    """Return a signal for subscribers, ``None`` for twin commands, responses, acks and errors, which none receives.
 
-    :param correlation_id: of its record; stands in the headers afterwards
-    :raises DittoError: its headers are invalid; the requester is told so, subscribers do not get it
+    :param correlation_id: of its record; written into the headers
+    :raises DittoError: its headers are invalid; correlate refuses it, and subscribers do not receive it
     """
     stream = stream_of(envelope)
     if stream is None:
@@ -121,7 +121,7 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
 
 
 def stream_of(envelope: Envelope) -> Stream | None:
-    """Return the stream a message belongs to; ``None`` where it is in none."""
+    """Return the stream that a message belongs to, if any."""
     topic = envelope.topic
     if topic.group != "things" or envelope.status is not None:
         return None
@@ -138,7 +138,7 @@ def stream_of(envelope: Envelope) -> Stream | None:
 
 
 def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: bool) -> bool:
-    """Tell whether acknowledgements of subscribers find their way back to whoever sent the signal.
+    """Tell whether acknowledgements of subscribers are forwarded to the sender of the signal.
 
     :param labels: the requested ones
     """
@@ -155,10 +155,10 @@ def _custom(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a subscriber wants of one stream.
+    """A subscription of one stream.
 
-    ``namespaces``: none means all; ``filter``: a checked RQL tree; ``extra_fields``: a selector of fields of the thing
-    that are put under the signal (``attributes/location,features``).
+    ``namespaces``: empty means all; ``filter``: a checked RQL tree; ``extra_fields``: a selector of fields of the thing
+    that are added to the signal (``attributes/location,features``).
     """
 
     stream: Stream
@@ -167,19 +167,19 @@ class Subscription(msgspec.Struct, frozen=True):
     extra_fields: str | None = None
 
     def covers(self, signal: Publication) -> bool:
-        """Tell whether the signal is of the stream and of a namespace that is wanted."""
+        """Tell whether the signal belongs to the stream and to one of the namespaces."""
         return signal.stream == self.stream and (not self.namespaces or signal.namespace in self.namespaces)
 
     def matches(
         self, signal: Publication, extra: Mapping[str, Any] | None = None, time: datetime | None = None
     ) -> bool:
-        """Tell whether the filter lets a signal through.
+        """Tell whether a signal passes the filter.
 
-        An event is filtered on the partial thing (id, revision, timestamp, what has changed) and the extra fields, any
-        other signal on the extra fields alone; the signal's own fields win.
+        An event is filtered on the partial thing (id, revision, timestamp, change) and the extra fields, any other
+        signal on the extra fields alone; the signal's own fields win.
 
         :param extra: the fields that ``extra_fields`` selects
-        :param time: the moment of ``time:now``
+        :param time: the value of ``time:now``
         """
         if self.filter is None:
             return True
@@ -194,9 +194,9 @@ def subscription(
     filter: str | None = None,  # noqa: A002 - Ditto's name
     extra_fields: str | None = None,
 ) -> Subscription:
-    """Return a subscription; an empty text means none.
+    """Return a subscription; an empty filter or selector counts as absent.
 
-    :raises DittoError: 400, the filter cannot be parsed or evaluated
+    :raises DittoError: 400; the filter cannot be parsed or evaluated
     """
     tree = None
     if filter:
@@ -206,21 +206,21 @@ def subscription(
 
 
 class SubscriberState(msgspec.Struct, frozen=True):
-    """One who gets signals: the labels it declared, and its subscription of each stream it wants."""
+    """A subscriber: the labels it declared, and its subscriptions by stream."""
 
     labels: frozenset[str] = frozenset()
     subscriptions: dict[Stream, Subscription] = {}
 
     @staticmethod
     def of(labels: Iterable[str], subscriptions: Iterable[Subscription]) -> SubscriberState:
-        """Return a subscriber; of two subscriptions of one stream the last one counts."""
+        """Return a subscriber; of two subscriptions of one stream the last counts."""
         return SubscriberState(frozenset(labels), {wanted.stream: wanted for wanted in subscriptions})
 
 
 class SignalDelivery(msgspec.Struct, frozen=True):
-    """A signal as one subscriber sees it, and the labels it is to issue, which are its requested-acks.
+    """A signal as one subscriber receives it, and the labels it is asked to issue (its requested-acks).
 
-    The envelope may be shared with other subscribers.
+    Subscribers may share the envelope.
     """
 
     envelope: Envelope
@@ -228,7 +228,7 @@ class SignalDelivery(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """A signal that a subscriber does not get; for each of the labels goes out a weak acknowledgement with the text."""
+    """A signal that a subscriber does not receive; each of the labels is acknowledged weakly with the text."""
 
     labels: tuple[str, ...]
     text: str
@@ -242,11 +242,11 @@ def decide(
     extra: Mapping[str, Any] | None = None,
     time: datetime | None = None,
 ) -> SignalDelivery | Drop:
-    """Decide what becomes of a signal for one subscriber.
+    """Decide whether one subscriber receives a signal.
 
-    :param visible: whether its access rules let it see the signal
+    :param visible: whether it may see the signal by its access rules
     :param extra: the fields that its subscription's ``extra_fields`` selects
-    :param time: the moment of ``time:now`` in filters
+    :param time: the value of ``time:now`` in filters
     """
     labels = tuple(label for label in signal.labels if label in subscriber.labels)
     wanted = subscriber.subscriptions.get(signal.stream)
@@ -258,9 +258,9 @@ def decide(
 
 
 def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:
-    """Return a signal with the requested-acks that are shown to one subscriber, and without internal headers.
+    """Return a signal with the requested-acks for one subscriber, and without internal headers.
 
-    Nothing left means no such header, but an explicit ``[]`` stays.
+    Without labels the header is omitted, but an explicit ``[]`` stays.
     """
     envelope = signal.envelope
     headers = shown_headers(envelope.headers)
@@ -272,7 +272,7 @@ def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str,
 
 
 def weak_acks(signal: Publication, drop: Drop) -> list[Acknowledgement]:
-    """Return the weak acknowledgements for a signal that was dropped: status 200 and the headers of the signal."""
+    """Return the weak acknowledgements of a dropped signal: status 200 and the headers of the signal."""
     if not drop.labels:
         return []
     headers = reply_headers(read_headers(signal.envelope.headers)) | {WEAK_ACK: True}
@@ -285,15 +285,14 @@ def dropped_by_targets(
     issued: Collection[str],
     targets: Collection[tuple[str | None, bool]],
 ) -> tuple[str, ...]:
-    """Return the labels a connection acknowledges weakly for a signal, in order of the request.
+    """Return the labels that a connection acknowledges weakly for a signal, in order of the request.
 
-    Where no target publishes it, those are all that the connection declares or issues; else the issued labels of
-    targets that had to publish it and dropped it. Never ``live-response``.
+    If no target publishes it, these are all labels that the connection declares or issues; else the issued labels of
+    subscribed targets that dropped it. ``live-response`` is never among them.
 
     :param declared: by sources
-    :param issued: by targets, also by those the signal is not for
-    :param targets: of the targets that the signal is for: the label each issues (or none) and whether it
-        publishes the signal
+    :param issued: by all targets, subscribed or not
+    :param targets: for each subscribed target the label it issues (if any), and whether it publishes the signal
     """
     if any(published for _, published in targets):
         weak: Collection[str | None] = {label for label, published in targets if not published}

@@ -1,4 +1,4 @@
-"""RQL, Ditto's filter language: parse a filter, print it again, evaluate it on a thing.
+"""RQL, Ditto's filter language: parse a filter, write it, evaluate it on a thing.
 
 Source of the rules: Eclipse Ditto, "RQL expressions", and the classes ``RqlPredicateParser``,
 ``ThingPredicatePredicateVisitor`` and ``LikeHelper``.

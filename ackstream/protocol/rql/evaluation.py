@@ -1,7 +1,8 @@
-"""Whether a thing fits a filter.
+"""Evaluation of a filter on a thing, and the meaning of the property names in it.
 
-Source of the rule: Eclipse Ditto, ``ThingPredicateVisitor``, ``ThingPredicatePredicateVisitor``,
-``ExistsThingPredicateVisitor`` and ``EmptyThingPredicateVisitor``.
+Source of the rules: Eclipse Ditto, ``ThingPredicateVisitor``, ``ThingPredicatePredicateVisitor``,
+``ExistsThingPredicateVisitor``, ``EmptyThingPredicateVisitor``, ``ModelBasedThingsFieldExpressionFactory``,
+``FieldExpressionUtil`` and ``JsonObject#getValueFlatteningArrays``.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def check(tree: Node) -> None:
-    """Refuse a filter that can be parsed and not evaluated; to be called when a filter is taken in.
+    """Refuse a filter that can be parsed but not evaluated; to be called when a filter is accepted.
 
-    :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is no
+    :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is not a
         text, ``json.pointer.invalid`` for a path with an empty segment
     """
     for leaf in leaves(tree):
@@ -70,19 +71,19 @@ def matches(
     time: datetime | None = None,
     **placeholders: Mapping[str, str | Sequence[str]],
 ) -> bool:
-    """Tell whether the thing (JSON values, whole or partial) fits the filter (tree or text).
+    """Tell whether the thing (JSON values, whole or partial) matches the filter (tree or text).
 
-    ``time`` is the moment ``time:now`` means, with a time zone; the other placeholders come by prefix, each with its
+    ``time`` is the value of ``time:now``, with a time zone; the other placeholders are given by prefix, each with its
     names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
-    is then missing, a literal null.
+    is then missing, a literal is null.
 
-    :raises DittoError: what ``parse`` and ``check`` raise, before anything is evaluated
+    :raises DittoError: as ``parse`` and ``check``, before anything is evaluated
     :raises TypeError: a prefix that no placeholder has
     :raises ValueError: a moment without a time zone
     """
     unknown = placeholders.keys() - PLACEHOLDERS.keys()
     if unknown:
-        raise TypeError(f"No placeholder has the prefix {min(unknown)!r}; there are {', '.join(PLACEHOLDERS)}.")
+        raise TypeError(f"No placeholder has the prefix {min(unknown)!r}; known are {', '.join(PLACEHOLDERS)}.")
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
     if isinstance(query, str):
@@ -100,9 +101,9 @@ def _checked(text: str) -> Node:
     return tree
 
 
-def _holds(node: Node, facts: _Facts) -> bool:  # noqa: C901, PLR0911 - one case a node
+def _holds(node: Node, facts: _Facts) -> bool:  # noqa: C901, PLR0911 - one case per node
     match node:
-        # loops, not all() and any(): one frame a level
+        # loops, not all() and any(): one frame per level
         case And(args=args):
             for arg in args:  # noqa: SIM110
                 if not _holds(arg, facts):
@@ -120,7 +121,7 @@ def _holds(node: Node, facts: _Facts) -> bool:  # noqa: C901, PLR0911 - one case
         case Empty(property=name):
             return _is_empty(_found(name, facts, whole=True))
         case Membership(property=name, values=values):
-            # null is never a member: Ditto compares members only with what has an order
+            # null is never a member: Ditto compares members only with ordered values
             return any(
                 _any_equals(name, literal, facts)
                 for value in values
@@ -169,20 +170,15 @@ def _found(name: str, facts: _Facts, *, whole: bool) -> Found:
         return find(field, facts.thing)
     fact = facts.placeholders.get(field.prefix, {}).get(field.name, ())
     values = (fact,) if isinstance(fact, str) else tuple(fact)
-    # a comparison takes the first value of a placeholder that has several, and exists and empty take them all
+    # of several values a comparison takes the first, while exists and empty take all
     return Found(values if whole else values[:1], in_array=False)
 
 
 def _is_empty(found: Found) -> bool:
     if found.in_array:
-        # an array of what was found: empty only if nothing was
+        # an array of the values found: empty only if there are none
         return not found.values
     return all(value in (None, "", [], {}) for value in found.values)
-
-
-# -- What a property name of a filter means, and the values a thing has there.
-# Source of the rule: Eclipse Ditto, ``ModelBasedThingsFieldExpressionFactory``, ``FieldExpressionUtil`` and
-# ``JsonObject#getValueFlatteningArrays``.
 
 
 _SIMPLE = frozenset(
@@ -208,14 +204,14 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "thing": _ENTITY_ID,
     "feature": frozenset({"id"}),
 }
-"""Names a property may have after a prefix. ``time:`` is none of them: it stands only where a literal stands."""
+"""The names of placeholders by prefix. ``time:`` is not among them: it can only replace a literal."""
 
 _IN_FEATURE = re.compile("features/[^/]+/(?:definition/?|(?:properties|desiredProperties)/.+)")
 _FEATURE_OR_PART = re.compile("features/[^/]+(?:/(?:properties|desiredProperties)/?)?")
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A place in the thing's JSON: the keys from the top."""
+    """A path in the thing's JSON: the keys from the top."""
 
     keys: tuple[str, ...]
 
@@ -228,7 +224,7 @@ class SignalFact(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The values at a path; ``in_array``: there was an array on the way, and they are what its elements have."""
+    """The values at a path; ``in_array``: they were found in the elements of an array on the way."""
 
     values: tuple[Any, ...]
     in_array: bool
@@ -236,7 +232,7 @@ class Found(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def field_of(property_: str, *, whole: bool) -> Path | SignalFact:
-    """Give the field a property names; ``whole``: for exists and empty, where a feature or its properties count too.
+    """Return the field of a property name; ``whole``: for exists and empty, which accept a feature or its properties.
 
     :raises DittoError: 400 ``rql.expression.invalid`` for an unknown name,
         ``json.pointer.invalid`` for an empty segment
@@ -252,26 +248,26 @@ def field_of(property_: str, *, whole: bool) -> Path | SignalFact:
         raise rql_expression_invalid(f"Unknown property name: {name}")
     if "//" in name:
         raise json_pointer_invalid(f"/{name}")
-    # of the two escapes of a JSON pointer Ditto knows ~0 only
+    # Ditto resolves only one of the two escapes of a JSON pointer, ~0
     return Path(tuple(key.replace("~0", "~") for key in name.split("/") if key))
 
 
 def find(path: Path, thing: dict[str, Any]) -> Found:
-    """Give what the thing has at the path. An array on the way stands for the objects in it."""
+    """Return the values of the thing at the path. An array on the way stands for the objects in it."""
     if path.keys == ("_namespace",):
-        # part of the id, which is always there when the field of that name may not be
+        # part of the id, which is always present, unlike the field of that name
         thing_id = thing.get("thingId")
         if isinstance(thing_id, str):
             return Found((thing_id.partition(":")[0],), in_array=False)
-    places: list[Any] = [thing]
+    values: list[Any] = [thing]
     in_array = False
     for key in path.keys:
         objects: list[dict[str, Any]] = []
-        for place in places:
-            if isinstance(place, dict):
-                objects.append(place)
-            elif isinstance(place, list):
+        for value in values:
+            if isinstance(value, dict):
+                objects.append(value)
+            elif isinstance(value, list):
                 in_array = True
-                objects.extend(element for element in place if isinstance(element, dict))
-        places = [found[key] for found in objects if key in found]
-    return Found(tuple(places), in_array=in_array)
+                objects.extend(element for element in value if isinstance(element, dict))
+        values = [found[key] for found in objects if key in found]
+    return Found(tuple(values), in_array=in_array)

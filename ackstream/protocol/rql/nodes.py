@@ -1,4 +1,4 @@
-"""The tree of an RQL filter: small frozen values, made to be taken apart with ``match``."""
+"""The tree of an RQL filter, small frozen values for ``match``, and its form as JSON and as text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Exists(msgspec.Struct, frozen=True):
-    """The property is there, whatever its value."""
+    """The property is present, whatever its value."""
 
     property: str
 
@@ -74,7 +74,7 @@ Node: TypeAlias = Leaf | And | Or | Not
 
 
 def leaves(tree: Node) -> Iterator[Leaf]:
-    """Give the nodes that name a property, in the order they are written."""
+    """Yield the nodes that name a property, in the order they are written."""
     rest = [tree]
     while rest:
         node = rest.pop()
@@ -87,15 +87,12 @@ def leaves(tree: Node) -> Iterator[Leaf]:
                 yield node
 
 
-# -- Tree to JSON values and back to filter text.
-
-
 _ESCAPES = {'"': '\\"', "\\": "\\\\", ",": "\\u002c", ")": "\\u0029"}
 _ESCAPED_IN_PROPERTY = re.compile(r'[,)"\\]')
 _ESCAPED_IN_TEXT = re.compile(r'["\\]')
 
 
-def to_dict(tree: Node) -> dict[str, Any]:  # noqa: PLR0911 - one return a node
+def to_dict(tree: Node) -> dict[str, Any]:  # noqa: PLR0911 - one return per node
     """Write the tree as JSON values: ``{"op", "property", "value" | "values"}`` or ``{"op", "args": […]}``.
 
     A placeholder literal is ``{"placeholder": "time:now"}``.
@@ -117,7 +114,7 @@ def to_dict(tree: Node) -> dict[str, Any]:  # noqa: PLR0911 - one return a node
             return {"op": op, "property": name, "value": _value_to_json(value)}
 
 
-def to_text(tree: Node) -> str:  # noqa: PLR0911 - one return a node
+def to_text(tree: Node) -> str:  # noqa: PLR0911 - one return per node
     """Write the filter in its shortest form; ``parse`` gives the same tree again."""
     match tree:
         case And(args=args):

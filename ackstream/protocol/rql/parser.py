@@ -33,7 +33,7 @@ from ackstream.protocol.rql.nodes import (
 )
 
 MAX_DEPTH = 250
-"""Levels of and, or and not. More than anybody writes, and far from the interpreter's own limit."""
+"""Levels of and, or and not: more than anyone writes, and far from the interpreter's own limit."""
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _LONG_LENGTH = 20
@@ -206,10 +206,6 @@ def _decode(raw: str) -> str:
 def _character(escape: re.Match[str]) -> str:
     code, character = escape.groups()
     return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))
-
-
-# -- The errors of a filter, with Ditto's codes and descriptions.
-# Source of the texts: Eclipse Ditto, ``InvalidRqlExpressionException`` and ``JsonPointerInvalidException``.
 
 
 def rql_expression_invalid(message: str) -> DittoError:

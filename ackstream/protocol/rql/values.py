@@ -1,6 +1,6 @@
-"""Two values against each other: how RQL compares, and what ``like`` takes.
+"""Values in RQL: comparison, ``like``, and the ``time:`` placeholder.
 
-Source of the rule: Eclipse Ditto, ``ThingPredicatePredicateVisitor`` and ``LikeHelper``.
+Source of the rules: Eclipse Ditto, ``ThingPredicatePredicateVisitor``, ``LikeHelper`` and ``ImmutableTimePlaceholder``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IN_LINE = r"[^\n\r\x85\u2028\u2029]"
 
 
 def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
-    """Give the texts, numbers, booleans and nulls among the values, those in arrays too; objects are left out."""
+    """Yield the texts, numbers, booleans and nulls among the values and in their arrays; objects are skipped."""
     rest = list(values)
     while rest:
         value = rest.pop()
@@ -38,7 +38,7 @@ def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
 
 
 def compare(value: Scalar, literal: Scalar) -> int:
-    """Give -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal.
+    """Return -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal.
 
     Numbers compare as decimals; a number and a text as numbers if the text is one; two texts, and everything else
     that differs in type, as texts (by UTF-16 units, as Java does).
@@ -57,15 +57,15 @@ def compare(value: Scalar, literal: Scalar) -> int:
 
 
 def like(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
-    """Tell whether the whole value fits the pattern: ``*`` any run within a line, ``?`` one character but a line break.
+    """Tell whether the whole value matches: ``*`` is any run within a line, ``?`` any character except a line break.
 
-    ``ignore_case`` is for the letters A to Z only.
+    ``ignore_case`` affects the letters A to Z only.
     """
     return _like_expression(pattern, ignore_case=ignore_case).fullmatch(value) is not None
 
 
 def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool) -> bool:
-    """Tell whether a thing's value fits the pattern by its text form. Null has none: only ``*`` takes it."""
+    """Tell whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it."""
     if value is None:
         return bool(pattern) and not pattern.strip("*")
     if isinstance(value, bool):
@@ -80,7 +80,7 @@ def _like_expression(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
     first, *others = (_piece(piece) for piece in re.split(r"\*+", pattern))
     expression = [first]
     for number, piece in enumerate(others[:-1]):
-        # the first place that fits is taken for good (a look-ahead is never tried again), so no pattern takes long
+        # the first match is final (a look-ahead is never retried), so no pattern takes long
         expression.append(f"(?=(?P<p{number}>{_IN_LINE}*?{piece}))(?P=p{number})")
     expression.extend(f"{_IN_LINE}*{piece}" for piece in others[-1:])
     return re.compile("".join(expression), re.ASCII | re.IGNORECASE if ignore_case else re.ASCII)
@@ -138,10 +138,6 @@ def _utf16(value: Decimal | str) -> bytes:
     return str(value).encode("utf-16-be", "surrogatepass")
 
 
-# -- The ``time:`` placeholder: ``now`` or ``now_epoch_millis``, moved by a duration, cut to a unit (``now-1h[d]``).
-# Source of the rule: Eclipse Ditto, ``ImmutableTimePlaceholder``.
-
-
 _FORM = re.compile(
     r"time:now(?P<millis>_epoch_millis)?(?:(?P<sign>[+-])(?P<duration>[^\[\]]*))?(?:\[(?P<unit>ms|s|m|h|d|w|mo|y|)\])?"
 )
@@ -149,9 +145,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def resolve(text: str, now: datetime) -> str | None:
-    """Give the text a ``time:`` placeholder stands for at ``now`` (with a time zone), None when it means nothing.
+    """Return the value of a ``time:`` placeholder at ``now`` (with a time zone), ``None`` if it is malformed.
 
-    The answer is a text in both forms: ISO 8601 in UTC, or decimal epoch milliseconds. Weeks begin on Monday.
+    The placeholder is ``now`` or ``now_epoch_millis``, shifted by a duration and truncated to a unit (``now-1h[d]``);
+    its value is a text, ISO 8601 in UTC or decimal epoch milliseconds. Weeks start on Monday.
     """
     form = _FORM.fullmatch(text)
     if form is None:
@@ -168,7 +165,7 @@ def resolve(text: str, now: datetime) -> str | None:
     return str((moment - _EPOCH) // timedelta(milliseconds=1)) if form["millis"] else _iso(moment)
 
 
-def _cut(moment: datetime, unit: str) -> datetime:  # noqa: PLR0911 - one return a unit
+def _cut(moment: datetime, unit: str) -> datetime:  # noqa: PLR0911 - one return per unit
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     match unit:
         case "ms":
@@ -190,7 +187,7 @@ def _cut(moment: datetime, unit: str) -> datetime:  # noqa: PLR0911 - one return
 
 
 def _iso(moment: datetime) -> str:
-    # Java prints no, three or six digits of a second; texts are compared, so it matters
+    # Java prints zero, three or six fractional digits; since texts are compared, it matters
     micros = moment.microsecond
     precision = "seconds" if not micros else "microseconds" if micros % 1000 else "milliseconds"
     return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
