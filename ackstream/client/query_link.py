@@ -32,7 +32,7 @@ _CANCELLED = _SUBSCRIBING | {"sow"}
 """Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
 
 _ADDRESS = (record_headers.COMMAND, record_headers.CID, record_headers.ID)
-"""Prefix of the record headers that belong to the application."""
+"""The headers that name the stream of an answer."""
 
 
 class QueryLink:

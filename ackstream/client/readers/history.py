@@ -130,14 +130,17 @@ class ReaderHistory:
 
     def take(self, now: int, samples: Iterable[Sample] | None = None) -> list[Sample]:
         """Hand samples to the application as copies: those of ``samples`` that are available, or all."""
-        taken = self._hand_out(samples)
-        if self._qos.kind == "application-auto":
-            self._acknowledge_all(taken, now)
-        return taken
+        loan = self.loan(samples)
+        self.return_loan(loan, now)
+        return loan.samples
 
     def loan(self, samples: Iterable[Sample] | None = None) -> Loan:
         """Lend samples to the application, chosen as by :meth:`take`."""
-        return Loan(self._hand_out(samples))
+        chosen = self.available if samples is None else samples
+        taken = [sample for sample in chosen if self._cache.pop((sample.writer, sample.seq), None) is not None]
+        if self._qos.kind != "protocol":
+            self._handed_out.update(((sample.writer, sample.seq), sample) for sample in taken)
+        return Loan(taken)
 
     def return_loan(self, loan: Loan, now: int) -> None:
         """Accept a loan back.
@@ -149,13 +152,6 @@ class ReaderHistory:
         loan.returned = True
         if self._qos.kind == "application-auto":
             self._acknowledge_all(loan.samples, now)
-
-    def _hand_out(self, samples: Iterable[Sample] | None) -> list[Sample]:
-        chosen = self.available if samples is None else samples
-        taken = [sample for sample in chosen if self._cache.pop((sample.writer, sample.seq), None) is not None]
-        if self._qos.kind != "protocol":
-            self._handed_out.update(((sample.writer, sample.seq), sample) for sample in taken)
-        return taken
 
     def acknowledge_sample(self, writer: str, seq: int, now: int, response: bytes | None = None) -> None:
         """Acknowledge one sample that was handed out; a second time has no effect.
