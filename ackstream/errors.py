@@ -56,3 +56,11 @@ class NotConnectedError(DeliveryError):
     """A message is settled by a consumer that is no longer bound; the queue delivers the message again."""
 
     code = "not_connected"
+
+
+class ClientError(AckstreamError):
+    """Root of the errors that clients raise."""
+
+
+class UnreachableError(ClientError):
+    """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""
