@@ -10,7 +10,8 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, TABLES, Table
+from ackstream.lake.columns import INDEXED_COLUMNS, Table
+from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -114,12 +114,15 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
     real, said = twin_job.send, []
 
     def recording(*arguments: Any) -> None:
-        said.append(arguments[-1])
+        # the index sends through here too, but has nothing to send
+        if arguments[-1]:
+            said.append(arguments[-1])
         real(*arguments)
 
     def dying(*arguments: Any) -> None:
         recording(*arguments)
-        raise OSError("killed before Spark's own commit")
+        if arguments[-1]:
+            raise OSError("killed before Spark's own commit")
 
     monkeypatch.setattr(twin_job, "send", recording)
     with twin_job.running(spark, system.settings) as (twin, index):
@@ -173,6 +176,7 @@ KILLS = ("thing_events", "events", "thing_events")
 """What has just been written when the job is killed: the journal, before it is told; the events, before Spark knows."""
 
 
+@pytest.mark.long
 def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_not_stored(
     kafka: Kafka, tmp_path: Path
 ) -> None:

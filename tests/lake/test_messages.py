@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import deltalake
 
-from ackstream.jobs.persist.publishers import PublisherState
 from ackstream.jobs.persist.job import load
+from ackstream.jobs.persist.publishers import PublisherState
 from ackstream.lake import maintenance, messages, tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.settings import Lake, Settings

@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from ackstream.jobs.archive import projection
-from ackstream.lake import schemas
+from ackstream.lake import columns, schemas
 from ackstream.protocol import ledger
 
 STRUCTS = {
@@ -43,16 +43,16 @@ def test_a_field_that_may_be_absent_from_the_ledger_is_not_required(struct: Any,
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_every_column_says_what_it_holds(table: schemas.Table) -> None:
+def test_every_column_says_what_it_holds(table: columns.Table) -> None:
     assert all(field.metadata["comment"] for field in table.schema)
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_statistics_cover_what_queries_and_the_archive_select_by(table: schemas.Table) -> None:
-    indexed = table.schema.fieldNames()[: schemas.INDEXED_COLUMNS]
+def test_statistics_cover_what_queries_and_the_archive_select_by(table: columns.Table) -> None:
+    indexed = table.schema.fieldNames()[: columns.INDEXED_COLUMNS]
     assert indexed == ["correlation_id", table.time, "query_id", "batch_id"]
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_every_table_has_the_key_and_the_partition(table: schemas.Table) -> None:
-    assert {*schemas.KEY, schemas.PARTITION} <= set(table.schema.fieldNames())
+def test_every_table_has_the_key_and_the_partition(table: columns.Table) -> None:
+    assert {*columns.KEY, columns.PARTITION} <= set(table.schema.fieldNames())

@@ -7,7 +7,7 @@ import deltalake
 import pytest
 
 from ackstream.errors import StartError
-from ackstream.lake import schemas, tables
+from ackstream.lake import columns, schemas, tables
 from ackstream.settings import Lake
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_a_first_start_makes_tables_that_every_delta_reader_understands(spark: S
         found = deltalake.DeltaTable(lake.table(name))
         protocol = found.protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
-        assert found.metadata().partition_columns == [schemas.PARTITION]
+        assert found.metadata().partition_columns == [columns.PARTITION]
         assert found.metadata().configuration == {
             "delta.enableDeletionVectors": "false",
             "delta.checkpointInterval": "100",

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.archive.projection import newest_batch, parse, rows, summarise
 from ackstream.lake import tables
-from ackstream.lake.schemas import KEY, TABLES
+from ackstream.lake.columns import KEY
+from ackstream.lake.schemas import TABLES
 from ackstream.spark import batches
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import source

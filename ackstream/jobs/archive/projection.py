@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from ackstream.lake.schemas import BOOLEAN, INTEGER, KEY, LONG, TABLES, TEXT, TEXTS
+from ackstream.lake.columns import BOOLEAN, INTEGER, KEY, LONG, TEXT, TEXTS
+from ackstream.lake.schemas import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
