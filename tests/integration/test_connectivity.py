@@ -21,8 +21,8 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
 from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
+from tests.harness.processes import environment
 from tests.integration.connections import Elsewhere, connected
-from tests.integration.jobs import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

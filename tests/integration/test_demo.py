@@ -20,16 +20,15 @@ from ackstream.local.broker import Broker
 from ackstream.local.process import is_free
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.ports import free_ports
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent.parent
 PROC = Path("/proc")
-# for the slowest machine; nothing waits longer than it must
-PATIENCE_SECONDS = 300
 DEMO = [sys.executable, "-c", "from ackstream.cli.main import app; app()", "demo"]
 
 
@@ -80,15 +79,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path.resolve())
 
 
-def within(seconds: float, look: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + seconds
-    while not look():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.05)  # leaves the processor to what is waited for
-    return True
-
-
 def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place):
     process = place.start("--commands", "300", "--rate", "60")
     assert process.wait(PATIENCE_SECONDS) == 0, place.said()
@@ -102,7 +92,7 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
     assert said.count("yes  ") == 4
     assert "NO" not in said
     assert not re.search(r"\b(WARN|ERROR|Traceback)\b", said), "the log of the JVM is no part of the output"
-    assert within(10, lambda: not place.processes()), place.processes()
+    eventually(lambda: not place.processes(), "the end of all that was started")
     lines = said.partition("How to open them")[2].splitlines()
     ways = [line for above, line in pairwise(lines) if above.startswith("# ")]
     assert len(ways) == 4
@@ -114,6 +104,7 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
         assert "fleet" in answer.stdout or "acknowledgements" in answer.stdout, (way, answer.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PROC.exists(), reason="processes are looked up in /proc")
 @pytest.mark.parametrize(
     ("after", "delay", "group"),
@@ -127,22 +118,24 @@ def test_ctrl_c_leaves_no_process_behind(place: Place, after: str, delay: float,
     delay = random.uniform(0, delay)
     process = place.start("--rate", "100")
     try:
-        assert within(PATIENCE_SECONDS, lambda: after in place.said() or process.poll() is not None)
+        eventually(lambda: after in place.said() or process.poll() is not None, "the demo to be so far")
         time.sleep(delay)
         assert process.poll() is None, place.said()
         # a terminal tells the whole group, `kill` one process
         (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
-        code = process.wait(60)
+        code = process.wait(PATIENCE_SECONDS)
     finally:
         process.kill()
     told = f"after {delay:.3f} s: {place.said()}"
-    assert within(10, lambda: not place.processes()), (told, place.processes())
+    eventually(lambda: not place.processes(), "the end of all that was started")
     assert is_free(place.port)
-    if after:
-        # before, Python may still have been importing
+    if after or "Stopped" in place.said():
         assert code == 130, told
         assert place.said().endswith("Stopped; nothing is left running.\n"), told
         assert "Traceback" not in told
+    else:
+        # Python was still importing
+        assert code != 0, told
 
 
 @pytest.fixture
@@ -158,25 +151,26 @@ def running(place: Place) -> Iterator[Settings]:
         broker.stop()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PROC.exists(), reason="processes are looked up in /proc")
 def test_ctrl_c_while_commands_are_sent_leaves_a_kafka_that_ran_before_as_it_was(place: Place, running: Settings):
     before, others = Broker(running).status().pid, set(place.processes())
     process = place.start("--rate", "100")
     try:
-        assert within(PATIENCE_SECONDS, lambda: "Spark runs correlate" in place.said() or process.poll() is not None)
+        eventually(lambda: "Spark runs correlate" in place.said() or process.poll() is not None, "the demo to run")
         delay = random.uniform(0, 12)
         time.sleep(delay)
-        assert process.poll() is None, place.said()
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130, place.said()
+        # a quick machine may have finished
+        assert process.wait(PATIENCE_SECONDS) in (130, 0), place.said()
     finally:
         process.kill()
     told = f"after {delay:.3f} s: {place.said()}"
     assert f"Kafka at localhost:{place.port}, which was running" in told
-    assert within(10, lambda: set(place.processes()) == others), (told, place.processes())
+    eventually(lambda: set(place.processes()) == others, "the end of all that was started")
     assert Broker(running).status().pid == before
     with connect_admin(running.kafka) as client:
-        assert within(10, lambda: not [name for name in client.list_topics() if name.startswith("demo-")]), told
+        eventually(lambda: not [name for name in client.list_topics() if name.startswith("demo-")], "no topics")
 
 
 def test_a_port_that_is_taken_is_a_sentence(place: Place):
@@ -187,7 +181,7 @@ def test_a_port_that_is_taken_is_a_sentence(place: Place):
         ) as other
     ):  # fmt: skip
         try:
-            assert within(PATIENCE_SECONDS, lambda: not is_free(place.port))
+            eventually(lambda: not is_free(place.port), "the port to be taken")
             assert place.start().wait(PATIENCE_SECONDS) == 1
         finally:
             other.terminate()

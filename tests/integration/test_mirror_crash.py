@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from ackstream.client.publisher import Publisher
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Lake, Settings
-from tests.integration.jobs import Program, alive
+from tests.harness.processes import Program, alive
 from tests.integration.system import eventually
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.receipts import Receipt
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 HALF = 300
 PATIENCE = 240.0

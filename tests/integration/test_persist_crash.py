@@ -21,10 +21,10 @@ from ackstream.local.broker import Broker
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.ports import free_ports
-from tests.integration.jobs import Program, alive
+from tests.harness.processes import Program, alive
 from tests.integration.system import System, eventually
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 PUBLISHERS = 5
 MESSAGES = 10_000
@@ -93,7 +93,9 @@ class Row(NamedTuple):
 
 
 def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Path) -> None:
-    chance = random.Random(20261121)
+    seed = time.time_ns() % 1_000_000
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    chance = random.Random(seed)
     names = [f"p{number}" for number in range(PUBLISHERS)]
     notes = {name: tmp_path / f"{name}.told" for name in names}
     stores = {name: tmp_path / f"{name}.db" for name in names}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 PATIENCE = 60.0
-SESSION = 8.0
+SESSION = 15.0
 OUTCOMES: tuple[Any, ...] = ("failed", "rejected")
 
 

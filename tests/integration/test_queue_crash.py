@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackstream.client import QueueMessage
     from ackstream.settings import Kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 MESSAGES = 600
 KILLED_AFTER = (50, 300)

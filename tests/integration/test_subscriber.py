@@ -13,8 +13,9 @@ from kafka import KafkaProducer
 from ackstream.client import Ack, Delivered, Response, Subscriber
 from ackstream.client.labels import Declarer
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.ditto.errors import DittoError, thing_not_found
+from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka, Settings
 from tests.client.counterpart import until, whole
 
@@ -168,7 +169,8 @@ def test_labels_are_taken_until_the_subscriber_is_closed_and_groups_share_them(w
 def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(world: World):
     with ExitStack() as stack:
         dead = stack.enter_context(Declarer(world.kafka, lease_ms=1_500))
-        living = stack.enter_context(Declarer(world.kafka, lease_ms=1_500))
+        # renewed or not, it does not end while this test runs
+        living = stack.enter_context(Declarer(world.kafka, lease_ms=300_000))
         kept = living.declare(["living"]).result(PATIENCE)
         dead.declare(["dead"]).result(PATIENCE)
         # nothing of it runs any more, and nothing is given back
