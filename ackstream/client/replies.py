@@ -1,4 +1,4 @@
-"""The answer to a request."""
+"""Replies to requests; and the outcomes of requests without a reply, read from the ledger and the acks topic."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka
 
 
+log = logging.getLogger(__name__)
+
 COMPLETE = ("acknowledgements", "response")
+CLOSE_MS = 1_000
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply: facts of its record headers, and the message itself, which is decoded when it is first looked at.
+    """One reply: its record headers, and the message itself, which is decoded on first access.
 
-    ``status`` is an HTTP status. ``completed_by`` says what ended the wait: ``acknowledgements`` (all arrived),
+    ``status`` is an HTTP status. ``completed_by`` is what ended the wait: ``acknowledgements`` (all arrived),
     ``response``, ``timeout``, ``error`` or ``invalid``. ``timestamp`` is the broker's time of the reply, in epoch
     milliseconds.
     """
@@ -53,20 +56,20 @@ class Reply:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was waited for is in the answer; ``explanation`` says why not."""
+        """Whether the answer contains everything that was awaited; if not, ``explanation`` gives the reason."""
         return self.completed_by in COMPLETE
 
     @cached_property
     def envelope(self) -> Envelope:
         """The message.
 
-        :raises DittoError: it is none
+        :raises DittoError: it is not a protocol message
         """
         return decode(self.data)
 
     @cached_property
     def value(self) -> Any:
-        """The JSON value of the message; ``None`` where it has none."""
+        """The JSON value of the message, ``None`` if it has none."""
         value = self.envelope.value
         return None if value is msgspec.UNSET else msgspec.json.decode(value)
 
@@ -81,7 +84,7 @@ class Reply:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The labels that did not come in time (status 408), in order of the request."""
+        """The labels that did not arrive in time (status 408), in order of the request."""
         return tuple(label for label, ack in self.acks.items() if ack.timed_out)
 
     @property
@@ -107,7 +110,7 @@ class Reply:
 
 
 def read_reply(record_headers: Iterable[tuple[str, bytes | None]], data: bytes | None, timestamp: int) -> Reply | None:
-    """Return the reply that a record is; ``None`` where its headers are not those of a reply."""
+    """Return the reply in a record, ``None`` if its headers are not those of a reply."""
     named = dict(record_headers)
     try:
         return Reply(
@@ -122,16 +125,8 @@ def read_reply(record_headers: Iterable[tuple[str, bytes | None]], data: bytes |
         return None
 
 
-# -- What became of requests that get no reply: with response-required false there is only the ledger, and errors.
-
-
-log = logging.getLogger(__name__)
-
-CLOSE_MS = 1_000
-
-
 class RequestOutcome(msgspec.Struct, frozen=True):
-    """How a request ended: status, why, an entry for each label that was awaited, and the JSON of an error."""
+    """How a request ended: status, reason, an entry per awaited label, and the JSON of an error."""
 
     status: int
     completed_by: str
@@ -140,9 +135,9 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
 
 def read_outcome(value: bytes) -> RequestOutcome | None:
-    """Return the outcome in a record of the ledger; ``None`` where it has none.
+    """Return the outcome in a record of the ledger, ``None`` if it has none.
 
-    :raises msgspec.MsgspecError: it is no record of the ledger
+    :raises msgspec.MsgspecError: it is not a record of the ledger
     """
     record = ledger.decode(value)
     decided, used = record.outcome, record.accepted
@@ -160,9 +155,9 @@ def read_outcome(value: bytes) -> RequestOutcome | None:
 
 
 def read_answer(value: bytes) -> RequestOutcome:
-    """Return what an answer on the acks topic says of a request for which nothing is awaited.
+    """Return the outcome in an answer on the acks topic, for a request that awaits nothing.
 
-    :raises DittoError: it is no protocol message
+    :raises DittoError: it is not a protocol message
     """
     envelope = decode(value)
     what = "error" if envelope.topic.criterion == "errors" else "response"
@@ -170,7 +165,10 @@ def read_answer(value: bytes) -> RequestOutcome:
 
 
 class Outcomes:
-    """Follows the ledger and the acks topic with one thread, and looks only at what somebody waits for."""
+    """Follows the ledger and the acks topic with one thread; decodes only records that someone waits for.
+
+    Requests with response-required false get no reply: their outcome is only in the ledger, or in an error.
+    """
 
     def __init__(self, kafka: Kafka) -> None:
         """Connect; every outcome from now on is seen.
@@ -195,7 +193,7 @@ class Outcomes:
     def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[RequestOutcome]]:
         """Wait for a request's outcome for the time of the block.
 
-        :param any_answer: nothing is awaited, so that there will be no outcome: whatever comes on the acks topic counts
+        :param any_answer: the request awaits nothing and has no outcome: any answer on the acks topic counts
         """
         key = correlation_id.encode()
         future: Future[RequestOutcome] = Future()
@@ -206,7 +204,7 @@ class Outcomes:
             self._waiting.pop(key, None)
 
     def close(self) -> None:
-        """Stop reading; what is waited for is left to those who wait."""
+        """Stop reading; open futures stay unresolved."""
         self._closing.set()
         self._thread.join()
         self._reader.consumer.close(timeout_ms=CLOSE_MS)
@@ -216,8 +214,8 @@ class Outcomes:
             for record in self._reader.read():
                 try:
                     self._look(record)
-                except Exception as error:  # noqa: BLE001 - whatever stands in a record, the next one is read
-                    log.warning("A record of %s was left out (offset %s): %s", record.topic, record.offset, error)
+                except Exception as error:  # noqa: BLE001 - an unreadable record must not stop the next
+                    log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
 
     def _look(self, record: Any) -> None:
         of_acks = record.topic == self._acks
