@@ -274,24 +274,9 @@ class Endpoint:
         if location is None:
             self.events.append(Event(self._name, message, at, event, consumer, 0, outcome, reason))
             return
-        self.events.append(
-            Event(
-                self._name,
-                message,
-                at,
-                event,
-                consumer or location.consumer,
-                location.count,
-                outcome,
-                reason,
-                location.topic,
-                location.partition,
-                location.offset,
-                location.batch,
-                location.subject,
-                location.received_at,
-            )
-        )
+        *stored, count, last_consumer = msgspec.structs.astuple(location)
+        by = consumer or last_consumer
+        self.events.append(Event(self._name, message, at, event, by, count, outcome, reason, *stored))
 
     def _number(self, session: _Session) -> int:
         session.number += 1

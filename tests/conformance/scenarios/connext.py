@@ -184,7 +184,7 @@ class _Run:
             system.readers[name].acknowledge_sample(WRITER, seq, now, response)
 
     def observations(self) -> Json:
-        """Return all that can be seen."""
+        """Return everything observable."""
         system = self._system
         retained = system.retained
         seen: Json = system.seen | {

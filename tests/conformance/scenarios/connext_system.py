@@ -147,7 +147,7 @@ class System:
             self._learn(now)
 
     def restart(self, name: str, now: int) -> None:
-        """Start a reader again under its name; it gets what was kept for it."""
+        """Restart a reader under its name; it receives the samples retained for it."""
         self._join(name)
         for first, last in self.retention.undelivered(name) if self._kept[name] else []:
             for number in range(first, last + 1):
@@ -163,7 +163,7 @@ class System:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def pump(self, now: int) -> None:
-        """Carry what is due now."""
+        """Transfer everything due now."""
         for reader in list(self.readers.values()):
             for report in reader.due(now):
                 if isinstance(report, AppAck):

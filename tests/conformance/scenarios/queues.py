@@ -99,7 +99,7 @@ class _System:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def run(self, when: list[Json]) -> Json:
-        """Take the steps; return what can be seen then, and of what was still to happen."""
+        """Take the steps; return the observations after them, with those of everything that was still due."""
         for at, step in timed(when):
             self._take(step, at)
         seen = self._observations()
@@ -264,7 +264,7 @@ class _System:
         }
 
     def _state(self, exits: Mapping[str, Any]) -> str | None:
-        """Return what has become of the first message."""
+        """Return the state of the first message."""
         name = next(iter(self._names), None)
         if name is None:
             return None

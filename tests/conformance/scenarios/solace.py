@@ -194,7 +194,7 @@ class _Flow:
     # -- what can be seen ----------------------------------------------------------------------------------------------
 
     def observations(self, before: list[Any]) -> Json:
-        """Return all of it."""
+        """Return everything observable."""
         leaves = [exit_.at for exit_ in self.queue.exits]
         return {
             "queue": [self._ids[name] for name in self.queue],
@@ -218,7 +218,7 @@ class _Flow:
         return [self._ids[exit_.message] for exit_ in self.queue.exits if exit_.how == how]
 
     def _state(self) -> str | None:
-        """Return what has become of the first message."""
+        """Return the state of the first message."""
         first = next(iter(self._ids), None)
         if first is None:
             return None

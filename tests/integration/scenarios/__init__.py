@@ -1,1 +1,1 @@
-"""Drivers of the scenarios of publishers on the running system: what each step is there, and what can be seen."""
+"""Drivers of scenarios on the running system: each step's effect there, and everything visible."""

@@ -1,4 +1,4 @@
-"""A real publisher, and what its application hears."""
+"""A real publisher and its application's callbacks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tests.integration.persistence import Persistence
 
 LINGER = {"linger.ms": "1000"}
-"""What is sent within this time arrives in one piece."""
+"""Messages sent within this time arrive together."""
 
 NO_RESENDING_SECONDS = 60.0
 
 
 class Application:
-    """A real publisher, and what the application hears of it."""
+    """A real publisher, and the callbacks to its application."""
 
     def __init__(self, persistence: Persistence, client: str) -> None:
         self.acks: list[tuple[CommandAck, int]] = []

@@ -12,7 +12,7 @@ EXACT = (AT, "t_ms")
 
 
 def patient(expected: Any) -> Any:
-    """Let what is to happen at a time, or by then, happen later; never earlier."""
+    """Allow what must happen at a time, or by then, to happen later, but never earlier."""
     if isinstance(expected, list):
         return [patient(entry) for entry in expected]
     if not isinstance(expected, dict):

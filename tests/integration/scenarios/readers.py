@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 ENGINE_SECONDS = 15.0
 """From a step to what it brings about: two batches, on a machine that does much else."""
 APART_SECONDS = 0.06
-"""Between two steps: what a reader says is sent every 20 ms."""
+"""Between two steps: a reader sends its reports every 20 ms."""
 FLAGS = {True: "0x0100", False: "0x0000"}
 
 VARIATIONS = {
     "with_KEEP_ALL_unacked": ("unacked", {"history": "KEEP_ALL"}),
     "without_required_retained": ("retained", {"required": {}}),
 }
-"""Words of ``expect``, the word they are about, and what is different in ``given``."""
+"""Words of ``expect``, the word they vary, and the changes to ``given``."""
 
 
 def required(scenario: Scenario) -> list[Json]:
@@ -239,7 +239,7 @@ class _System:
         )
 
     def _all_confirmed(self) -> bool:
-        """Tell whether all that readers have acknowledged is confirmed to them."""
+        """Tell whether every acknowledgement of the readers is confirmed."""
         if _reader_qos(self._given).kind == "protocol":
             return True
         confirmed = {(conf.reader, conf.epoch, conf.count) for conf in self._confs()}

@@ -21,7 +21,7 @@ OUTCOMES: dict[str, tuple[str, bytes]] = {
     # it is as good as any other, but comes a second time
     "duplicate": ("open", VALUE),
 }
-"""Subject and value of a message that comes to an end, under these rules."""
+"""Subject and value of a message with each outcome, under these rules."""
 
 RULES: Json = {
     "topics": ["open", "secret", "lonely"],
@@ -37,7 +37,7 @@ SWALLOWING = RULES | {"daily_quota_bytes": 1, "reject_over_quota": False, "rejec
 
 
 def is_silent(scenario: Scenario) -> bool:
-    """Tell whether the service answers nothing for a while, or at all."""
+    """Tell whether the service is silent for a while, or throughout."""
     if any(word in scenario.given for word in ("broker", "lose_broker_acks")):
         return True
     answering = {"logon", "reconnect", "server_ack"}

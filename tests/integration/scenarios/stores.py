@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def observe(persistence: Persistence, scenario: Scenario, silence: Silence, path: Path) -> Json:
-    """Let a publisher begin with a store; of what is in it the service has what the scenario says."""
+    """Start a publisher with a store, of whose messages the service has those that the scenario names."""
     given, when, client = scenario.given, scenario.when, client_of(scenario)
     kept: list[int] = given.get("store_unacked", [])
     discarded = given.get("store_discarded_up_to", kept[0] - 1 if kept else 0)
@@ -66,7 +66,7 @@ def observe(persistence: Persistence, scenario: Scenario, silence: Silence, path
 
 
 def _unanswered(persistence: Persistence, scenario: Scenario, silence: Silence, path: Path, discarded: int) -> Json:
-    """What is in the store was published while nobody answered, and nobody does."""
+    """Publish the messages of the store while the service is silent, and leave it silent."""
     client = client_of(scenario)
     _fill(path, client, discarded, {})
     app = Application(persistence, client)
