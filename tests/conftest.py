@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from ackstream.settings import Kafka, Local, Settings
+from ackstream.settings import Kafka, Lake, Local, Settings
 
 with warnings.catch_warnings():
     # kafka-python reads its message schemas at import by a function that Python 3.11 and 3.12 call deprecated
@@ -26,6 +26,7 @@ from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -129,6 +130,12 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield started
     started.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return settings of tables that no other test has."""
+    return Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
 
 
 @pytest.fixture(scope="module")

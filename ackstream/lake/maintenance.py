@@ -1,4 +1,4 @@
-"""What keeps the tables fast and small: compaction, removal of old rows and files, properties as in the settings."""
+"""Maintenance of the tables: compaction, removal of old rows and files, properties brought up to the settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MILLISECONDS_AN_HOUR = 3_600_000
 
 SHORTEST_RETENTION_HOURS = 24
-"""Longer than any query or transaction should take."""
+"""Longer than any query or transaction should run."""
 
 
 @dataclass(frozen=True)
 class TableReport:
-    """What maintenance did to a table; the files and bytes are those of its present version."""
+    """The result of maintaining a table; files and bytes are those of its current version."""
 
     table: str
     files_before: int
@@ -36,18 +36,18 @@ class TableReport:
 
 
 def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | None = None) -> list[TableReport]:
-    """Compact tables and remove the files that no version within ``lake.retention`` needs; beside running jobs too.
+    """Compact tables and remove files that no version within ``lake.retention`` needs; jobs may run meanwhile.
 
-    :param names: some of the tables; ``None`` takes those of archive, and of the other jobs those that are there
-    :raises SettingsError: where the retention is dangerously short, or a name is not known; nothing is done then
-    :raises StartError: where a table is not there yet, or not as this version writes it
+    :param names: some of the tables; ``None``: those of archive, and the existing ones of other jobs
+    :raises SettingsError: if the retention is dangerously short, or a name is unknown; nothing is done then
+    :raises StartError: if a table does not exist yet, or has other columns than this version writes
     """
     _check_retention(settings.lake)
     unknown = sorted(set(names or ()) - ALL_TABLES.keys())
     if unknown:
         raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
     apart = spark.newSession()
-    # VACUUM takes this many tasks to list a table, of which 10,000 by default last half a minute
+    # VACUUM lists a table with this many tasks; the default of 10,000 takes half a minute
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
     return [_maintain(apart, settings.lake, name) for name in names or _present(apart, settings.lake)]
 

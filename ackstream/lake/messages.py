@@ -1,7 +1,7 @@
-"""The table ``messages`` as a log with one order, and what it comes to: the newest message of each key.
+"""The table ``messages`` as one ordered log, its state of the world, and the pruning of ``publishers``.
 
-The state of the world has one record a topic and key, its newest message; a message without a key is a record of its
-own. A record that was deleted comes back with the next message of its key.
+The state of the world has one record per topic and key, its newest message; a message without a key is a record of its
+own. A deleted record reappears with the next message of its key.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake
 
 
-PLACE = ("batch", "partition", "offset")
+POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""
 
-_COLUMNS = (*PLACE, "subject", "key", "value", "headers", "received_at", "client")
+_COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
 
 class Moment(NamedTuple):
-    """A step of a batch of the query job; what was deleted before it is no longer there."""
+    """A step of a batch of the query job; records deleted before it are gone."""
 
     batch: int
     step: int
@@ -42,7 +42,7 @@ def source_id(spark: SparkSession, lake: Lake) -> str:
 
 
 def newest_batch(spark: SparkSession, lake: Lake) -> int:
-    """Return the last batch of the log, -1 where it is empty."""
+    """Return the last batch of the log; -1 if it is empty."""
     last = tables.read(spark, lake, "messages").agg(F.max("batch")).collect()[0][0]
     return -1 if last is None else int(last)
 
@@ -50,22 +50,22 @@ def newest_batch(spark: SparkSession, lake: Lake) -> int:
 def between(
     spark: SparkSession, lake: Lake, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]
 ) -> DataFrame:
-    """Return the messages of topics behind one place, up to and with another one."""
-    place = F.struct(*PLACE)
-    # batches alone are what files are skipped by
+    """Return the messages of topics after one position, up to and including another."""
+    position = F.struct(*POSITION)
+    # only batch has statistics by which files are skipped
     near = F.col("batch").between(after[0], upto[0])
-    return _taken(spark, lake, topics).where(near & (place > _struct(after)) & (place <= _struct(upto)))
+    return _accepted(spark, lake, topics).where(near & (position > _struct(after)) & (position <= _struct(upto)))
 
 
 def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Moment) -> DataFrame:
     """Return the state of the world of a topic.
 
-    :param newest: the last batch of the log that counts
-    :param moment: deletes count that came before
+    :param newest: the last batch of the log to include
+    :param moment: deletes before it are applied
     """
-    messages = _taken(spark, lake, [topic]).where(F.col("batch") <= newest)
+    messages = _accepted(spark, lake, [topic]).where(F.col("batch") <= newest)
     itself = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
-    last = F.max_by(F.struct(*_COLUMNS), F.struct(*PLACE)).alias("last")
+    last = F.max_by(F.struct(*_COLUMNS), F.struct(*POSITION)).alias("last")
     records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
     before = F.struct("batch", "step") < F.struct(*[F.lit(number).cast("long") for number in moment])
     deleted = tables.read(spark, lake, "sow_deletes").where(before & (F.col("subject") == topic))
@@ -73,10 +73,10 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
 
 
 def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column], query_id: str) -> None:
-    """Take records out of the state of the world; what a replayed batch deletes again stays as it is.
+    """Remove records from the state of the world; a replayed batch changes nothing.
 
     :param records: of :func:`world`
-    :param own: what is the same for all: client, cid, deleted_at
+    :param own: columns with one value for all: client, cid, deleted_at
     """
     batch, step = moment
     same = {name: F.lit(number).cast("long") for name, number in (("batch", batch), ("step", step))}
@@ -86,30 +86,30 @@ def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column
 
 
 STEPS = 1_000_000
-"""More than a batch can have."""
+"""An upper bound of the steps of a batch."""
 
 
-def _taken(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFrame:
+def _accepted(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFrame:
     messages = tables.read(spark, lake, "messages")
     return messages.where(F.col("reason").isNull() & F.col("subject").isin(sorted(topics))).select(*_COLUMNS)
 
 
-def _struct(place: tuple[int, int, int]) -> Column:
-    batch, partition, offset = place
+def _struct(position: tuple[int, int, int]) -> Column:
+    batch, partition, offset = position
     return F.struct(F.lit(batch).cast("long"), F.lit(partition).cast("int"), F.lit(offset).cast("long"))
 
 
-# -- The table ``publishers`` grows by a row a client and batch, of which few are ever read again.
-
+# -- publishers --------------------------------------------------------------------------------------------------------
 
 TABLE = "publishers"
 
 
 def prune(spark: SparkSession, lake: Lake) -> None:
-    """Remove the rows that persist never starts from again; beside the running job, too.
+    """Remove the rows of ``publishers`` that persist never restores from again; the job may run meanwhile.
 
-    The newest batch may run again: it starts from the newest row of each client before it. The first and the last row
-    of each query tell where its batches begin and end, and acks that wait for destinations are still to be sent.
+    The table grows by a row per client and batch. The newest batch may be replayed: it starts from the newest row of
+    each client before it. The first and the last row of each query mark where its batches begin and end, and acks that
+    wait for destinations have yet to be sent.
     """
     rows = tables.read(spark, lake, TABLE)
     newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]

@@ -1,7 +1,7 @@
 """Ready-made questions to the tables.
 
-Each is plain SQL that Spark and DuckDB both take (:func:`sql`), and a function that asks it through Spark. DuckDB needs
-one line first, as its name for it is another: ``CREATE MACRO explode(list) AS unnest(list)``.
+Each is plain SQL that both Spark and DuckDB accept (:func:`sql`), and a function that runs it in Spark. DuckDB needs
+one line first, because it has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ QUESTIONS = {
         ORDER BY occurred_at, step, id
     """,
 }
-"""The questions' SQL by name, with tables and parameters in braces."""
+"""The SQL of the questions by name, with tables and parameters in braces."""
 
 
 def sql(name: str) -> str:
@@ -97,12 +97,12 @@ def sql(name: str) -> str:
 
 
 def slowest_labels(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Ask who acknowledges slowly: per label count, p50, p95 and maximum of the latency, slowest p95 first."""
+    """Return the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first."""
     return _ask(spark, lake, "slowest_labels")
 
 
 def missing_labels(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Ask who does not acknowledge in time: per party and label how often, and which share of what was requested.
+    """Return the labels not acknowledged in time: per party and label the count, and the share of those requested.
 
     The party is the label up to its colon, or the whole label.
     """
@@ -110,22 +110,22 @@ def missing_labels(spark: SparkSession, lake: Lake) -> DataFrame:
 
 
 def timeouts_by_hour(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Ask when requests time out: per UTC hour the requests decided, those that timed out, and their share."""
+    """Return when requests time out: per UTC hour the requests decided, those that timed out, and their share."""
     return _ask(spark, lake, "timeouts_by_hour")
 
 
 def outcomes_by_status(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Ask how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency."""
+    """Return how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency."""
     return _ask(spark, lake, "outcomes_by_status")
 
 
 def unused_acknowledgements(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Ask which acknowledgements came to nothing: per disposition (late, duplicate, ...) and label."""
+    """Return the unused acknowledgements: per disposition (late, duplicate, ...) and label."""
     return _ask(spark, lake, "unused_acknowledgements")
 
 
 def story(spark: SparkSession, lake: Lake, correlation_id: str) -> DataFrame:
-    """Ask what happened to one correlation-id: all its rows, whatever the table, in the order of time."""
+    """Return the story of one correlation-id: its rows from all tables, in order of time."""
     return _ask(spark, lake, "story", correlation_id=correlation_id)
 
 

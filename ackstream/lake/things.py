@@ -1,8 +1,12 @@
-"""The twin's journal and its things: changes are appended before they are acknowledged, things follow at their pace.
+"""The twin's journal, its things and their search index: changes are appended first, the others are merged later.
 
-``thing_events`` is the truth: one row a change, and with the thing's last change of a batch the thing itself.
-``things`` is what the journal comes to, merged from it later. Whoever starts takes the things as they were before a
-given batch out of both.
+``thing_events`` is the truth: one row per change, and with the last change of a thing in a batch the thing itself.
+``things`` is the present state, merged from the journal. A restart restores the things as they were before a given
+batch from both.
+
+``things_search`` has one row for every value within every thing, for SQL and for searches. Paths are written as RQL
+names them (``attributes/location/city``, ``features/lamp/properties/on``). The values of an array, and those of the
+objects in it, share a path, as in RQL.
 """
 
 from __future__ import annotations
@@ -28,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
-    """Return the number of a query's first batch: the batches of earlier checkpoints come before it."""
+    """Return the number of a query's first batch: the batches of earlier checkpoints precede it."""
     events = tables.read(spark, lake, "thing_events")
     last = events.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
     return 0 if last is None else last + 1
 
 
 def next_offsets(spark: SparkSession, lake: Lake) -> dict[str, dict[int, int]]:
-    """Return by topic and partition the offset after the last command whose change is in the journal."""
+    """Return, by topic and partition, the offset after the last command in the journal."""
     found: dict[str, dict[int, int]] = {}
     events = tables.read(spark, lake, "thing_events")
     for topic, partition, offset in events.groupBy("topic", "partition").agg(F.max("offset")).collect():
@@ -44,7 +48,7 @@ def next_offsets(spark: SparkSession, lake: Lake) -> dict[str, dict[int, int]]:
 
 
 def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int) -> None:
-    """Append the rows of a batch; those of a batch that is in the journal already stay out.
+    """Append the rows of a batch, unless the journal already has that batch.
 
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
     """
@@ -56,28 +60,28 @@ def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     """Return all things as they were before a batch: thing_id, revision, created_at, modified_at, thing.
 
-    Of a deleted thing ``thing`` is null. The tables may have the batch already: it is going to run again then.
+    ``thing`` is null for a deleted thing. The tables may already have the batch: it is going to be replayed then.
     """
     things = tables.read(spark, lake, "things")
     last = F.col("last") & (F.col("batch") < batch)
     events = tables.read(spark, lake, "thing_events").where(last)
     merged = things.agg(F.max("batch")).collect()[0][0]
     later = events.where(F.col("batch") > (-1 if merged is None else merged))
-    # things that the batch has changed already are taken from what they were in the journal
+    # things that the batch has already changed are restored from the journal
     undone = events.join(things.where(F.col("batch") >= batch).select("thing_id"), "thing_id", "left_semi")
     parts = [part.select(*THINGS.fieldNames()) for part in (things.where(F.col("batch") < batch), later, undone)]
     return latest(reduce(lambda one, other: one.union(other), parts))
 
 
 def latest(rows: DataFrame) -> DataFrame:
-    """Return of each thing the row with the highest revision, in the columns of ``things``."""
+    """Return the row with the highest revision of each thing, in the columns of ``things``."""
     columns = [name for name in THINGS.fieldNames() if name != "thing_id"]
     newest = rows.groupBy("thing_id").agg(F.max_by(F.struct(*columns), "revision").alias("newest"))
     return newest.select("thing_id", "newest.*")
 
 
 def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
-    """Bring ``things`` up to rows of the journal; rows it has already, or newer ones, change nothing."""
+    """Merge rows of the journal into ``things``; rows that are not newer change nothing."""
     changed = latest(events.where("last").select(*THINGS.fieldNames()))
     known, new = F.col("known.thing_id") == F.col("new.thing_id"), F.col("new.revision") > F.col("known.revision")
 
@@ -88,10 +92,7 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     tables.retried(attempt)
 
 
-# -- The search index: every value within every thing, one row each, for SQL and for searches.
-# Paths are written as RQL names them (``attributes/location/city``, ``features/lamp/properties/on``). The values of an
-# array, and what the objects in one have, share a path, as RQL looks at them.
-
+# -- search index ------------------------------------------------------------------------------------------------------
 
 VALUE_KEY = ("thing_id", "path", "element")
 VALUE_COLUMNS = THINGS_SEARCH.fieldNames()
@@ -107,7 +108,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def flatten(thing: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Give each value of a thing with its path; an empty object or array is a value."""
+    """Yield each value of a thing with its path; an empty object or array is a value."""
     rest: list[tuple[str, Any]] = [(escape(name), value) for name, value in reversed(thing.items())]
     while rest:
         path, value = rest.pop()
@@ -120,7 +121,7 @@ def flatten(thing: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def value_rows(thing_id: str, thing: str) -> Iterator[tuple[Any, ...]]:
-    """Give the rows of a thing (JSON), in the columns of the table."""
+    """Yield the rows of a thing (JSON), in the columns of the table."""
     seen: dict[str, int] = {}
     for path, value in flatten(_decode(thing)):
         element = seen[path] = seen.get(path, -1) + 1
@@ -131,7 +132,7 @@ def value_rows(thing_id: str, thing: str) -> Iterator[tuple[Any, ...]]:
 
 
 def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
-    """Bring the index up to rows of the journal; rows it has already change nothing."""
+    """Merge rows of the journal into the index; rows it already has change nothing."""
     changed = latest(events.where("last").select(*THINGS.fieldNames())).select("thing_id", "thing")
     new = changed.where("thing IS NOT NULL").mapInArrow(_index, THINGS_SEARCH)
     index = tables.read(spark, lake, "things_search")

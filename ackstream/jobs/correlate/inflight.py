@@ -1,4 +1,4 @@
-"""Open requests straight from the checkpoint, with Spark's state reader; the job may run or not."""
+"""Open requests, read from the checkpoint with Spark's state reader, whether or not the job is running."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class InFlight(msgspec.Struct, frozen=True):
 def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
     """Read the open requests as of the last finished batch, oldest first.
 
-    ``missing`` are the labels nobody has acknowledged yet; empty where only the response is awaited.
+    ``missing`` are the labels not acknowledged yet; empty if only the response is awaited.
 
     :raises AckstreamError: if there is no checkpoint yet
     """
     location = settings.lake.checkpoint("correlate")
-    # the reader needs the state stores' coordinator, which the streams of a session bring up when they are first asked
+    # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
     _ = spark.streams.active
     try:
         rows = spark.read.format("statestore").load(location).selectExpr("value.*").collect()

@@ -1,13 +1,15 @@
 """The mirror of a destination: all rows of the table ``messages`` go to that of another lake, each once.
 
-The destination itself says how far it is: its newest batch, for batches are copied whole and in their order. So there
-is no checkpoint that could be lost or be older than what is there; compaction of either table means nothing; and what
-an append wrote before a crash is not written again. Each append is named by the batch it follows: of two mirrors that
-were started by mistake the second one's is left out.
+The destination's newest batch is its position, since batches are copied whole and in order. So there is no checkpoint
+that could be lost or be older than the table; compaction of either table does no harm; and what an append wrote before
+a crash is not written again. Each append is named by the batch it follows: if two mirrors are started by mistake, Delta
+drops the append of the second.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from contextlib import closing
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -17,13 +19,15 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
 from ackstream.kafka.clients import connect_producer
+from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
+from ackstream.spark.job import run_with_settings
+from ackstream.spark.session import session
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
@@ -33,16 +37,27 @@ if TYPE_CHECKING:
 TOPICS = ("destinations",)
 TABLE = "messages"
 SOURCE = "ackstream.source"
-"""The property of a destination's table that says which table its rows come from."""
+"""The property of a destination's table that names the table its rows come from."""
 
 BATCHES_AT_ONCE, ROWS_AT_ONCE = 10_000, 1_000_000
 SEND_SECONDS = 30.0
 
 
+def main() -> None:
+    """Run the mirror of the destination that the command line names, as ``spark-submit`` starts it."""
+
+    def start(settings: Settings) -> None:
+        destination = named(settings, sys.argv[1:])
+        prepare(settings, TOPICS)
+        run(session(settings, f"ackstream-mirror-{destination.name}"), settings, destination, threading.Event())
+
+    run_with_settings(start)
+
+
 def named(settings: Settings, arguments: Sequence[str]) -> Destination:
     """Return the destination that the arguments name.
 
-    :raises SettingsError: they name none, or one that is not in the settings
+    :raises SettingsError: if they name none, or one that is not in the settings
     """
     known = {destination.name: destination for destination in settings.destinations}
     if not known:
@@ -57,9 +72,9 @@ def named(settings: Settings, arguments: Sequence[str]) -> Destination:
 
 
 def run(spark: SparkSession, settings: Settings, destination: Destination, stop: threading.Event) -> None:
-    """Copy, and tell how far the destination is, once an interval and until it is to stop.
+    """Copy, and report the destination's position, every interval until ``stop`` is set.
 
-    :raises StartError: there are no messages yet, or the destination's table is not theirs
+    :raises StartError: if there are no messages yet, or the destination's table has those of another lake
     """
     mirror = Mirror(spark, settings, destination)
     topic = settings.kafka.topic("destinations")
@@ -79,9 +94,9 @@ class Mirror:
     """The table of a destination, and the one its rows come from."""
 
     def __init__(self, spark: SparkSession, settings: Settings, destination: Destination) -> None:
-        """Make the destination's table where it is not there.
+        """Create the destination's table if it is missing.
 
-        :raises StartError: there are no messages yet, or the table has those of another lake
+        :raises StartError: if there are no messages yet, or the table has those of another lake
         """
         self._spark = spark
         self._here = settings.lake
@@ -91,10 +106,10 @@ class Mirror:
         tables.create(spark, self._there, [TABLE])
         self._claim()
         self.last = self._newest()
-        """The batch up to which the destination has everything; -1: it has nothing."""
+        """The batch up to which the destination has everything; -1: none."""
 
     def copy(self) -> bool:
-        """Copy what is new, a part of it where it is much; tell whether there is more."""
+        """Copy new batches, up to a limit; return whether there are more."""
         new = tables.read(self._spark, self._here, TABLE).where(F.col("batch") > self.last)
         counts = new.groupBy("batch").count().orderBy("batch").limit(BATCHES_AT_ONCE).collect()
         if not counts:
@@ -104,7 +119,7 @@ class Mirror:
         until = counts[whole - 1].batch
         copied = new.where(F.col("batch") <= until)
         tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0, count=rows)
-        # not what was to be written, but what is there
+        # not what was meant to be written, but what is in the table
         self.last = self._newest()
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
 
@@ -113,22 +128,22 @@ class Mirror:
         return -1 if newest is None else int(newest)
 
     def _claim(self) -> None:
-        """Let the table belong to the one its rows come from."""
-        place = tables.location(self._there, TABLE)
-        table = DeltaTable.forPath(self._spark, place)
+        """Record in the table's properties which table its rows come from."""
+        path = tables.location(self._there, TABLE)
+        table = DeltaTable.forPath(self._spark, path)
         source = table.detail().select("properties").collect()[0][0].get(SOURCE)
         if source == self.source:
             return
         if source is not None or not table.toDF().isEmpty():
             raise StartError(
-                f"The table at {place} has the messages of another lake: empty the directory, or point the"
+                f"The table at {path} has the messages of another lake: empty the directory, or point the"
                 " destination's path to another one."
             )
-        # the names of appends are needed for as long as two mirrors may run into each other
+        # the names of appends must be known for as long as two mirrors may overlap
         properties = f"'{SOURCE}' = '{self.source}', 'delta.setTransactionRetentionDuration' = 'interval 1 days'"
-        self._spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({properties})")
+        self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({properties})")
 
 
 def part(counts: Sequence[int], rows: int) -> int:
-    """Return how many of the batches have so many rows together at most; at least one."""
+    """Return how many leading batches have up to ``rows`` rows together; at least one."""
     return max(1, sum(total <= rows for total in accumulate(counts)))

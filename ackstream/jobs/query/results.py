@@ -20,7 +20,7 @@ from ackstream.jobs.query import filters
 from ackstream.jobs.query.filters import field
 from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.lake import messages as lake_messages
-from ackstream.lake.messages import PLACE, Moment
+from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
 
@@ -41,7 +41,7 @@ _RESULTS = pa.schema(
 )
 _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
 _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
-_ORDER = ("step", "rank", *PLACE)
+_ORDER = ("step", "rank", *POSITION)
 
 
 def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, batch: int) -> DataFrame:
@@ -126,7 +126,7 @@ def _headers(values: dict[str, str | None]) -> list[dict[str, Any]]:
 
 def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
     order = [column for path, down in request.order_by for column in _ordered(path, descending=down)]
-    ranked = found.withColumn("rank", F.row_number().over(Window.orderBy(*order, *PLACE)))
+    ranked = found.withColumn("rank", F.row_number().over(Window.orderBy(*order, *POSITION)))
     if request.command.top_n is not None:
         ranked = ranked.where(F.col("rank") <= request.command.top_n)
     own = {
@@ -180,7 +180,7 @@ def _with_text(messages: DataFrame) -> DataFrame:
 
 def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
     """Turn messages into records; the columns to, cid, sub_id, origin, tag and rank give their receivers."""
-    place = F.concat_ws("|", *PLACE)
+    place = F.concat_ws("|", *POSITION)
     values = {
         record_headers.COMMAND: F.lit(command),
         record_headers.ID: F.concat_ws("/", "origin", place),
@@ -203,7 +203,7 @@ def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
     return messages.select(
         F.lit(number).cast("long").alias("step"),
         "rank",
-        *PLACE,
+        *POSITION,
         F.col("to").alias("key"),
         F.col("body").alias("value"),
         F.concat(given, application).alias("headers"),
