@@ -91,11 +91,17 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     if not client:
         raise UnreadableError(NO_CLIENT)
     values = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
-    name = values.get("command", "")
+    name = values.get(record_headers.COMMAND, "")
     if any(len(text) > MAX_NAME for text in (client, name, *map(values.get, ("cid", "sub_id", "topic"))) if text):
         raise UnreadableError(TOO_LONG)
-    command = QueryCommand(name, values.get("cid"), queries.asked(values.get("ack", "").replace(" ", "").split(",")))
-    request = QueryRequest(client, origin, time, command, sub_id=values.get("sub_id") or values.get("cid", ""))
+    command = QueryCommand(
+        name,
+        values.get(record_headers.CID),
+        queries.asked(values.get(record_headers.ACK, "").replace(" ", "").split(",")),
+    )
+    request = QueryRequest(
+        client, origin, time, command, sub_id=values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
+    )
     if name not in SUPPORTED:
         # the client must learn of it, whatever it requested
         asked = command.asked | {"processed"}
@@ -114,25 +120,25 @@ class _InvalidHeaderError(ValueError):
 
 def _with_headers(request: QueryRequest, values: Mapping[str, str]) -> QueryRequest:
     name = request.command.name
-    words = [word.strip() for word in values.get("options", "").split(",") if word.strip()]
+    words = [word.strip() for word in values.get(record_headers.OPTIONS, "").split(",") if word.strip()]
     options, intervals = (frozenset(), _heartbeat(words)) if name == "heartbeat" else _options(name, words)
-    top_n, seq = values.get("top_n"), values.get("seq")
+    top_n, seq = values.get(record_headers.TOP_N), values.get(record_headers.SEQ)
     if not all(number is None or re.fullmatch(r"\d{1,18}", number) for number in (top_n, seq)):
         raise _InvalidHeaderError(INVALID_OPTIONS)
-    keys = tuple(filter(None, values.get("sow_keys", "").split(",")))
+    keys = tuple(filter(None, values.get(record_headers.SOW_KEYS, "").split(",")))
     command = replace(
         request.command,
         seq=int(seq) if seq is not None else None,
-        filter=values.get("filter") or None,
+        filter=values.get(record_headers.FILTER) or None,
         top_n=int(top_n) if top_n is not None else None,
     )
     return replace(
         request,
         command=command,
-        topic=values.get("topic", ""),
-        bookmark=values.get("bookmark") or None,
+        topic=values.get(record_headers.TOPIC, ""),
+        bookmark=values.get(record_headers.BOOKMARK) or None,
         keys=keys,
-        order_by=_order_by(values.get("order_by", "")),
+        order_by=_order_by(values.get(record_headers.ORDER_BY, "")),
         options=options,
         conflation_ms=intervals.get("ack_conflation"),
         heartbeat_ms=intervals.get("heartbeat"),
