@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from websockets.sync.client import connect
 
+from tests.harness.waiting import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Self
 
-PATIENCE_SECONDS = 60.0
 HEIGHT, PHONE = 900, 600
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -8,10 +8,10 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.waiting import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PATIENCE_SECONDS = 20
 
 
 class Closed(Exception):  # noqa: N818 - what happened, as the library of a real client calls it

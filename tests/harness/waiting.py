@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 300.0 * float(os.environ.pop("ACKSTREAM_TEST_PATIENCE", "1"))
 ``ACKSTREAM_TEST_PATIENCE=3`` triples it.
 """
 
-POLL_SECONDS = 0.02
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
 def eventually(look: Callable[[], Any], what: str, query: Any = None) -> Any:
@@ -28,10 +28,12 @@ def eventually(look: Callable[[], Any], what: str, query: Any = None) -> Any:
     """
     limit = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < limit:
+        began = time.monotonic()
         found = look()
         if found:
             return found
         if query is not None and not query.isActive:
             raise AssertionError(f"the query stopped while the test waited for {what}: {query.exception()}")
-        time.sleep(POLL_SECONDS)  # leaves the processor to what is waited for
+        # leaves most of the processor to what is waited for
+        time.sleep(min(max(POLL_SECONDS, 3 * (time.monotonic() - began)), LONGEST_POLL_SECONDS))
     raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}")

@@ -15,6 +15,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Archive as ArchiveSettings
 from ackstream.settings import Kafka, Lake, Settings
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.lake import records
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_SECONDS = 180
 REQUESTS = 300
 BATCH = 20
 """Requests that one batch of correlate decides."""

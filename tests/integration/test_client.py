@@ -34,8 +34,10 @@ from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Kafka, Local, Settings
-from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
+from tests.harness.counterpart import Counterpart, aggregate, reply_headers
+from tests.harness.kafka import records
 from tests.harness.ports import free_ports
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +47,6 @@ pytestmark = pytest.mark.integration
 
 THING = "org.acme:lamp"
 LAMP = Command.modify_attribute(THING, "x", 1)
-PATIENCE = 60
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_of_thousands_in_flight_each_gets_its_own_answer(topics: Kafka):
             for number in range(2_000)
         }
         for number, future in futures.items():
-            reply = future.result(PATIENCE)
+            reply = future.result(PATIENCE_SECONDS)
             assert bytes(reply.acks["meter"].payload) == str(number).encode()
             assert reply.ok
             assert reply.envelope.headers["correlation-id"] == reply.correlation_id
@@ -123,9 +124,9 @@ def test_two_requesters_do_not_disturb_each_other(topics: Kafka):
             for requester, label in ((one, "of-one"), (two, "of-two"))
         ]
         for future, label, number in futures:
-            assert bytes(future.result(PATIENCE).acks[label].payload) == str(number).encode()
+            assert bytes(future.result(PATIENCE_SECONDS).acks[label].payload) == str(number).encode()
         for requester in (one, two):
-            until(lambda requester=requester: requester.statistics.foreign == 200, "the other's replies were seen")
+            eventually(lambda requester=requester: requester.statistics.foreign == 200, "the other's replies were seen")
             assert requester.statistics.answered == 200
 
 
@@ -161,14 +162,14 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
                 }
 
             futures = send(range(100))
-            futures[99].result(PATIENCE)
+            futures[99].result(PATIENCE_SECONDS)
             # on their way while the broker goes away, and accepted while it is away
             futures |= send(range(100, 400))
             if end == "stop":
                 broker.stop()
             else:
                 os.kill(broker.status().pid or 0, signals.SIGKILL)
-                until(lambda: broker.status().pid is None, "the broker is dead")
+                eventually(lambda: broker.status().pid is None, "the broker is dead")
             futures |= send(range(400, 600))
             broker.start()
             futures |= send(range(600, 700))
@@ -183,11 +184,11 @@ def test_the_close_ends_what_is_open_and_says_so(topics: Kafka):
     future = requester.send(LAMP, correlation_id="left")
     requester.close()
     requester.close()
-    with pytest.raises(ClosedError, match="closed before the reply to left came") as caught:
+    with pytest.raises(ClosedError, match="closed before the reply to left arrived") as caught:
         future.result(0)
     assert caught.value.correlation_id == "left"
     # it was accepted, so it was sent
-    assert [record.headers for record in whole(topics, "signals")] == [[("correlation-id", b"left")]]
+    assert [record.headers for record in records(topics, "signals")] == [[("correlation-id", b"left")]]
     with pytest.raises(ClosedError, match="late was not sent"):
         requester.send(LAMP, correlation_id="late")
 
@@ -225,7 +226,7 @@ def test_where_nobody_answers_a_request_ends_after_its_timeout_and_the_grace(top
     with Requester(topics, grace=0.2) as requester:
         started = time.monotonic()
         slow = requester.send(LAMP, timeout=60)
-        with pytest.raises(RequestTimeout, match=r"No reply to quick came to \S+replies within 0.5 s") as caught:
+        with pytest.raises(RequestTimeout, match=r"No reply to quick arrived in \S+replies within 0.5 s") as caught:
             requester.request(LAMP, timeout=0.3, correlation_id="quick")
         assert time.monotonic() - started >= 0.5
         assert caught.value.correlation_id == "quick"
@@ -245,9 +246,9 @@ def test_a_request_without_response_is_published_and_stored(topics: Kafka):
     with Requester(topics) as requester:
         with pytest.raises(NoReplyExpectedError, match="use publish"):
             requester.send(LAMP, response_required=False)
-        stored = requester.publish(LAMP, acks=["meter"], correlation_id="told").result(PATIENCE)
+        stored = requester.publish(LAMP, acks=["meter"], correlation_id="told").result(PATIENCE_SECONDS)
         assert requester.statistics.published == 1
-    (record,) = whole(topics, "signals")
+    (record,) = records(topics, "signals")
     assert (stored.partition, stored.offset, stored.timestamp) == (record.partition, record.offset, record.timestamp)
     assert decode(record.value).headers == {
         "correlation-id": "told", "requested-acks": ["meter"], "response-required": False,
@@ -265,8 +266,8 @@ def test_an_invalid_request_is_for_the_service_to_refuse(topics: Kafka):
 def test_a_request_that_no_broker_takes_fails_at_once(topics: Kafka):
     with Requester(topics) as requester:
         future = requester.send(Command.modify_attribute(THING, "x", "x" * 11_000_000), correlation_id="big")
-        with pytest.raises(NotSentError, match=r"Kafka did not take the request big: .*MessageSizeTooLargeError"):
-            future.result(PATIENCE)
+        with pytest.raises(NotSentError, match=r"Kafka did not store the request big: .*MessageSizeTooLargeError"):
+            future.result(PATIENCE_SECONDS)
 
 
 def test_a_correlation_id_is_in_flight_once(topics: Kafka):
@@ -280,14 +281,14 @@ def test_a_cancelled_request_disturbs_nobody(topics: Kafka):
     release = threading.Event()
 
     def answer(record: Any) -> list[Any]:
-        release.wait(PATIENCE)
+        release.wait(PATIENCE_SECONDS)
         return [aggregate(record)]
 
     with Counterpart(topics, answer), Requester(topics) as requester:
         futures = [requester.send(LAMP) for _ in range(3)]
         assert futures[0].cancel()
         release.set()
-        wait(futures, PATIENCE)
+        wait(futures, PATIENCE_SECONDS)
         assert [future.cancelled() for future in futures] == [True, False, False]
         assert requester.statistics.answered == 3
 
@@ -305,7 +306,7 @@ def test_a_callback_may_send_but_not_wait(topics: Kafka):
             requester.send(LAMP, acks=["meter"]).add_done_callback(lambda future: (outcome.append(future), ended.set()))
 
         requester.send(LAMP).add_done_callback(follow)
-        assert ended.wait(PATIENCE)
+        assert ended.wait(PATIENCE_SECONDS)
         assert "would wait for itself" in str(outcome[0])
         assert outcome[1].result(0).ok
 
@@ -316,7 +317,7 @@ def test_replies_on_partitions_that_are_added_later_arrive(topics: Kafka, monkey
         requester.request(LAMP)
         with KafkaAdminClient(bootstrap_servers=topics.bootstrap) as admin:
             admin.create_partitions({topics.topic("replies"): 3})
-        until(lambda: 2 in job.producer.partitions_for(topics.topic("replies")), "the new partition is known")
+        eventually(lambda: 2 in job.producer.partitions_for(topics.topic("replies")), "the new partition is known")
         future = requester.send(LAMP, correlation_id="new")
         monkeypatch.setattr(
             job,
@@ -324,7 +325,7 @@ def test_replies_on_partitions_that_are_added_later_arrive(topics: Kafka, monkey
             lambda value, headers: job.producer.send(job._replies, value=value, headers=headers, partition=2),
         )
         assert requester.request(LAMP).ok
-        assert future.result(PATIENCE).ok
+        assert future.result(PATIENCE_SECONDS).ok
 
 
 def test_a_missing_topic_is_named_with_the_remedy(kafka: Kafka):
@@ -355,23 +356,25 @@ def sender(topics: Kafka) -> Iterator[Callable[..., None]]:
                 for number in numbers
             ]
             for future in futures:
-                future.result(PATIENCE)
+                future.result(PATIENCE_SECONDS)
 
         yield send
 
 
 def acks(kafka: Kafka, number: int) -> list[Any]:
     """Return the records of the acks topic when there are so many."""
-    return until(lambda: [found for found in [whole(kafka, "acks")] if len(found) >= number], f"{number} acks")[0]
+    return eventually(lambda: [found for found in [records(kafka, "acks")] if len(found) >= number], f"{number} acks")[
+        0
+    ]
 
 
 def test_each_signal_is_acknowledged_under_the_labels_asked_for(topics: Kafka, sender: Callable[..., None]):
     with Responder(topics, lambda signal: Ack(payload=signal.value), labels=["meter", "audit"]) as responder:
         sender(*range(300), acks=("meter", "other", "audit"))
-        until(lambda: responder.statistics.answers == 600, "all acknowledgements are stored")
+        eventually(lambda: responder.statistics.answers == 600, "all acknowledgements are stored")
         assert responder.statistics.handled == 300
     found: dict[str, list[str]] = {}
-    for record in whole(topics, "acks"):
+    for record in records(topics, "acks"):
         ack = decode(record.value)
         assert record.key == THING.encode()
         assert record.headers == [("correlation-id", ack.headers["correlation-id"].encode())]
@@ -426,7 +429,7 @@ def test_signals_that_cannot_be_read_are_skipped(topics: Kafka, sender: Callable
         other.producer.flush()
         sender(7)
         acks(topics, 1)
-        until(lambda: responder.statistics.unreadable == 1, "the record was left out")
+        eventually(lambda: responder.statistics.unreadable == 1, "the record was left out")
         statistics = responder.statistics
         assert (statistics.received, statistics.skipped, statistics.handled) == (5, 4, 1)
 
@@ -439,22 +442,22 @@ def test_a_restarted_responder_goes_on_where_it_stopped(topics: Kafka, sender: C
 
     with responder() as first:
         sender(*range(50))
-        until(lambda: first.statistics.answers == 50, "the first fifty are acknowledged")
+        eventually(lambda: first.statistics.answers == 50, "the first fifty are acknowledged")
     sender(*range(50, 100))
     with responder() as second:
         sender(*range(100, 120))
-        until(lambda: second.statistics.answers == 70, "the rest is acknowledged")
+        eventually(lambda: second.statistics.answers == 70, "the rest is acknowledged")
     assert sorted(seen) == list(range(120))
 
 
 def test_a_signal_whose_answer_was_not_given_is_handled_again(topics: Kafka, sender: Callable[..., None]):
     with Responder(topics, lambda signal: After(3600, Ack()) if signal.value == 2 else Ack(), group="devices") as first:
         sender(*range(5))
-        until(lambda: first.statistics.answers == 4, "all but one are acknowledged")
+        eventually(lambda: first.statistics.answers == 4, "all but one are acknowledged")
         assert first.statistics.delayed == 1
     with Responder(topics, lambda _signal: Ack(), group="devices") as second:
-        until(lambda: second.statistics.answers >= 1, "the one is acknowledged")
-    assert {dict(record.headers)["correlation-id"] for record in whole(topics, "acks")} == {
+        eventually(lambda: second.statistics.answers >= 1, "the one is acknowledged")
+    assert {dict(record.headers)["correlation-id"] for record in records(topics, "acks")} == {
         b"0",
         b"1",
         b"2",
@@ -489,9 +492,9 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
             process.stdout.readline()
         process.kill()
     with Responder(topics, lambda _signal: Ack(), group="devices"):
-        until(
+        eventually(
             lambda: (
-                {dict(record.headers)["correlation-id"] for record in whole(topics, "acks")}
+                {dict(record.headers)["correlation-id"] for record in records(topics, "acks")}
                 == {b"%d" % number for number in range(6)}
             ),
             "all are acknowledged",
@@ -507,7 +510,7 @@ def test_members_of_a_group_share_the_signals(topics: Kafka, sender: Callable[..
     ):
         for number in range(100):
             sender(number, thing_id=f"org.acme:lamp-{number}")
-        until(lambda: one.statistics.answers + two.statistics.answers >= 100, "all are acknowledged")
+        eventually(lambda: one.statistics.answers + two.statistics.answers >= 100, "all are acknowledged")
     assert set(one_saw) | set(two_saw) == set(range(100))
     assert one_saw
     assert two_saw

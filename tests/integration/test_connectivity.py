@@ -20,9 +20,11 @@ from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
-from tests.client.counterpart import Counterpart, aggregate, reply_headers, until, whole
+from tests.harness.connections import Elsewhere, connected
+from tests.harness.counterpart import Counterpart, aggregate, reply_headers
+from tests.harness.kafka import records
 from tests.harness.processes import environment
-from tests.integration.connections import Elsewhere, connected
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,8 +93,8 @@ def test_a_record_becomes_a_signal_and_its_answer_is_published(topics: Kafka, el
     }
     with Counterpart(topics) as job, connected(settings(topics, elsewhere, sources=[source])):
         elsewhere.send(incoming, command("mine"), {"device": "d-7"})
-        (reply,) = until(lambda: elsewhere.read(answers), "the answer")
-        until(lambda: elsewhere.committed(incoming) == 1, "the offset")
+        (reply,) = eventually(lambda: elsewhere.read(answers), "the answer")
+        eventually(lambda: elsewhere.committed(incoming) == 1, "the offset")
     (signal,) = job.seen
     assert signal.key == THING.encode()
     sent = decode(signal.value)
@@ -110,7 +112,7 @@ def test_a_rejected_record_is_delivered_again_and_those_before_it_are_not(topics
         for identity in "abc":
             elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
         with connected(settings(topics, elsewhere, sources=[source])):
-            until(lambda: elsewhere.committed(incoming) == 3, "all offsets")
+            eventually(lambda: elsewhere.committed(incoming) == 3, "all offsets")
     seen = [identity.partition("#")[0] for identity in ids(job)]
     assert seen == ["a", "b", "c", "b", "c", "b", "c"]
     assert len(set(ids(job))) == 7
@@ -123,7 +125,7 @@ def test_without_redelivery_a_rejected_record_is_behind_us(topics: Kafka, elsewh
         for identity in "ab":
             elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
         with connected(settings(topics, elsewhere, sources=[source])):
-            until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+            eventually(lambda: elsewhere.committed(incoming) == 2, "all offsets")
     assert ids(job) == ["a", "b"]
 
 
@@ -134,8 +136,8 @@ def test_with_qos_0_a_rejected_record_is_lost(topics: Kafka, elsewhere: Elsewher
         for identity in "ab":
             elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]))
         with connected(settings(topics, elsewhere, sources=[source])):
-            until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
-            until(lambda: len(job.seen) == 2, "both signals")
+            eventually(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+            eventually(lambda: len(job.seen) == 2, "both signals")
     assert ids(job) == ["a", "b"]
 
 
@@ -147,12 +149,12 @@ def test_a_record_whose_acknowledgements_are_open_holds_back_the_commits(topics:
             elsewhere.send(incoming, command(identity, requested_acks=["my-ack"]), partition=partition)
         configured = settings(topics, elsewhere, sources=[source])
         with connected(configured):
-            until(lambda: elsewhere.committed(incoming, 1) == 2, "the other partition's offsets")
-            until(lambda: elsewhere.committed(incoming, 0) == 1, "the offset before")
+            eventually(lambda: elsewhere.committed(incoming, 1) == 2, "the other partition's offsets")
+            eventually(lambda: elsewhere.committed(incoming, 0) == 1, "the offset before")
             assert len(job.seen) == 5
         # the next one to read it delivers again what was not settled, and what came behind it
         with connected(configured):
-            until(lambda: elsewhere.committed(incoming, 0) == 3, "all offsets")
+            eventually(lambda: elsewhere.committed(incoming, 0) == 3, "all offsets")
     assert sorted(identity.partition("#")[0] for identity in ids(job)) == ["a", "a", "b", "b", "c", "d", "x"]
     assert len(set(ids(job))) == 7
 
@@ -170,14 +172,14 @@ def test_beyond_the_limit_nothing_more_is_read(topics: Kafka, elsewhere: Elsewhe
         for number in range(8):
             elsewhere.send(incoming, command(f"n{number}", requested_acks=["my-ack"]))
         with connected(settings(topics, elsewhere, sources=[source])):
-            until(lambda: len(held) == 3, "as many as may be in flight")
+            eventually(lambda: len(held) == 3, "as many as may be in flight")
             job.write(*aggregate(held[0]))
-            until(lambda: len(held) == 4, "one more for the one that was answered")
-            until(lambda: elsewhere.committed(incoming) == 1, "the first offset")
+            eventually(lambda: len(held) == 4, "one more for the one that was answered")
+            eventually(lambda: elsewhere.committed(incoming) == 1, "the first offset")
             assert len(held) == 4
             for record in held[1:3]:
                 job.write(*aggregate(record))
-            until(lambda: len(held) == 6, "two more")
+            eventually(lambda: len(held) == 6, "two more")
 
 
 def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka, elsewhere: Elsewhere) -> None:
@@ -191,8 +193,8 @@ def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka,
         {"topic": "org.acme/lamp/things/twin/acks/x-ack", "headers": {"correlation-id": "x"}, "path": "/", "status": 1},
     )
     with Counterpart(topics) as job, connected(settings(topics, elsewhere, sources=[source])):
-        until(lambda: elsewhere.committed(incoming) == 4, "all offsets")
-        until(lambda: len(elsewhere.read(answers)) == 3, "the errors")
+        eventually(lambda: elsewhere.committed(incoming) == 4, "all offsets")
+        eventually(lambda: len(elsewhere.read(answers)) == 3, "the errors")
     assert job.seen == []
     errors = [json.loads(record.value) for record in elsewhere.read(answers)]
     assert [error["value"]["error"] for error in errors] == [
@@ -229,7 +231,7 @@ def test_without_response_the_ledger_tells_what_became_of_it(topics: Kafka, else
         return []
 
     with Counterpart(topics, note) as job, connected(settings(topics, elsewhere, sources=[source])):
-        until(lambda: all(elsewhere.committed(incoming, place) == 1 for place in range(3)), "all offsets")
+        eventually(lambda: all(elsewhere.committed(incoming, place) == 1 for place in range(3)), "all offsets")
         assert elsewhere.read(answers) == []
     assert sorted(plain(job)) == ["bad", "busy", "busy", "good"]
 
@@ -250,9 +252,9 @@ def test_with_no_acknowledgements_a_record_is_settled_at_once_and_its_response_p
     elsewhere.send(incoming, command("a", requested_acks=[]))
     elsewhere.send(incoming, command("b", requested_acks=[], response_required=False))
     with Counterpart(topics, lambda _record: []) as job, connected(settings(topics, elsewhere, sources=[source])):
-        until(lambda: elsewhere.committed(incoming) == 2, "all offsets")
+        eventually(lambda: elsewhere.committed(incoming) == 2, "all offsets")
         job.write(*response(job.seen[0]))
-        (answer,) = until(lambda: elsewhere.read(answers), "the response")
+        (answer,) = eventually(lambda: elsewhere.read(answers), "the response")
     assert decode(answer.value).headers["correlation-id"] == "a"
 
 
@@ -286,7 +288,7 @@ class Signals:
 def acks_of(kafka: Kafka) -> dict[str, dict[str, Any]]:
     """Return the acknowledgements that were written: by correlation-id, label by label."""
     found: dict[str, dict[str, Any]] = {}
-    for record in whole(kafka, "acks"):
+    for record in records(kafka, "acks"):
         found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(json.loads(record.value)["value"])
     return found
 
@@ -322,9 +324,9 @@ def test_targets_publish_what_they_want_and_acknowledge_what_the_transport_took(
         signals.event("published", 6, [one, two, three, "other-ack"])
         signals.event("dropped", 1, [one, two, three, "other-ack"])
         signals.message("asked", ["live-response", three])
-        until(lambda: {"published", "dropped", "asked"} <= acks_of(topics).keys(), "the acknowledgements")
+        eventually(lambda: {"published", "dropped", "asked"} <= acks_of(topics).keys(), "the acknowledgements")
         signals.event("failed", 7, [one, two])
-        until(lambda: len(acks_of(topics).get("failed", ())) == 2, "the failure")
+        eventually(lambda: len(acks_of(topics).get("failed", ())) == 2, "the failure")
     found = acks_of(topics)
     issued = found["published"][one]
     assert (issued["status"], issued["payload"]["topic"]) == (200, events)
@@ -357,10 +359,10 @@ def test_a_stopped_connection_publishes_what_came_meanwhile(topics: Kafka, elsew
     signals = Signals(topics)
     with connected(configured):
         signals.event("one", 1, [])
-        until(lambda: len(elsewhere.read(events)) == 1, "the first event")
+        eventually(lambda: len(elsewhere.read(events)) == 1, "the first event")
     signals.event("two", 2, [])
     with connected(configured):
-        until(lambda: len(elsewhere.read(events)) == 2, "the second event")
+        eventually(lambda: len(elsewhere.read(events)) == 2, "the second event")
     assert [decode(record.value).headers["correlation-id"] for record in elsewhere.read(events)] == ["one", "two"]
 
 
@@ -373,7 +375,7 @@ def test_a_connection_whose_labels_are_taken_opens_when_they_are_free(topics: Ka
         with Connector(configured, configured.connections) as connector:
             assert not connector.turn()
             other.release(taken)
-            until(connector.turn, "the connection is open")
+            eventually(connector.turn, "the connection is open")
             # clients of the same connection share its labels
             with connected(configured):
                 pass
@@ -392,15 +394,15 @@ def test_kill_9_of_the_connector_loses_nothing(topics: Kafka, elsewhere: Elsewhe
     connector = Process(settings(topics, elsewhere, sources=[source]), tmp_path)
     with Counterpart(topics) as job:
         connector.start()
-        until(lambda: len(set(plain(job))) >= number // 4, "a part of the signals")
+        eventually(lambda: len(set(plain(job))) >= number // 4, "a part of the signals")
         connector.kill()
         connector.start()
         try:
-            until(lambda: len(set(plain(job))) == number, "all signals")
+            eventually(lambda: len(set(plain(job))) == number, "all signals")
             ends = {0: 0, 1: 0}
             for record in elsewhere.read(incoming):
                 ends[record.partition] = max(ends[record.partition], record.offset + 1)
-            until(
+            eventually(
                 lambda: all((elsewhere.committed(incoming, place) or 0) == end for place, end in ends.items()),
                 "all offsets",
             )

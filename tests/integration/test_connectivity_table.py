@@ -10,9 +10,9 @@ import pytest
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from tests.client.counterpart import until
-from tests.integration.connections import Elsewhere, connected
-from tests.integration.system import System
+from tests.harness.connections import Elsewhere, connected
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 from tests.prose import each, prose
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def table(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
 
     waiting = {name for name, row in given_.items() if row["requested-acks"] != "empty" and row["timeout"] != "zero"}
     with system.correlate(spark), connected(settings):
-        until(lambda: settled() == set(ROWS) - waiting, "all that awaits nothing is settled")
+        eventually(lambda: settled() == set(ROWS) - waiting, "all that awaits nothing is settled")
         for name, row in given_.items():
             if row["response-required"] and row["timeout"] != "zero":
                 topic = "org.acme/lamp/things/twin/commands/modify"
@@ -76,8 +76,8 @@ def table(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
         assert settled() == set(ROWS) - waiting
         for name in waiting:
             system.ack(name, "my-ack")
-        until(lambda: settled() == set(ROWS), "everything is settled")
-        until(lambda: len(elsewhere.read(answers)) == 5, "all answers")
+        eventually(lambda: settled() == set(ROWS), "everything is settled")
+        eventually(lambda: len(elsewhere.read(answers)) == 5, "all answers")
     published = [decode(record.value) for record in elsewhere.read(answers)]
     system.close()
     elsewhere.close()

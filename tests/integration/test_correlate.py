@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient
 
-from tests.integration.system import System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +67,9 @@ def test_bad_input_is_answered_and_recorded_and_disturbs_nobody(spark: SparkSess
         system.send("clock", b"9223372036854775807")
         system.ack("good", "a-ack")
         replies = eventually(
-            query,
             lambda: (_found := system.replies()) if len(system.replies()) > len(BAD_SIGNALS) else None,
             "all replies",
+            query,
         )
     assert {name: reply["value"].get("error") for name, reply in replies.items() if name != "good"} == {
         name: code for name, (_, code) in BAD_SIGNALS.items()
@@ -84,7 +85,7 @@ def test_a_command_without_correlation_id_gets_one_from_its_coordinates(spark: S
     with system.correlate(spark) as query:
         system.command(None, requested_acks=["a-ack"], timeout="1s")
         system.tick(query, system.command("other", requested_acks=["a-ack"]) + 60_000)
-        (key, reply), *_ = eventually(query, lambda: list(system.replies().items()), "a reply")
+        (key, reply), *_ = eventually(lambda: list(system.replies().items()), "a reply", query)
     topic, partition, offset = key.rsplit("-", 2)
     assert topic == system.settings.kafka.topic("signals")
     assert (partition.isdigit(), offset) == (True, "0")
@@ -98,10 +99,10 @@ def test_time_passes_by_the_clock_topic_alone(spark: SparkSession, system: Syste
         system.tick(query, start + 59_000)
         system.command("y", requested_acks=["a-ack"])
         system.ack("y", "a-ack")
-        eventually(query, lambda: "y" in system.replies(), "the reply to y")
+        eventually(lambda: "y" in system.replies(), "the reply to y", query)
         assert "x" not in system.replies()
         system.tick(query, start + 60_001)
-        reply = eventually(query, lambda: system.replies().get("x"), "the timeout of x")
+        reply = eventually(lambda: system.replies().get("x"), "the timeout of x", query)
     assert reply["status"] == 424
     assert reply["record"]["completed-by"] == b"timeout"
     assert reply["value"]["b-ack"]["payload"]["error"] == "acknowledgement:request.timeout"
@@ -120,7 +121,7 @@ def test_a_spring_client_is_answered_on_its_topic_with_its_correlation_header(
     ):
         system.command(None, {"kafka_replyTopic": own.encode(), "kafka_correlationId": uuid}, requested_acks=["a-ack"])
         system.ack(uuid.hex().upper(), "a-ack")
-        (reply,) = eventually(query, lambda: list(system.replies("spring-replies").values()), "the reply")
+        (reply,) = eventually(lambda: list(system.replies("spring-replies").values()), "the reply", query)
     assert reply["record"]["kafka_correlationId"] == uuid
     assert reply["status"] == 200
 
@@ -129,10 +130,10 @@ def test_a_restart_on_the_same_checkpoint_keeps_open_requests(spark: SparkSessio
     with system.correlate(spark) as query:
         system.command("x", requested_acks=["a-ack", "b-ack"])
         system.ack("x", "a-ack")
-        eventually(query, lambda: any("signal" in record for record in system.ledger()), "the signal row")
+        eventually(lambda: any("signal" in record for record in system.ledger()), "the signal row", query)
     system.ack("x", "b-ack")
     with system.correlate(spark) as query:
-        reply = eventually(query, lambda: system.replies().get("x"), "the reply")
+        reply = eventually(lambda: system.replies().get("x"), "the reply", query)
     assert list(reply["value"]) == ["a-ack", "b-ack"]
     assert reply["status"] == 200
 
@@ -147,9 +148,9 @@ def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tm
             system.post("acks", system.ack_json(key, "a-ack"))
         last = system.send("acks", system.ack_json("nobody", "a-ack"))
         # the broker's own clock says when all deadlines are over
-        eventually(None, lambda: system.send("clock", b"0") > last + timeout_ms, "the deadlines to pass")
+        eventually(lambda: system.send("clock", b"0") > last + timeout_ms, "the deadlines to pass")
         with system.correlate(spark) as query:
-            eventually(query, lambda: system.end("replies") >= requests, "all replies")
+            eventually(lambda: system.end("replies") >= requests, "all replies", query)
             replies = system.replies()
     assert len(replies) == requests
     assert {reply["status"] for reply in replies.values()} == {200}
@@ -160,9 +161,9 @@ def test_a_quiet_stream_gets_its_timeout_and_not_too_early(spark: SparkSession, 
     with closing(System(kafka, tmp_path, clock=True)) as system, system.correlate(spark) as query:
         system.command("first", requested_acks=["a-ack"])
         system.ack("first", "a-ack")
-        eventually(query, lambda: system.end("replies") == 1, "the query to be warm")
+        eventually(lambda: system.end("replies") == 1, "the query to be warm", query)
         asked = system.command("quiet", requested_acks=["a-ack"], timeout="2s")
-        eventually(query, lambda: system.end("replies") > 1, "the timeout")
+        eventually(lambda: system.end("replies") > 1, "the timeout", query)
         (reply,) = [record for record in system.records("replies") if record.key == b"quiet"]
     assert dict(reply.headers)["status"] == b"408"
     # how soon after its deadline, benchmarks/latency.py measures

@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.harness.processes import Job
-from tests.integration.system import System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,14 +71,12 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
                 job = next(victims)
                 mark = _written(system, job) + chance.randrange(1, PORTION // 3)
                 _send(system, numbers[: PORTION // 2])
-                eventually(None, lambda: _alive(jobs) and _written(system, job) >= mark, f"{job.name} to write")  # noqa: B023
+                eventually(lambda: _alive(jobs) and _written(system, job) >= mark, f"{job.name} to write")  # noqa: B023
                 job.kill()
                 _send(system, numbers[PORTION // 2 :])
                 job.start()
             expected_acks = 2 * REQUESTS - REQUESTS // SILENT_EVERY
-            eventually(
-                None, lambda: _alive(jobs) and _finished(system, expected_acks), "all outcomes and acknowledgements"
-            )
+            eventually(lambda: _alive(jobs) and _finished(system, expected_acks), "all outcomes and acknowledgements")
         finally:
             for job in jobs:
                 job.kill()

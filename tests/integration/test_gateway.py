@@ -24,8 +24,8 @@ from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes
 from tests.harness.ports import free_ports
+from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-from tests.integration.system import System
 from tests.prose import prose
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Gateway, Kafka
-from tests.integration.system import System
+from tests.harness.system import System
 from tests.integration.test_gateway import LAMP, Running, check_header_table, serving
 
 if TYPE_CHECKING:

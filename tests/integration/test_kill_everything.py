@@ -19,7 +19,8 @@ from tests.harness.kafka import committed
 from tests.harness.ports import free_ports
 from tests.harness.processes import Job, Program
 from tests.harness.programs import SUBSCRIBER
-from tests.integration.system import System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,13 +57,13 @@ def test_no_revision_is_lost_or_doubled_and_nothing_is_acknowledged_that_is_not_
         ]
         committed_then: dict[tuple[str, int], int] = {}
         try:
-            eventually(None, lambda: _ready(programs, port), "the gateway")
+            eventually(lambda: _ready(programs, port), "the gateway")
             answers = asyncio.run(_load(f"http://127.0.0.1:{port}", programs, kafka, committed_then, chance))
             # at rest again, a request gets both acknowledgements
-            eventually(None, lambda: _put(port).status_code == 200, "a complete answer")
+            eventually(lambda: _put(port).status_code == 200, "a complete answer")
             sent = {_id(record) for record in system.records("signals")}
             eventually(
-                None, lambda: _alive(programs) and _decided(system) >= sent and _seen(notes) >= _changed(system), "all"
+                lambda: _alive(programs) and _decided(system) >= sent and _seen(notes) >= _changed(system), "all"
             )
         finally:
             for program in programs:

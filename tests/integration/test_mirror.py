@@ -26,7 +26,8 @@ from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol import messages
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
-from tests.integration.system import eventually, records
+from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60.0
 INTERVAL_MS, AGE_MS = 300, 1500
 
 
@@ -137,7 +137,7 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
             return [publisher.publish(b"%d" % seq, topic="open") for seq in numbers]
 
         # AMPS-14
-        assert not wait(publish(*range(1, 11)), PATIENCE).not_done
+        assert not wait(publish(*range(1, 11)), PATIENCE_SECONDS).not_done
         (stored_at, *_) = [record.timestamp for record in records(settings.kafka, "stored")]
         (told_at, *_) = [
             record.timestamp
@@ -147,12 +147,12 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
         assert told_at - stored_at >= AGE_MS
         assert _persisted(settings)[-1] == (10, None)
         assert _changes(settings) == [("standby", "async", "downgrade")]
-        publish(11)[0].result(PATIENCE)
+        publish(11)[0].result(PATIENCE_SECONDS)
         with _mirroring(spark, settings):
             both = [("standby", "async", "downgrade"), ("standby", "sync", "upgrade")]
-            eventually(running, lambda: _changes(settings)[:2] == both, "it to be waited for again")
-            assert publish(12)[0].result(PATIENCE).seq == 12
-            eventually(running, lambda: _rows(_there(settings)) == _rows(settings.lake), "everything to be there")
+            eventually(lambda: _changes(settings)[:2] == both, "it to be waited for again", running)
+            assert publish(12)[0].result(PATIENCE_SECONDS).seq == 12
+            eventually(lambda: _rows(_there(settings)) == _rows(settings.lake), "everything to be there", running)
     # AMPS-15: the interval of the destination is one of its own
     reports = [
         record
@@ -196,10 +196,10 @@ def test_amps_12_13_what_waits_for_a_destination_is_told_in_its_order_also_after
             {"seq": 3, "ack": "persisted", "topic": "open"},
             {"command": "flush", "cid": "f"},
         )
-        eventually(running, lambda: _decided(settings) == 3, "the messages to be stored")
+        eventually(lambda: _decided(settings) == 3, "the messages to be stored", running)
         # AMPS-12: what waits for a destination is overtaken by what does not
         _send(settings, {"command": "logon", "cid": "l"}, {"command": "dance", "cid": "d"})
-        eventually(running, lambda: len(told()) == 3, "what waits for nobody to be told")
+        eventually(lambda: len(told()) == 3, "what waits for nobody to be told", running)
         assert [entry[:2] for entry in told()] == [("received", "c"), ("processed", "c"), ("processed", "d")]
     _downgrade(spark, settings)
     # AMPS-13: nobody waits for the async one, which nobody mirrors
@@ -208,7 +208,7 @@ def test_amps_12_13_what_waits_for_a_destination_is_told_in_its_order_also_after
             # without a new message in between it cannot know that it has told everything
             with _persisting(spark, settings) as running:
                 again = waiting * count
-                eventually(running, lambda: _only(waiting, told()) == again, "the rest to be told")  # noqa: B023
+                eventually(lambda: _only(waiting, told()) == again, "the rest to be told", running)  # noqa: B023
     assert len({ack.ack_id for ack in _told(settings)}) == 3 + len(waiting)
     assert _changes(settings)[1] == ("standby", "sync", "start")
 

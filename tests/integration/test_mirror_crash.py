@@ -14,7 +14,7 @@ from ackstream.client.publisher import Publisher
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Lake, Settings
 from tests.harness.processes import Program, alive
-from tests.integration.system import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 HALF = 300
-PATIENCE = 240.0
 
 
 def _numbers(place: str) -> list[int]:
@@ -58,22 +57,22 @@ def test_what_is_told_is_there_and_everything_is_told_whatever_is_killed(kafka: 
 
         persist = start("persist")
         publisher = stack.enter_context(
-            Publisher(kafka, client="p1", windowed=True, on_receipt=look, logon_timeout=PATIENCE)
+            Publisher(kafka, client="p1", windowed=True, on_receipt=look, logon_timeout=PATIENCE_SECONDS)
         )
         for number in range(HALF):
             publisher.publish(b"%d" % number)
         # stored here alone, and not told: there is no mirror yet
-        eventually(None, lambda: stored(settings.lake.path, HALF), "the first half to be stored")
+        eventually(lambda: stored(settings.lake.path, HALF), "the first half to be stored")
         persist.kill()
         assert publisher.unpersisted_count == HALF
         mirror = start("mirror", "standby")
         persist.start()
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
         for number in range(HALF):
             publisher.publish(b"%d" % number)
-        eventually(None, lambda: stored(there, HALF + 1), "some of the second half to be copied")
+        eventually(lambda: stored(there, HALF + 1), "some of the second half to be copied")
         mirror.kill()
         mirror.start()
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
     assert missing == []
     assert Counter(_numbers(there)) == Counter(_numbers(settings.lake.path)) == Counter(range(1, 2 * HALF + 1))

@@ -12,10 +12,11 @@ from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from tests.client.counterpart import Counterpart, aggregate, until
+from tests.harness.connections import connected
+from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.mqtt import BROKERS, IN_FLIGHT, Device, mosquitto
 from tests.harness.ports import free_ports
-from tests.integration.connections import connected
+from tests.harness.waiting import eventually
 from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, ids, plain
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def test_a_message_is_acknowledged_when_it_is_settled(topics: Kafka, port: int, 
     with closing(Device(port)) as device, Counterpart(topics, hold) as job, connected(configured):
         for number in range(IN_FLIGHT + 2):
             device.publish(f"{name}/lamp-{number}", str(number))
-        until(lambda: len(held) == IN_FLIGHT, "as many as the broker sends unacknowledged")
+        eventually(lambda: len(held) == IN_FLIGHT, "as many as the broker sends unacknowledged")
         job.write(*aggregate(held[1]))
         # the second one is settled, but acknowledged only after the first one
         job.write(*aggregate(held[0]))
-        until(lambda: len(held) == IN_FLIGHT + 2, "the others")
+        eventually(lambda: len(held) == IN_FLIGHT + 2, "the others")
         for record in held[IN_FLIGHT:]:
             job.write(*aggregate(record))
     assert [str(decode(record.value).topic) for record in held] == [
@@ -92,10 +93,10 @@ def test_what_was_not_acknowledged_comes_again_with_the_next_connection(
             for lamp in "abc":
                 device.publish(f"{name}/{lamp}", lamp)
             # the broker sends the third one when the first one is acknowledged
-            until(lambda: len(job.seen) == 3, "all signals")
+            eventually(lambda: len(job.seen) == 3, "all signals")
         device.publish(f"{name}/d", "d")
         with connected(configured):
-            until(lambda: len(job.seen) == 6, "those behind the open one, and the one that came meanwhile")
+            eventually(lambda: len(job.seen) == 6, "those behind the open one, and the one that came meanwhile")
     assert plain(job) == ["a", "b", "c", "b", "c", "d"]
     # a message that the broker marks as delivered before is a request of its own; Artemis marks it only when the
     # connection broke, not when the client had said goodbye
@@ -114,9 +115,9 @@ def test_a_rejected_message_comes_again_where_the_connection_reconnects(
     configured = settings(topics, port, name, sources=[source(name)], reconnect_for_redelivery=reconnect)
     with closing(Device(port)) as device, Counterpart(topics, Answers(a=[503])) as job, connected(configured):
         device.publish(f"{name}/a", "a")
-        until(lambda: plain(job).count("a") == expect.count("a"), "the first message")
+        eventually(lambda: plain(job).count("a") == expect.count("a"), "the first message")
         device.publish(f"{name}/b", "b")
-        until(lambda: "b" in plain(job), "the second message")
+        eventually(lambda: "b" in plain(job), "the second message")
     assert plain(job) == expect
 
 
@@ -125,7 +126,7 @@ def test_with_qos_0_nothing_comes_again(topics: Kafka, port: int, name: str) -> 
     with closing(Device(port)) as device, Counterpart(topics, Answers(a=[503])) as job, connected(configured):
         device.publish(f"{name}/a", "a")
         device.publish(f"{name}/b", "b")
-        until(lambda: len(job.seen) == 2, "both signals")
+        eventually(lambda: len(job.seen) == 2, "both signals")
     assert plain(job) == ["a", "b"]
 
 
@@ -147,11 +148,11 @@ def test_answers_and_events_are_published(topics: Kafka, port: int, name: str) -
     )
     with closing(Device(port, "answers/+", "events/+")) as device, Counterpart(topics), connected(configured):
         device.publish(f"{name}/lamp", "21.5")
-        until(lambda: len(device.received) == 1, "the answer")
+        eventually(lambda: len(device.received) == 1, "the answer")
         signals = Signals(topics)
         signals.event("told", {"a": 1}, [label])
-        until(lambda: len(device.received) == 2, "the event")
-        until(lambda: "told" in acks_of(topics), "the acknowledgement")
+        eventually(lambda: len(device.received) == 2, "the event")
+        eventually(lambda: "told" in acks_of(topics), "the acknowledgement")
     answer, event = device.received
     assert (answer.topic, json.loads(answer.payload)["status"]) == ("answers/lamp", 200)
     assert (event.topic, event.payload) == ("events/lamp", b'{"a": 1}')

@@ -14,7 +14,8 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import messages
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
-from tests.integration.system import eventually, records
+from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
-
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -58,8 +57,8 @@ def test_the_example_of_the_document_on_the_running_system(
         assert publisher.effective_conflation_ms == 100
         futures = [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
         with pytest.raises(NotEntitledError):
-            futures[2].result(PATIENCE)
-        assert [futures[index].result(PATIENCE).seq for index in (0, 1, 3, 4)] == [1, 2, 4, 5]
+            futures[2].result(PATIENCE_SECONDS)
+        assert [futures[index].result(PATIENCE_SECONDS).seq for index in (0, 1, 3, 4)] == [1, 2, 4, 5]
         assert publisher.unpersisted_count == 0
     persisted = [ack for ack in acks if ack.ack_type == "persisted"]
     assert all(ack.cid is None and ack.ack_id for ack in persisted)
@@ -68,10 +67,10 @@ def test_the_example_of_the_document_on_the_running_system(
     assert _rows(spark, settings) == [
         ("p1", seq, "not entitled" if seq == 3 else None, b"%d" % seq) for seq in range(1, 6)
     ]
-    eventually(running, lambda: _relied_on(settings) == (5, [(3, 3)]), "all five on the topic stored")
+    eventually(lambda: _relied_on(settings) == (5, [(3, 3)]), "all five on the topic stored", running)
     # a second session goes on where the first was
     with Publisher(settings.kafka, client="p1") as publisher:
-        assert publisher.publish_await_acknowledgement(b"6", PATIENCE, topic="open").seq == 6
+        assert publisher.publish_await_acknowledgement(b"6", PATIENCE_SECONDS, topic="open").seq == 6
     assert running.exception() is None
 
 
@@ -88,7 +87,7 @@ def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
     with Publisher(settings.kafka, client="p1", stage="accepted") as publisher:
         for number in range(50):
             publisher.publish(b"%d" % number, topic="open", key=b"k", headers=[("colour", b"red")])
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
     job.JOB.start(spark, settings, available_now=True).awaitTermination()
     first = _rows(spark, settings)
     assert [value for *_, value in first] == [b"%d" % number for number in range(50)]
@@ -108,7 +107,7 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
 ) -> None:
     def publish(value: bytes) -> None:
         with Publisher(settings.kafka, client="p1", stage="accepted") as publisher:
-            publisher.publish(value).result(PATIENCE)
+            publisher.publish(value).result(PATIENCE_SECONDS)
 
     publish(b"first")
     job.JOB.start(spark, settings, available_now=True).awaitTermination()

@@ -22,7 +22,8 @@ from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program, alive
-from tests.integration.system import System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -117,7 +118,7 @@ def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Pa
         for kind in chance.sample(kinds, len(kinds)):
             # each kill meets a system that has gone on after the one before, anywhere in its work
             before = _stored(settings)
-            eventually(None, lambda: alive(programs.values()) and _stored(settings) > before, "messages to be stored")  # noqa: B023
+            eventually(lambda: alive(programs.values()) and _stored(settings) > before, "messages to be stored")  # noqa: B023
             time.sleep(chance.uniform(0, BATCH_SECONDS))
             busy = [name for name in names if not _ended(notes[name])]
             assert busy, "the kills came too late to mean anything"
@@ -125,7 +126,6 @@ def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Pa
             victim.kill()
             victim.start()
         eventually(
-            None,
             lambda: alive(programs.values()) and all(map(_ended, notes.values())),
             "all publishers to have finished",
         )

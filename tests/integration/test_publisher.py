@@ -11,29 +11,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.errors import MessageTooLargeError, NotEntitledError, StoreError, TakenOverError
-from ackstream.client.publish_window import GapError, SequenceError, WindowError
-from ackstream.client.publisher import Publisher
-from ackstream.client.receipts import (
+from ackstream.client.errors import (
     AcknowledgementTimeout,
-    FailedMessage,
     FlushTimeout,
+    GapError,
     LogonTimeout,
+    MessageTooLargeError,
+    NotEntitledError,
     PublisherClosedError,
-    Receipt,
+    SequenceError,
+    StoreError,
+    TakenOverError,
+    WindowError,
     WouldBlockError,
 )
+from ackstream.client.publisher import Publisher
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka, Settings
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.integration
+    from ackstream.client.receipts import FailedMessage, Receipt
 
-PATIENCE = 30.0
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ class Service:
         self._acks = kafka.topic("publisher-acks")
         self._consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         clients.subscribe_at_end(self._consumer, kafka, kafka.topic("messages"))
-        self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=PATIENCE)
+        self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=PATIENCE_SECONDS)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -69,7 +73,7 @@ class Service:
 
     def answer(self, client: str, *acks: CommandAck) -> None:
         for ack in acks:
-            self._producer.send(self._acks, encode_ack(ack), client.encode()).get(PATIENCE)
+            self._producer.send(self._acks, encode_ack(ack), client.encode()).get(PATIENCE_SECONDS)
 
     def persisted(self, client: str, seq: int, reason: str | None = None) -> None:
         status = "success" if reason is None else "failure"
@@ -77,7 +81,7 @@ class Service:
 
     def wait_for(self, count: int) -> list[tuple[str, int, bytes]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.received) >= count, PATIENCE), self.received
+            assert self._changed.wait_for(lambda: len(self.received) >= count, PATIENCE_SECONDS), self.received
             return list(self.received)
 
     def _run(self) -> None:
@@ -113,17 +117,17 @@ def service(topics: Kafka) -> Iterator[Service]:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(kafka, **({"client": "p1", "logon_timeout": PATIENCE} | options))
+    return Publisher(kafka, **({"client": "p1", "logon_timeout": PATIENCE_SECONDS} | options))
 
 
 def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
     with _publisher(topics, stage="accepted") as publisher:
         futures = [publisher.publish(b"%d" % index, context=index) for index in range(100)]
-        receipts = [future.result(PATIENCE) for future in futures]
+        receipts = [future.result(PATIENCE_SECONDS) for future in futures]
         assert [receipt.context for receipt in receipts] == list(range(100))
         assert {receipt.stage for receipt in receipts} == {"accepted"}
         assert [receipt.seq - receipts[0].seq for receipt in receipts] == list(range(100))
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
         assert publisher.unpersisted_count == 0
         assert publisher.statistics.acknowledged == 100
 
@@ -137,7 +141,7 @@ def test_merged_acks_end_the_futures_of_all_messages_they_are_about(topics: Kafk
         service.persisted("p1", 2)
         service.persisted("p1", 3, "not entitled")
         service.persisted("p1", 5)
-        done = wait(futures, PATIENCE).done
+        done = wait(futures, PATIENCE_SECONDS).done
         assert len(done) == 5
         assert [future.exception() is None for future in futures] == [True, True, False, True, True]
         with pytest.raises(NotEntitledError, match="Message 3 was refused: not entitled"):
@@ -154,8 +158,8 @@ def test_windowed_receipts_are_for_the_last_of_a_run(topics: Kafka, service: Ser
     with _publisher(topics, windowed=True, on_receipt=receipts.append) as publisher:
         futures = [publisher.publish(b"x") for _ in range(3)]
         service.persisted("p1", 3)
-        wait(futures, PATIENCE)
-        publisher.publish_flush(PATIENCE)
+        wait(futures, PATIENCE_SECONDS)
+        publisher.publish_flush(PATIENCE_SECONDS)
     assert [(receipt.first, receipt.seq) for receipt in receipts] == [(1, 3)]
 
 
@@ -164,7 +168,7 @@ def test_a_duplicate_is_a_success_that_the_handler_is_told_of(topics: Kafka, ser
     with _publisher(topics, on_failed_write=failed.append) as publisher:
         future = publisher.publish(b"x")
         service.persisted("p1", 1, "duplicate")
-        assert future.result(PATIENCE).duplicate
+        assert future.result(PATIENCE_SECONDS).duplicate
     assert [item.reason for item in failed] == ["duplicate"]
 
 
@@ -178,7 +182,7 @@ def test_a_store_is_sent_again_from_where_the_service_stands(topics: Kafka, serv
         assert [(seq, value) for _, seq, value in service.wait_for(7)[5:]] == [(4, b"4"), (5, b"5")]
         assert publisher.unpersisted_count == 2
         service.persisted("p1", 5)
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
         assert publisher.publish(b"6", seq=6) is not None
         assert service.wait_for(8)[7][1] == 6
     assert [logon.get("first") for logon in service.logons] == [None, "1"]
@@ -190,7 +194,7 @@ def test_a_service_that_lacks_what_was_dropped_is_refused_where_that_is_wanted(
     with _publisher(topics, store=tmp_path / "p1") as publisher:
         publisher.publish(b"1")
         service.persisted("p1", 1)
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
     service.last["p1"] = 0
     with pytest.raises(GapError, match="1 to 1 are missing"):
         _publisher(topics, store=tmp_path / "p1", error_on_gap=True)
@@ -201,7 +205,7 @@ def test_without_an_answer_a_message_is_sent_again(topics: Kafka, service: Servi
         future = publisher.publish(b"x")
         assert {seq for _, seq, _ in service.wait_for(3)} == {1}
         service.persisted("p1", 1)
-        assert future.result(PATIENCE).seq == 1
+        assert future.result(PATIENCE_SECONDS).seq == 1
         assert publisher.statistics.resent >= 2
 
 
@@ -218,7 +222,7 @@ def test_a_full_window_blocks_or_says_so(topics: Kafka, service: Service) -> Non
         third = threading.Thread(target=publisher.publish, args=(b"3",))
         third.start()
         service.persisted("p2", 1)
-        third.join(PATIENCE)
+        third.join(PATIENCE_SECONDS)
         assert not third.is_alive()
         assert ("p2", 3, b"3") in service.wait_for(5)
 
@@ -229,7 +233,7 @@ def test_waiting_for_an_acknowledgement_ends_with_the_time(topics: Kafka, servic
             publisher.publish_await_acknowledgement(b"x", timeout=0.1)
         with pytest.raises(FlushTimeout, match="1 messages were not acknowledged"):
             publisher.publish_flush(0.1)
-        publisher.publish_flush(PATIENCE, stage="accepted")
+        publisher.publish_flush(PATIENCE_SECONDS, stage="accepted")
         assert publisher.unpersisted_count == 1
 
         def acknowledge() -> None:
@@ -240,7 +244,7 @@ def test_waiting_for_an_acknowledgement_ends_with_the_time(topics: Kafka, servic
 
         acknowledging = threading.Thread(target=acknowledge)
         acknowledging.start()
-        assert publisher.publish_await_acknowledgement(b"y", timeout=PATIENCE).seq == 2
+        assert publisher.publish_await_acknowledgement(b"y", timeout=PATIENCE_SECONDS).seq == 2
         acknowledging.join()
 
 
@@ -255,7 +259,7 @@ def test_a_second_publisher_of_the_same_name_ends_the_first(topics: Kafka, servi
         future = first.publish(b"x")
         with _publisher(topics):
             with pytest.raises(TakenOverError, match="as p1"):
-                future.result(PATIENCE)
+                future.result(PATIENCE_SECONDS)
             with pytest.raises(TakenOverError):
                 first.publish(b"y")
     assert len(service.logons) == 2
@@ -266,7 +270,7 @@ def test_an_older_logon_that_is_told_again_ends_nobody(topics: Kafka, service: S
         service.answer("p1", CommandAck(ack_type="processed", client="p1", cid="logon-old", bookmark=0))
         future = publisher.publish(b"x")
         service.persisted("p1", 1)
-        assert future.result(PATIENCE).seq == 1
+        assert future.result(PATIENCE_SECONDS).seq == 1
 
 
 @pytest.mark.parametrize("seq", [1, 4])

@@ -32,7 +32,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
-from tests.integration.system import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 30.0
 COLUMNS = "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, key BINARY, value BINARY, "
 COLUMNS += "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
@@ -80,10 +79,10 @@ class System:
         for value in values:
             key = str(value["id"]).encode() if keyed else None
             self._publisher.publish(json.dumps(value).encode(), topic=topic, key=key)
-        self._publisher.publish_flush(PATIENCE)
+        self._publisher.publish_flush(PATIENCE_SECONDS)
 
     def client(self, name: str, **options: Any) -> QueryClient:
-        return QueryClient(self.kafka, client=name, timeout=PATIENCE, **options)
+        return QueryClient(self.kafka, client=name, timeout=PATIENCE_SECONDS, **options)
 
     def records(self, topic: str, key: str | None = None) -> list[Any]:
         """Read a topic whole, or what there is for a key."""
@@ -135,7 +134,7 @@ def _numbers(messages: Iterable[Message]) -> list[int]:
 
 
 def _next(stream: MessageStream, count: int) -> list[Message]:
-    found = [stream.receive(PATIENCE) for _ in range(count)]
+    found = [stream.receive(PATIENCE_SECONDS) for _ in range(count)]
     return [message for message in found if message is not None]
 
 
@@ -158,7 +157,7 @@ def test_amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_i
     with system.client("replayer") as client:
         stream = client.execute("subscribe", ["received", "completed"], topic=topic, bookmark="EPOCH")
         old = _next(stream, 100)
-        assert stream.wait("completed", PATIENCE).bookmark
+        assert stream.wait("completed", PATIENCE_SECONDS).bookmark
         # a range takes its ends in, or not
         ends = f"{old[9].bookmark}:{old[19].bookmark}"
         closed, half = _together(
@@ -190,10 +189,10 @@ def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_n
         assert _numbers(again) == [3, 5]
         for message in again:
             message.discard()
-        before = stream.wait("persisted", PATIENCE).bookmark
+        before = stream.wait("persisted", PATIENCE_SECONDS).bookmark
         # what comes now matches nothing, and the bookmark goes on
         system.publish(topic, [{"n": n} for n in range(6, 9)])
-        eventually(system.query, lambda: stream.wait("persisted").bookmark != before, "a later bookmark")
+        eventually(lambda: stream.wait("persisted").bookmark != before, "a later bookmark", system.query)
         newest = stream.wait("persisted").bookmark
     kept = SqliteBookmarks(store, "reader")
     assert parse_bookmark(kept.most_recent("mine")) >= parse_bookmark(str(newest))
@@ -221,7 +220,7 @@ def test_amps_27_28_queries_and_deletes_count(system: System) -> None:
             client.execute, "sow_delete", ["completed", "persisted", "stats"], topic=topic, filter="/price < 6", seq=7
         )
         deleted, gone = _together(numbered, lambda: client.sow_delete(topic, keys=["100", "101"]))
-        stats = deleted.wait("stats", PATIENCE)
+        stats = deleted.wait("stats", PATIENCE_SECONDS)
         # which of the two came first is open
         assert stats.topic_matches in (198, 200)
         assert (stats.matches, stats.records_deleted, gone.records_deleted) == (6, 6, 2)
@@ -233,7 +232,7 @@ def test_amps_27_28_queries_and_deletes_count(system: System) -> None:
         both = client.sow_and_subscribe(topic, "/price < 8")
         assert _numbers(_next(both, 3)) == [6, 7, 3]
         system.publish(topic, [{"id": 500, "n": 500, "price": 9}, {"id": 501, "n": 501, "price": 2}], keyed=True)
-        update = both.receive(PATIENCE)
+        update = both.receive(PATIENCE_SECONDS)
         assert update is not None
         assert (update.command, update.key) == ("publish", b"501")
 
@@ -242,7 +241,7 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
     topic = "orders-29"
     with system.client("careless") as client:
         healthy = client.subscribe(topic, bookmark="NOW")
-        elsewhere = str(healthy.wait("completed", PATIENCE).bookmark)
+        elsewhere = str(healthy.wait("completed", PATIENCE_SECONDS).bookmark)
         wrong = ("/x ==", "/x LIKE '('", "ROUND(/x, /y) > 1", "(")
         raised = _together(
             *[partial(client.subscribe, topic, text) for text in wrong],
@@ -258,16 +257,16 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
         assert sorted(failed) == sorted(("processed", error.reason) for error in raised)
         # nobody who could be told
         with KafkaProducer(bootstrap_servers=system.kafka.bootstrap) as producer:
-            producer.send(system.kafka.topic("queries"), b"x", headers=[("command", b"sow")]).get(PATIENCE)
+            producer.send(system.kafka.topic("queries"), b"x", headers=[("command", b"sow")]).get(PATIENCE_SECONDS)
         system.publish(topic, [{"n": 1}])
         assert _numbers(_next(healthy, 1)) == [1]
-        letters = eventually(system.query, lambda: system.records("dead-letters"), "a dead letter")
+        letters = eventually(lambda: system.records("dead-letters"), "a dead letter", system.query)
         assert dict(letters[0].headers)["reason"] == b"no client name"
 
 
 def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
     ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
-    link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE, on_ack=None)
+    link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
     try:
         with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
             link.execute("subscribe", {"processed"}, {"topic": "orders"})
@@ -288,7 +287,7 @@ def test_a_second_client_of_a_name_ends_the_first(system: System) -> None:
         stream = first.subscribe("orders-33")
         with system.client("twice") as second:
             with pytest.raises(TakenOverError, match="as twice"):
-                stream.receive(PATIENCE)
+                stream.receive(PATIENCE_SECONDS)
             other = second.subscribe("orders-33")
             with pytest.raises(TakenOverError):
                 first.flush()

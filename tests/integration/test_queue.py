@@ -30,6 +30,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.queues import QueueBackoff, QueueSettings
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60.0
 SESSION = 15.0
 OUTCOMES: tuple[Any, ...] = ("failed", "rejected")
 
@@ -106,10 +106,10 @@ class System:
         for value in values:
             self._publisher.publish(value.encode(), topic=f"{queue}/x", key=b"k", headers=own)
         if stored:
-            self._publisher.publish_flush(PATIENCE)
+            self._publisher.publish_flush(PATIENCE_SECONDS)
 
     def consumer(self, queue: str, name: str = "A", **more: Any) -> QueueConsumer:
-        return QueueConsumer(self.kafka, queue=queue, name=name, bind_timeout=PATIENCE, **more)
+        return QueueConsumer(self.kafka, queue=queue, name=name, bind_timeout=PATIENCE_SECONDS, **more)
 
     def events(self, queue: str) -> list[Any]:
         rows = tables.read(self.spark, self.settings.lake, "queue_events")
@@ -123,7 +123,7 @@ class System:
         self.say_bytes(queues.write(record), record.consumer.encode())
 
     def say_bytes(self, value: bytes, key: bytes = b"nobody") -> None:
-        self._producer.send(self.kafka.topic("app-acks"), value, key).get(PATIENCE)
+        self._producer.send(self.kafka.topic("app-acks"), value, key).get(PATIENCE_SECONDS)
 
     def dead_letters(self, queue: str, number: int) -> list[tuple[bytes, bytes, dict[str, bytes]]]:
         """Return (key, value, headers) of the queue's dead letters when so many have come."""
@@ -151,7 +151,7 @@ def _reading(kafka: Kafka, topic: str) -> Iterator[Callable[[], list[Any]]]:
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -161,7 +161,7 @@ def _take(consumer: QueueConsumer, number: int) -> list[QueueMessage]:
     """Receive so many messages."""
     taken = []
     for _ in range(number):
-        message = consumer.receive(PATIENCE)
+        message = consumer.receive(PATIENCE_SECONDS)
         assert message is not None
         taken.append(message)
     return taken
@@ -463,7 +463,7 @@ def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> No
 
 @pytest.mark.parametrize("name", sorted(STORIES))
 def test_story(stories: dict[str, Future[None]], name: str) -> None:
-    stories[name].result(PATIENCE)
+    stories[name].result(PATIENCE_SECONDS)
 
 
 def test_a_job_that_starts_again_loses_nothing_and_delivers_nothing_twice(system: System) -> None:

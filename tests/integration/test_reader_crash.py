@@ -20,7 +20,8 @@ from ackstream.protocol import readers
 from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.harness.processes import Program, alive
 from tests.harness.programs import READER
-from tests.integration.system import PATIENCE_SECONDS, System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,14 +70,14 @@ def test_every_role_processes_everything_and_nothing_confirmed_comes_again(kafka
         for kind in chance.sample(KILLS, len(KILLS)):
             # each kill meets a system that has gone on after the one before, anywhere in its work
             before = _size(notes.values())
-            eventually(None, lambda: alive(programs.values()) and _size(notes.values()) > before, "readers to go on")  # noqa: B023
+            eventually(lambda: alive(programs.values()) and _size(notes.values()) > before, "readers to go on")  # noqa: B023
             time.sleep(chance.uniform(0, PAUSE_SECONDS))
             assert not all(future.done() for future in written), "the kills came too late to mean anything"
             victim = programs[chance.choice(list(ROLES)) if kind == "reader" else kind]
             victim.kill()
             victim.start()
         eventually(
-            None, lambda: alive(programs.values()) and all(future.done() for future in written), "all acknowledgements"
+            lambda: alive(programs.values()) and all(future.done() for future in written), "all acknowledgements"
         )
         for future in written:
             future.result()

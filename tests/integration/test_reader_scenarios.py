@@ -14,9 +14,9 @@ import pytest
 
 from tests.conformance.scenarios.coverage import is_on_system, load
 from tests.conformance.scenarios.observations import matches, plain
+from tests.harness.settlement import Settlement
 from tests.integration.scenarios import readers
 from tests.integration.scenarios.patience import patient
-from tests.integration.settlement import Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

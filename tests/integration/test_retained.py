@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from ackstream.client.errors import ReaderTimeout
 from ackstream.client.publisher import Publisher
 from ackstream.client.readers.qos import ReaderQos, WriterQos
 from ackstream.client.readers.sample_reader import SampleReader
-from ackstream.client.receipts import ReaderTimeout
-from tests.integration.settlement import Settlement
-from tests.integration.system import PATIENCE_SECONDS
+from tests.harness.settlement import Settlement
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

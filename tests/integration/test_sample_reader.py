@@ -19,8 +19,9 @@ from ackstream.client.readers.samples import Sample
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from tests.client.acknowledging import TOPICS, Acknowledging
-from tests.integration.system import records
+from tests.harness.acknowledging import TOPICS, Acknowledging
+from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 30.0
 EXPLICIT = ReaderQos(kind="application-explicit", max_response_length=100)
 
 
@@ -48,22 +48,24 @@ def topics(service: Acknowledging, kafka: Kafka) -> Kafka:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(kafka, **({"client": "w1", "writer_qos": WriterQos(), "logon_timeout": PATIENCE} | options))
+    return Publisher(
+        kafka, **({"client": "w1", "writer_qos": WriterQos(), "logon_timeout": PATIENCE_SECONDS} | options)
+    )
 
 
 def _until(look: Callable[[], Any], what: str) -> Any:
-    limit = time.monotonic() + PATIENCE
+    limit = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < limit:
         if found := look():
             return found
         time.sleep(0.01)  # leaves the processor to what is waited for
-    raise AssertionError(f"not within {PATIENCE} s: {what}")
+    raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what}")
 
 
 def _take(reader: SampleReader, count: int) -> list[Sample]:
     found: list[Sample] = []
     while len(found) < count:
-        more = reader.take(count - len(found), PATIENCE)
+        more = reader.take(count - len(found), PATIENCE_SECONDS)
         assert more, f"only {len(found)} of {count} samples came"
         found += more
     return found
@@ -74,12 +76,12 @@ def test_a_handler_gets_a_writers_messages_in_order_and_its_return_acknowledges(
     with SampleReader(topics, "r1", seen.append) as reader, _publisher(topics) as publisher:
         for number in range(1, 51):
             publisher.publish(b"%d" % number, topic="orders", key=b"k", headers=[("colour", b"red")])
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         assert [(sample.seq, sample.value) for sample in seen] == [(n, b"%d" % n) for n in range(1, 51)]
         first = seen[0]
         assert (first.writer, first.topic, first.key, first.headers) == ("w1", "orders", b"k", {"colour": b"red"})
         assert publisher.is_sample_app_acknowledged(50)
-        assert (publisher.first_unacknowledged, publisher.waiting_for(PATIENCE)) == (None, ())
+        assert (publisher.first_unacknowledged, publisher.waiting_for(PATIENCE_SECONDS)) == (None, ())
         assert (reader.statistics.received, reader.statistics.acknowledged) == (50, 50)
 
 
@@ -116,13 +118,13 @@ def test_explicit_acknowledgements_come_in_any_order_and_bring_their_responses_t
         one, two, three = _take(reader, 3)
         two.acknowledge(b"second")
         _until(lambda: publisher.is_sample_app_acknowledged(2), "sample 2")
-        assert (publisher.first_unacknowledged, publisher.waiting_for(PATIENCE)) == (1, ("r1",))
+        assert (publisher.first_unacknowledged, publisher.waiting_for(PATIENCE_SECONDS)) == (1, ("r1",))
         threading.Thread(target=three.acknowledge).start()
         with pytest.raises(BadParameterError):
             one.acknowledge(b"x" * 101)
         reader.acknowledge_all(b"rest")
         two.acknowledge()
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         _until(lambda: len(told) == 3, "three callbacks")
     found = {callback.seq: (callback.reader, callback.response) for callback in told}
     assert found.keys() == {1, 2, 3}
@@ -146,13 +148,13 @@ def test_only_what_was_handed_out_can_be_acknowledged(topics: Kafka) -> None:
 def test_a_loan_acknowledges_when_it_comes_back_and_not_where_its_block_raises(topics: Kafka) -> None:
     with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
-        with reader.loan(timeout=PATIENCE) as samples:
+        with reader.loan(timeout=PATIENCE_SECONDS) as samples:
             assert [sample.value for sample in samples] == [b"1"]
             assert not publisher.is_sample_app_acknowledged(1)
             assert reader.statistics.acknowledged == 0
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         publisher.publish(b"2")
-        with pytest.raises(ValueError, match="no"), reader.loan(timeout=PATIENCE):
+        with pytest.raises(ValueError, match="no"), reader.loan(timeout=PATIENCE_SECONDS):
             raise ValueError("no")
         assert reader.statistics.acknowledged == 1
 
@@ -172,8 +174,8 @@ def test_what_a_reader_does_not_want_is_acknowledged_as_filtered(topics: Kafka) 
         publisher.publish(b"3", topic="news")
         publisher.publish(b"4", topic="or")
         assert [sample.value for sample in _take(reader, 2)] == [b"1", b"4"]
-        publisher.wait_for_acknowledgments(PATIENCE)
-        unread.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+        unread.wait_for_acknowledgments(PATIENCE_SECONDS)
         _until(lambda: len(told) == 4, "four callbacks")
         assert reader.statistics.filtered == 2
     assert {callback.seq: callback.auto for callback in told} == {1: None, 2: "filtered", 3: "filtered", 4: None}
@@ -189,7 +191,7 @@ def test_a_message_that_is_refused_or_not_stored_yet_is_never_shown(topics: Kafk
         assert reader.take() == []
         service.holding.clear()
         assert [sample.value for sample in _take(reader, 2)] == [b"1", b"3"]
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_copy_on_the_wire_never_reaches_the_application(topics: Kafka, service: Acknowledging) -> None:
@@ -198,7 +200,7 @@ def test_a_copy_on_the_wire_never_reaches_the_application(topics: Kafka, service
         publisher.publish(b"1")
         _until(lambda: publisher.statistics.resent >= 3, "repeats")
         service.holding.clear()
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
         publisher.publish(b"2")
         assert [sample.value for sample in _take(reader, 2)] == [b"1", b"2"]
         assert reader.statistics.repeats >= 3
@@ -209,14 +211,14 @@ def test_required_roles_are_waited_for_with_their_quorum_whether_they_are_there_
     ensure_topics(Settings(kafka=kafka), TOPICS)
     with Acknowledging(kafka, Logger=2), _publisher(kafka) as publisher:
         publisher.publish(b"1")
-        publisher.publish_flush(PATIENCE)
-        assert publisher.waiting_for(PATIENCE) == ("Logger",)
+        publisher.publish_flush(PATIENCE_SECONDS)
+        assert publisher.waiting_for(PATIENCE_SECONDS) == ("Logger",)
         with SampleReader(kafka, "l1", lambda _: None, role="Logger") as first:
             _until(lambda: first.statistics.acknowledged == 1, "the first logger")
             with pytest.raises(ReaderTimeout, match="waits for Logger"):
                 publisher.wait_for_acknowledgments(0.5)
         with SampleReader(kafka, "l2", lambda _: None, role="Logger"):
-            publisher.wait_for_acknowledgments(PATIENCE)
+            publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_nobody_waits_for_a_plain_reader_that_has_left(topics: Kafka) -> None:
@@ -226,14 +228,14 @@ def test_nobody_waits_for_a_plain_reader_that_has_left(topics: Kafka) -> None:
             _take(reader, 1)
             with pytest.raises(ReaderTimeout):
                 publisher.wait_for_acknowledgments(0.3)
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_protocol_reader_acknowledges_before_any_code_has_seen_it(topics: Kafka) -> None:
     with SampleReader(topics, "r1", qos=ReaderQos()) as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         assert [sample.value for sample in _take(reader, 2)] == [b"1", b"2"]
 
 
@@ -249,7 +251,7 @@ def test_keep_last_gives_the_place_of_what_nobody_has_read_to_what_is_newer(topi
         publisher.publish(b"4", key=b"b")
         _until(lambda: reader.statistics.received == 4, "all")
         assert [sample.value for sample in reader.take()] == [b"3", b"4"]
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         _until(lambda: len(told) == 4, "four callbacks")
     assert {callback.seq: callback.auto for callback in told} == {1: "replaced", 2: "replaced", 3: None, 4: None}
 
@@ -262,11 +264,11 @@ def test_a_writer_writes_no_more_than_its_readers_keep_up_with(topics: Kafka) ->
         began = time.monotonic()
         with pytest.raises(ReaderTimeout, match="2 messages wait for readers"):
             publisher.publish(b"3")
-        assert 0.2 <= time.monotonic() - began < PATIENCE
+        assert 0.2 <= time.monotonic() - began < PATIENCE_SECONDS
         _take(reader, 2)
         reader.acknowledge_all()
-        publisher.wait_for_acknowledgments(PATIENCE)
-        assert publisher.publish(b"3").result(PATIENCE).seq == 3
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+        assert publisher.publish(b"3").result(PATIENCE_SECONDS).seq == 3
 
 
 def test_a_publisher_that_starts_again_still_waits_for_what_it_wrote_before(topics: Kafka) -> None:
@@ -274,7 +276,7 @@ def test_a_publisher_that_starts_again_still_waits_for_what_it_wrote_before(topi
         with _publisher(topics) as publisher:
             publisher.publish(b"1")
             publisher.publish(b"2")
-            publisher.publish_flush(PATIENCE)
+            publisher.publish_flush(PATIENCE_SECONDS)
             _one, two = _take(reader, 2)
             two.acknowledge()
             _until(lambda: publisher.is_sample_app_acknowledged(2), "sample 2")
@@ -282,7 +284,7 @@ def test_a_publisher_that_starts_again_still_waits_for_what_it_wrote_before(topi
             assert publisher.first_unacknowledged == 1
             assert publisher.is_sample_app_acknowledged(2)
             reader.acknowledge_all()
-            publisher.wait_for_acknowledgments(PATIENCE)
+            publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_reading_stops_while_the_application_has_too_much_and_goes_on(topics: Kafka) -> None:
@@ -290,14 +292,14 @@ def test_reading_stops_while_the_application_has_too_much_and_goes_on(topics: Ka
         taken = 0
         for number in range(1_200):
             publisher.publish(b"%d" % number)
-        publisher.publish_flush(PATIENCE)
+        publisher.publish_flush(PATIENCE_SECONDS)
         # what one poll brought is here, the rest is not
         _until(lambda: reader.statistics.received >= 10, "the first ones")
         assert reader.statistics.received < 1_200
         while taken < 1_200:
             taken += len(_take(reader, 1)) + len(reader.take())
             reader.acknowledge_all()
-        publisher.wait_for_acknowledgments(PATIENCE)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_requested_label_of_the_reader_is_acknowledged_with_the_response(topics: Kafka) -> None:
@@ -357,7 +359,7 @@ def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(to
             assert [sample.seq for sample in _take(reader, 6)] == [3, 5, 6, 7, 8, 9]
             assert reader.take() == []
             reader.acknowledge_all()
-            publisher.wait_for_acknowledgments(PATIENCE)
+            publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_second_reader_of_a_name_ends_the_first(topics: Kafka) -> None:
@@ -366,7 +368,7 @@ def test_a_second_reader_of_a_name_ends_the_first(topics: Kafka) -> None:
         SampleReader(topics, "r1"),
         pytest.raises(TakenOverError, match="started as r1"),
     ):
-        first.take(1, PATIENCE)
+        first.take(1, PATIENCE_SECONDS)
 
 
 def test_without_settle_neither_a_reader_nor_a_publisher_that_asks_begins(

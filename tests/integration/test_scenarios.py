@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance.scenarios.coverage import is_on_system, load
 from tests.conformance.scenarios.observations import matches, plain
-from tests.integration.persistence import Persistence, Silence
+from tests.harness.persistence import Persistence, Silence
 from tests.integration.scenarios import stores, windows, wire
 from tests.integration.scenarios.patience import patient
 from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, is_silent

@@ -33,6 +33,7 @@ from ackstream.protocol.readers import (
 )
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
 from ackstream.spark import kafka as spark_kafka
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60.0
 TINY = "100ms"
 
 
@@ -79,7 +79,7 @@ class System:
 
     def wait(self, enough: Callable[[], Any]) -> Any:
         """Return what ``enough`` gives as soon as it gives something, after each answer that is heard."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + PATIENCE_SECONDS
         while not (found := enough()):
             assert time.monotonic() < until, f"heard only {self.heard}"
             for records in self._consumer.poll(200).values():
@@ -266,7 +266,7 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
         with monkeypatch.context() as patched, JOB.running(spark, settings) as query:
             patched.setattr(spark_kafka, "write", fail)
             with pytest.raises(Exception, match="the broker is away"):
-                query.awaitTermination(PATIENCE)
+                query.awaitTermination(PATIENCE_SECONDS)
         committed = system.rows("deliveries")
         ignored = system.rows("ignored_reports")
         assert [(row["first"], row["last"]) for row in committed] == [(1, 2), (3, 4)]

@@ -17,14 +17,14 @@ from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka, Settings
-from tests.client.counterpart import until, whole
+from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60
 EVENT = "org.acme/lamp/things/twin/events/modified"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
 EVENTS = [subscription("events")]
@@ -44,13 +44,15 @@ class World:
     def _write(self, place: str, topic: str, correlation_id: str, value: Any, headers: dict[str, Any]) -> None:
         named = {name.replace("_", "-"): text for name, text in headers.items()} | {"correlation-id": correlation_id}
         message = {"topic": topic, "headers": named, "path": "/attributes/x", "value": value}
-        self._producer.send(self.kafka.topic(place), key=b"k", value=json.dumps(message).encode()).get(timeout=PATIENCE)
+        self._producer.send(self.kafka.topic(place), key=b"k", value=json.dumps(message).encode()).get(
+            timeout=PATIENCE_SECONDS
+        )
 
     def answers(self, number: int) -> list[dict[str, Any]]:
         def look() -> list[dict[str, Any]]:
-            return [json.loads(record.value) for record in whole(self.kafka, "acks")]
+            return [json.loads(record.value) for record in records(self.kafka, "acks")]
 
-        return until(lambda: len(found := look()) >= number and found, f"{number} answers")
+        return eventually(lambda: len(found := look()) >= number and found, f"{number} answers")
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def test_extra_fields_are_there_for_the_filter_and_the_handler(world: World):
         extra=lambda thing_id, fields: {"attributes": {"room": "hall"}, "asked": [thing_id, fields]},
     ):
         world.event("c-1")
-        until(lambda: extra, "the event")
+        eventually(lambda: extra, "the event")
     assert extra == [{"attributes": {"room": "hall"}, "asked": ["org.acme:lamp", "attributes/room"]}]
 
 
@@ -171,23 +173,23 @@ def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(worl
         dead = stack.enter_context(Declarer(world.kafka, lease_ms=1_500))
         # renewed or not, it does not end while this test runs
         living = stack.enter_context(Declarer(world.kafka, lease_ms=300_000))
-        kept = living.declare(["living"]).result(PATIENCE)
-        dead.declare(["dead"]).result(PATIENCE)
+        kept = living.declare(["living"]).result(PATIENCE_SECONDS)
+        dead.declare(["dead"]).result(PATIENCE_SECONDS)
         # nothing of it runs any more, and nothing is given back
         dead._closing.set()
         dead._thread.join()
 
         def taken() -> bool:
             try:
-                living.declare(["dead"]).result(PATIENCE)
+                living.declare(["dead"]).result(PATIENCE_SECONDS)
             except DittoError:
                 return False
             return True
 
-        until(taken, "the end of the lease")
+        eventually(taken, "the end of the lease")
         assert kept.held
         with pytest.raises(DittoError):
-            living.declare(["living"]).result(PATIENCE)
+            living.declare(["living"]).result(PATIENCE_SECONDS)
 
 
 def test_a_group_goes_on_where_it_was_and_what_was_not_acknowledged_comes_again(world: World):
@@ -208,11 +210,11 @@ def test_a_group_goes_on_where_it_was_and_what_was_not_acknowledged_comes_again(
     for number in (1, 2, 3):
         world.event(f"c-{number}", number, requested_acks=["a-a"])
     with subscriber(some):
-        until(lambda: len(seen) == 3, "the first three")
+        eventually(lambda: len(seen) == 3, "the first three")
         world.answers(2)
     again: list[Delivered] = []
     with subscriber(again.append) as second:
-        until(lambda: len(again) == 2, "what was not finished")
+        eventually(lambda: len(again) == 2, "what was not finished")
         assert [signal.value for signal in again] == [2, 3]
         # from another thread, later
         again[0].ack(202)

@@ -15,7 +15,8 @@ from ackstream.jobs.twin import job as twin_job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Twin
 from tests.harness.processes import Job
-from tests.integration.system import System, eventually
+from tests.harness.system import System
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
             found = system.replies()
             return found if all(body["headers"]["correlation-id"] in found for body in sent) else None
 
-        replies = eventually(correlate, answered, "all replies")
+        replies = eventually(answered, "all replies", correlate)
     statuses = {key: reply["status"] for key, reply in replies.items()}
     expected = {"made": 204, "twice": 409, "changed": 200, "merged": 204, "stale": 412, "same": 200, "asked": 200}
     assert expected.items() <= statuses.items()
@@ -126,7 +127,7 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
 
     monkeypatch.setattr(twin_job, "send", recording)
     with twin_job.running(spark, system.settings) as (twin, index):
-        eventually(twin, lambda: rows(system.settings, "things"), "the thing")
+        eventually(lambda: rows(system.settings, "things"), "the thing", twin)
         said.clear()
         monkeypatch.setattr(twin_job, "send", dying)
         for number in range(5):
@@ -136,12 +137,12 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
         with pytest.raises(StreamingQueryException, match="killed before"):
             twin.awaitTermination(60)
         # the index may be ahead of the twin
-        eventually(index, lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index")
+        eventually(lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index", index)
     first = said.pop()
     monkeypatch.setattr(twin_job, "send", recording)
     with twin_job.running(spark, system.settings) as (twin, _):
-        eventually(twin, lambda: len({row["revision"] for row in rows(system.settings, "thing_events")}) == 6, "all")
-        eventually(twin, lambda: sum(map(len, said)) >= 15, "all answers")
+        eventually(lambda: len({row["revision"] for row in rows(system.settings, "thing_events")}) == 6, "all", twin)
+        eventually(lambda: sum(map(len, said)) >= 15, "all answers", twin)
     assert first == said[0]
     assert sorted(row["revision"] for row in rows(system.settings, "thing_events")) == [1, 2, 3, 4, 5, 6]
 
@@ -167,7 +168,7 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
             index.awaitTermination(60)
         assert told() == [500]
     with twin_job.running(spark, system.settings) as (twin, _):
-        eventually(twin, lambda: told() == [500, 204], "the second try")
+        eventually(lambda: told() == [500, 204], "the second try", twin)
     assert len(rows(system.settings, "things_search")) == 2
 
 
@@ -199,10 +200,10 @@ def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_n
                     )
                 system.producer.flush()
                 if what is not None:
-                    eventually(None, lambda: job.check() or written(what) > before, "the twin to work")  # noqa: B023
+                    eventually(lambda: job.check() or written(what) > before, "the twin to work")  # noqa: B023
                     job.kill()
                     job.start()
-            eventually(None, lambda: job.check() or len(answered()) >= COMMANDS, "all answers")
+            eventually(lambda: job.check() or len(answered()) >= COMMANDS, "all answers")
         finally:
             job.kill()
         journal = rows(system.settings, "thing_events")

@@ -16,7 +16,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Gateway, Settings
-from tests.client.counterpart import Counterpart, until, whole
+from tests.harness.counterpart import Counterpart
+from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.test_gateway import serving
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60
 EVENT = "org.acme/lamp/things/twin/events/modified"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
 NOT_UNIQUE = "acknowledgement:label.not.unique"
@@ -42,7 +43,7 @@ class Client:
         self._socket.send(message if isinstance(message, str) else json.dumps(message))
 
     def text(self) -> str:
-        return str(self._socket.recv(timeout=PATIENCE))
+        return str(self._socket.recv(timeout=PATIENCE_SECONDS))
 
     def get(self) -> dict[str, Any]:
         return json.loads(self.text())
@@ -75,13 +76,15 @@ class World:
     def write(self, topic: str, message: dict[str, Any], correlation_id: str) -> None:
         headers = [("correlation-id", correlation_id.encode())]
         name = self._kafka.topic(topic)
-        self._producer.send(name, key=b"k", value=json.dumps(message).encode(), headers=headers).get(timeout=PATIENCE)
+        self._producer.send(name, key=b"k", value=json.dumps(message).encode(), headers=headers).get(
+            timeout=PATIENCE_SECONDS
+        )
 
     def records(self, topic: str) -> list[dict[str, Any]]:
-        return [json.loads(record.value) for record in whole(self._kafka, topic)]
+        return [json.loads(record.value) for record in records(self._kafka, topic)]
 
     def acks(self, number: int) -> list[dict[str, Any]]:
-        return until(lambda: len(found := self.records("acks")) >= number and found, f"{number} acknowledgements")
+        return eventually(lambda: len(found := self.records("acks")) >= number and found, f"{number} acknowledgements")
 
 
 @contextmanager
@@ -186,15 +189,17 @@ async def _listen_together(world: World, number: int) -> tuple[int, list[str]]:
     """Connect so many clients in one thread; return how many threads that cost the gateway, and what they heard."""
     async with AsyncExitStack() as stack:
         url = f"{world.address}/ws/2"
-        first = await stack.enter_async_context(connect_async(url, open_timeout=PATIENCE))
+        first = await stack.enter_async_context(connect_async(url, open_timeout=PATIENCE_SECONDS))
         threads = threading.active_count()
-        sockets = [await stack.enter_async_context(connect_async(url, open_timeout=PATIENCE)) for _ in range(number)]
+        sockets = [
+            await stack.enter_async_context(connect_async(url, open_timeout=PATIENCE_SECONDS)) for _ in range(number)
+        ]
         for socket in (first, *sockets):
             await socket.send("START-SEND-EVENTS")
             assert await socket.recv() == "START-SEND-EVENTS:ACK"
         cost = threading.active_count() - threads
         world.event("c-1")
-        heard = await asyncio.wait_for(asyncio.gather(*[socket.recv() for socket in sockets]), PATIENCE)
+        heard = await asyncio.wait_for(asyncio.gather(*[socket.recv() for socket in sockets]), PATIENCE_SECONDS)
         return cost, [json.loads(text)["headers"]["correlation-id"] for text in heard]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import FailedMessage, Receipt
     from ackstream.protocol.messages import CommandAck
-    from tests.integration.persistence import Persistence
+    from tests.harness.persistence import Persistence
 
 LINGER = {"linger.ms": "1000"}
 """Messages sent within this time arrive together."""

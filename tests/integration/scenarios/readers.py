@@ -18,8 +18,8 @@ from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterSt
 from tests.conformance.scenarios.connext import KINDS, TAKES
 from tests.conformance.scenarios.observations import AT
 from tests.conformance.scenarios.scenario import timed
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.scenarios.rules import Json, now, sleep_until
-from tests.integration.system import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackstream.client.reader_acks import Callback
     from ackstream.client.readers.samples import Sample
     from tests.conformance.scenarios import Scenario
-    from tests.integration.settlement import Settlement
+    from tests.harness.settlement import Settlement
 
 ENGINE_SECONDS = 15.0
 """From a step to what it brings about: two batches, on a machine that does much else."""
@@ -106,10 +106,10 @@ class _System:
         for wait in self._waits:
             wait.join()
         self._publisher.publish_flush(PATIENCE_SECONDS)
-        eventually(None, self._all_arrived, "the samples to arrive")
-        eventually(None, self._all_confirmed, "confirmations")
+        eventually(self._all_arrived, "the samples to arrive")
+        eventually(self._all_confirmed, "confirmations")
         # its answer is behind everything that was told before
-        eventually(None, self._is_known, "settle to know what is written")
+        eventually(self._is_known, "settle to know what is written")
         return self._observation()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class _System:
 
     def _cached(self, step: Json, name: str) -> None:
         reader = self._readers[name]
-        eventually(None, lambda: reader.statistics.received >= step["sn"], "a sample to be here")
+        eventually(lambda: reader.statistics.received >= step["sn"], "a sample to be here")
 
     def _take(self, step: Json, name: str) -> None:
         while (name, step["sn"]) not in self._taken:

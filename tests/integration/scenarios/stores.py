@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from ackstream.client.errors import GapError
 from ackstream.client.storage import KeptMessage, SqliteMessages
 from tests.conformance.scenarios.observations import Counted, Series
+from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import Application, outcome
 from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, is_silent, now
 from tests.integration.scenarios.wire import flush
-from tests.integration.system import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conformance.scenarios import Scenario
-    from tests.integration.persistence import Message, Persistence, Silence
+    from tests.harness.persistence import Message, Persistence, Silence
 
 
 def observe(persistence: Persistence, scenario: Scenario, silence: Silence, path: Path) -> Json:
@@ -49,7 +49,7 @@ def observe(persistence: Persistence, scenario: Scenario, silence: Silence, path
         if step.get("reason") == "duplicate":
             persistence.send(client, _copy(step["seq"], OUTCOMES["ok"]))
     for step in later:
-        eventually(None, lambda: app.heard(step), f"the ack {step}")  # noqa: B023
+        eventually(lambda: app.heard(step), f"the ack {step}")  # noqa: B023
     app.close()
     left = _left(path, client)
     return {

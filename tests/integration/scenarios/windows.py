@@ -7,16 +7,16 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tests.conformance.scenarios.observations import AT
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
 from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, Json, now, sleep_until
-from tests.integration.system import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.protocol.messages import CommandAck
     from tests.conformance.scenarios import Scenario
-    from tests.integration.persistence import Persistence, Silence
+    from tests.harness.persistence import Persistence, Silence
 
 
 def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Silence) -> Json:
@@ -55,7 +55,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
         for step in when:
             sleep_until(began + step["t_ms"])
             seen |= outcome(lambda step=step: app.take(step, subject), began)  # type: ignore[misc]
-        eventually(None, lambda: len(_transmissions(persistence, client)) > losses, "the message to be sent again")
+        eventually(lambda: len(_transmissions(persistence, client)) > losses, "the message to be sent again")
         in_flight = app.publisher.unpersisted_count
         if silent:
             app.close()

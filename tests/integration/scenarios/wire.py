@@ -12,7 +12,7 @@ from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, now, sl
 
 if TYPE_CHECKING:
     from tests.conformance.scenarios import Scenario
-    from tests.integration.persistence import Message, Persistence
+    from tests.harness.persistence import Message, Persistence
 
 
 def observe(persistence: Persistence, scenario: Scenario) -> Json:

@@ -14,7 +14,7 @@ from ackstream.jobs.persist import job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
-from tests.integration.system import PATIENCE_SECONDS, eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ class Persistence:
     def wait_for(self, client: str, cid: str) -> CommandAck:
         """Wait for the answer to a command."""
         found: list[CommandAck] = eventually(
-            self._query, lambda: [ack for ack, _ in self.acks(client) if ack.cid == cid], f"the answer to {cid}"
+            lambda: [ack for ack, _ in self.acks(client) if ack.cid == cid], f"the answer to {cid}", self._query
         )
         return found[0]
 

@@ -7,10 +7,7 @@ decides: the tests are about how requesters and responders use Kafka.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
-
-from kafka import KafkaConsumer, TopicPartition
 
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 
     Headers = list[tuple[str, bytes]]
     Answer = Callable[[Any], Iterable[tuple[bytes | None, Headers]]]
-
-PATIENCE_SECONDS = 60.0
 
 
 def aggregate(record: Any, reply_id: str | None = None, status: int = 200) -> tuple[bytes, list[tuple[str, bytes]]]:
@@ -94,32 +89,3 @@ class Counterpart:
                 self.seen.append(record)
                 for value, headers in self._answer(record):
                     self.write(value, headers)
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    """Call ``look`` until it returns something true."""
-    limit = time.monotonic() + PATIENCE_SECONDS
-    pause = threading.Event()
-    while time.monotonic() < limit:
-        found = look()
-        if found:
-            return found
-        pause.wait(0.005)
-    raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}")
-
-
-def whole(kafka: Kafka, topic: str) -> list[Any]:
-    """Return all records of a topic."""
-    name = kafka.topic(topic)
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
-    try:
-        partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name))]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            found += [record for records in consumer.poll(timeout_ms=200).values() for record in records]
-        return found
-    finally:
-        consumer.close()

@@ -14,7 +14,7 @@ from ackstream.jobs.settle import job as settle_service
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import readers
 from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
-from tests.integration.persistence import INTERVAL, Recorder
+from tests.harness.persistence import INTERVAL, Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path

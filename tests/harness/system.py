@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 
 from ackstream.jobs.correlate.job import JOB
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
+from tests.harness.kafka import records
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 THING = "org.acme:lamp"
-# for the slowest machine; nothing waits longer than it must
-PATIENCE_SECONDS = 300
 
 
 class System:
@@ -95,7 +94,7 @@ class System:
                 and datetime.fromisoformat(watermark.replace("Z", "+00:00")).timestamp() * 1000 >= time_ms
             )
 
-        eventually(query, passed, f"the watermark {time_ms}")
+        eventually(passed, f"the watermark {time_ms}", query)
 
     # -- what came out -------------------------------------------------------------------------------------------------
 
@@ -123,33 +122,3 @@ class System:
 
     def reasons(self) -> list[str]:
         return [record["dead_letter"]["reason"] for record in self.ledger() if "dead_letter" in record]
-
-
-def records(kafka: Kafka, topic: str) -> list[Any]:
-    """All records of a topic up to now."""
-    name = kafka.topic(topic)
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
-    try:
-        places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        found = []
-        while any(consumer.position(place) < ends[place] for place in places):
-            for batch in consumer.poll(timeout_ms=200).values():
-                found += batch
-        return found
-    finally:
-        consumer.close()
-
-
-def eventually(query: StreamingQuery | None, look: Callable[[], Any], what: str) -> Any:
-    """Look until there is something; a query that died is said at once."""
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < limit:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.05)  # leaves the processor to what is waited for
-        if query is not None and not query.isActive:
-            raise AssertionError(f"the query stopped: {query.exception()}")
-    raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what}")

@@ -12,7 +12,8 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from ackstream.connectivity.connector import Connector
 from ackstream.settings import Kafka, Settings
-from tests.client.counterpart import until, whole
+from tests.harness.kafka import records
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ class Elsewhere:
         return int(sent.get(timeout=30).offset)
 
     def read(self, topic: str) -> list[Any]:
-        return whole(self.kafka, topic)
+        return records(self.kafka, topic)
 
     def committed(self, topic: str, partition: int = 0) -> int | None:
         """Up to where the connection has committed."""
@@ -61,5 +62,5 @@ class Elsewhere:
 def connected(settings: Settings) -> Iterator[Connector]:
     """Run the connections of the settings; all are open within the block."""
     with Connector(settings, settings.connections) as connector:
-        until(connector.turn, "the connections are open")
+        eventually(connector.turn, "the connections are open")
         yield connector
