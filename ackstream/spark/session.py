@@ -1,4 +1,4 @@
-"""The one way to a Spark session, for jobs, demo and tests alike."""
+"""The one way to a Spark session, for jobs, the demo and tests alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def session(
 ) -> SparkSession:
     """Build (or get) the process's Spark session.
 
-    Under ``spark-submit`` master, memory and conf are its own; otherwise they come from the settings and from
+    Under ``spark-submit``, it sets master, memory and conf; otherwise they come from the settings and from
     ``conf/spark-defaults.conf``.
 
     :param settings: the ``spark`` part is used; its ``conf`` wins over the file
@@ -31,9 +31,9 @@ def session(
     :param jars: JVM jars for a session started without ``spark-submit``; they must be known before the JVM starts
     :param conf: further entries, over everything else
     """
-    # executors must run the interpreter that has the product installed
+    # executors must run the interpreter in which the product is installed
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # what the product wants logged; `ackstream submit` says the same to a JVM that is not ours to start
+    # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
     if not _submitted():
@@ -60,5 +60,5 @@ def defaults() -> dict[str, str]:
 
 
 def _submitted() -> bool:
-    """Tell whether ``spark-submit`` started this process."""
+    """Return whether ``spark-submit`` started this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
