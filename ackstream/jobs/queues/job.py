@@ -139,7 +139,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def takes(queue: QueueSettings) -> Column:
-    """Tell whether a queue takes a message, by its ``subject``; without one the subject is empty."""
+    """Return whether a queue takes a message, by its ``subject``; a missing subject counts as empty."""
     return F.coalesce("subject", F.lit("")).rlike(patterns.expression(queue.topics))
 
 
