@@ -25,15 +25,14 @@ ALLOWED: dict[str, set[str]] = {
         f"jobs.{job}": BASE | {"kafka", "spark", "lake"}
         for job in ("correlate", "archive", "twin", "persist", "query", "settle", "queues", "mirror")
     },
-    "client": BASE | {"kafka", "lake", "client.readers"},
-    "client.readers": BASE | {"kafka", "lake", "client"},
-    "gateway": BASE | {"kafka", "lake", "client", "client.readers"},
-    "connectivity": BASE | {"kafka", "client", "client.readers"},
+    "client": BASE | {"kafka", "lake"},
+    "gateway": BASE | {"kafka", "lake", "client"},
+    "connectivity": BASE | {"kafka", "client"},
 }
 """The command line, the demo inside it, and the conformance runner are the top: they may import everything."""
 
 TOP = {"cli", "cli.demo", "conformance"}
-NESTED = {"protocol", "jobs", "client", "cli"}
+NESTED = {"protocol", "jobs", "cli"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}
 

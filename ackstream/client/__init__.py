@@ -32,9 +32,6 @@ from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
 from ackstream.client.queue_messages import QueueMessage
-from ackstream.client.readers.qos import ReaderQos, WriterQos
-from ackstream.client.readers.sample_reader import SampleReader
-from ackstream.client.readers.samples import Sample
 from ackstream.client.receipts import (
     FailedMessage,
     PublishStatistics,
@@ -48,6 +45,8 @@ from ackstream.client.receipts import (
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
 from ackstream.client.responder import Responder
+from ackstream.client.sample_reader import SampleReader
+from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
 from ackstream.client.subscriber import Subscriber
 from ackstream.errors import ClientError, UnreachableError

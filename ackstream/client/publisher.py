@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.client.errors import AcknowledgementTimeout, MessageTooLargeError
 from ackstream.client.publisher_link import PublisherLink
 from ackstream.client.reader_acks import ReaderAcknowledgements, WriterAcknowledgements
-from ackstream.client.readers.qos import WriterQos
+from ackstream.client.samples import WriterQos
 from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
 from ackstream.client.unacknowledged import Handlers, UnacknowledgedMessages
 from ackstream.kafka.clients import MAX_RECORD_BYTES, Closing

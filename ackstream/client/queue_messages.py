@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
+from ackstream.client import samples
 from ackstream.client.errors import MessageGoneError
-from ackstream.client.readers import samples
 from ackstream.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ackstream.client.readers.samples import Sample
+    from ackstream.client.samples import Sample
     from ackstream.protocol.queues import MessageDelivered
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Kafka, Lake

@@ -20,7 +20,7 @@ from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, Samp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.readers.qos import WriterQos
+    from ackstream.client.samples import WriterQos
     from ackstream.protocol.readers import Answer
 
 ASK_SECONDS = 3.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ackstream.client.queue_messages import Location, _take
 
 if TYPE_CHECKING:
-    from ackstream.client.readers.samples import Sample
+    from ackstream.client.samples import Sample
 
 
 def _record(offset: int, headers: list[tuple[str, bytes | None]] | None = None) -> Any:

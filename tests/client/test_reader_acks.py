@@ -8,7 +8,7 @@ import pytest
 
 from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
 from ackstream.client.reader_acks import Publications, WriterAcknowledgements
-from ackstream.client.readers.qos import WriterQos
+from ackstream.client.samples import WriterQos
 from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:

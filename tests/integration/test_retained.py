@@ -10,8 +10,8 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from ackstream.client.errors import ReaderTimeout
 from ackstream.client.publisher import Publisher
-from ackstream.client.readers.qos import ReaderQos, WriterQos
-from ackstream.client.readers.sample_reader import SampleReader
+from ackstream.client.sample_reader import SampleReader
+from ackstream.client.samples import ReaderQos, WriterQos
 from tests.harness.settlement import Settlement
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.readers.samples import Sample
+    from ackstream.client.samples import Sample
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,8 @@ import pytest
 
 from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
 from ackstream.client.publisher import Publisher
-from ackstream.client.readers.qos import ReaderQos, WriterQos
-from ackstream.client.readers.sample_reader import SampleReader
-from ackstream.client.readers.samples import Sample
+from ackstream.client.sample_reader import SampleReader
+from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings

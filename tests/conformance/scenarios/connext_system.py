@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.reader_acks import Publications
-from ackstream.client.readers.history import ReaderHistory
-from ackstream.client.readers.samples import Sample
+from ackstream.client.reader_history import ReaderHistory
+from ackstream.client.samples import Sample
 from ackstream.jobs.settle.retention import Retention
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AppAck, ApplicationAcknowledged
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.readers.history import Loan
-    from ackstream.client.readers.qos import ReaderQos, WriterQos
+    from ackstream.client.reader_history import Loan
+    from ackstream.client.samples import ReaderQos, WriterQos
     from tests.conformance.scenarios.scenario import Json
 
 FLAGS = {True: "0x0100", False: "0x0000"}

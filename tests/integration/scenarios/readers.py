@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
 from ackstream.client.errors import ReaderTimeout
-from ackstream.client.readers.qos import ReaderQos, WriterQos
+from ackstream.client.samples import ReaderQos, WriterQos
 from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
 from tests.conformance.scenarios.connext import KINDS, TAKES
 from tests.conformance.scenarios.observations import AT
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.readers.samples import Sample
+    from ackstream.client.samples import Sample
     from tests.conformance.scenarios import Scenario
     from tests.harness.settlement import Settlement
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.reader_acks import Callback, Publications
-from ackstream.client.readers.history import ReaderHistory
-from ackstream.client.readers.qos import ReaderQos, WriterQos
-from ackstream.client.readers.samples import Sample
+from ackstream.client.reader_history import ReaderHistory
+from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AppAck, ReaderState
 from tests.jobs.settle.logs import RULES, Log, Run

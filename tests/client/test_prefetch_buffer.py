@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.errors import ReaderClosedError
-from ackstream.client.readers.prefetch_buffer import PrefetchBuffer, ReorderBuffer
-from ackstream.client.readers.qos import ReaderQos
-from ackstream.client.readers.samples import Sample
+from ackstream.client.prefetch_buffer import PrefetchBuffer, ReorderBuffer
+from ackstream.client.samples import ReaderQos, Sample
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAck, AppAckConf, KnownWriter, ProtocolAck
 

@@ -8,11 +8,10 @@ import pytest
 from deltalake import write_deltalake
 from kafka import TopicPartition
 
-from ackstream.client.readers import recovery
-from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
-from ackstream.client.readers.qos import ReaderQos
-from ackstream.client.readers.recovery import Recovery, read_stored
-from ackstream.client.readers.samples import Sample
+from ackstream.client import stored_samples
+from ackstream.client.prefetch_buffer import PrefetchBuffer
+from ackstream.client.samples import ReaderQos, Sample
+from ackstream.client.stored_samples import Recovery, read_stored
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Lake
 
@@ -146,7 +145,7 @@ def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None
 
 
 def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "FETCH_ROWS", 2)
+    monkeypatch.setattr(stored_samples, "FETCH_ROWS", 2)
     buffer = _buffer(6)
     recovering = Recovery(Consumer(), buffer, lake, 100)
     seen: list[int] = []

@@ -7,14 +7,14 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.readers import samples
+from ackstream.client import samples
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
-    from ackstream.client.readers.samples import Sample, SampleCallbacks
+    from ackstream.client.prefetch_buffer import PrefetchBuffer
+    from ackstream.client.samples import Sample, SampleCallbacks
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Lake
 

@@ -10,9 +10,9 @@ import msgspec
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.client import samples
 from ackstream.client.errors import SettleTimeout, TakenOverError
-from ackstream.client.readers import samples
-from ackstream.client.readers.recovery import Recovery
+from ackstream.client.stored_samples import Recovery
 from ackstream.kafka.partitions import offsets_since
 from ackstream.kafka.reader import CLOSE_SECONDS, ClientConnection
 from ackstream.protocol import messages, readers
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator
 
-    from ackstream.client.readers.prefetch_buffer import PrefetchBuffer
-    from ackstream.client.readers.samples import SampleCallbacks
+    from ackstream.client.prefetch_buffer import PrefetchBuffer
+    from ackstream.client.samples import SampleCallbacks
     from ackstream.protocol.readers import ConsumerRecord, KnownWriter, ReaderStart
     from ackstream.settings import Kafka, Lake
 

@@ -8,15 +8,14 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ackstream.client.readers.history import ReaderHistory
+from ackstream.client.reader_history import ReaderHistory
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ackstream.client.readers.history import Loan, OnAcknowledged, Report
-    from ackstream.client.readers.qos import ReaderQos
-    from ackstream.client.readers.samples import Sample
+    from ackstream.client.reader_history import Loan, OnAcknowledged, Report
+    from ackstream.client.samples import ReaderQos, Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.messages import StoredRange
     from ackstream.protocol.readers import AppAckConf, AutoReason, KnownWriter

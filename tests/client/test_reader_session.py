@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackstream.client.readers.session import SessionState
+from ackstream.client.reader_session import SessionState
 from ackstream.protocol.readers import KnownWriter, ReaderState
 
 

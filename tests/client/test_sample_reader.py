@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.readers.label_acks import LabelAcks
-from ackstream.client.readers.samples import Sample
+from ackstream.client.sample_reader import LabelAcks
+from ackstream.client.samples import Sample
 from ackstream.protocol.ditto.errors import thing_not_found
 
 if TYPE_CHECKING:
