@@ -12,6 +12,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from ackstream.connectivity.connector import Connector
 from ackstream.settings import Kafka, Settings
+from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.kafka import records
 from tests.harness.waiting import eventually
 
@@ -64,3 +65,62 @@ def connected(settings: Settings) -> Iterator[Connector]:
     with Connector(settings, settings.connections) as connector:
         eventually(connector.turn, "the connections are open")
         yield connector
+
+
+TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
+
+
+def ids(job: Counterpart) -> list[str]:
+    return [dict(record.headers)["correlation-id"].decode() for record in job.seen]
+
+
+class Answers:
+    """Answers requests with the statuses that were said, by correlation-id without suffix, then with 204."""
+
+    def __init__(self, **statuses: list[int | None]) -> None:
+        self.statuses = statuses
+
+    def __call__(self, record: Any) -> list[Any]:
+        identity = dict(record.headers)["correlation-id"].decode().partition("#")[0]
+        left = self.statuses.get(identity)
+        status = left.pop(0) if left else 204
+        return [] if status is None else [aggregate(record, status=status)]
+
+
+class Signals:
+    """Writes what the twin and producers write."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def event(self, correlation_id: str, value: Any, acks: list[str], name: str = "lamp") -> None:
+        topic = f"org.acme/{name}/things/twin/events/modified"
+        self._send("events", correlation_id, topic, "/attributes/x", value, {"requested-acks": acks})
+
+    def message(self, correlation_id: str, acks: list[str]) -> None:
+        topic = "org.acme/lamp/things/live/messages/turn"
+        self._send("signals", correlation_id, topic, "/inbox/messages/turn", "on", {"requested-acks": acks})
+
+    def _send(
+        self, where: str, correlation_id: str, topic: str, path: str, value: Any, headers: dict[str, Any]
+    ) -> None:
+        message = {"topic": topic, "headers": headers, "path": path, "value": value}
+        named = [("correlation-id", correlation_id.encode())]
+        producer = KafkaProducer(bootstrap_servers=self._kafka.bootstrap)
+        producer.send(self._kafka.topic(where), json.dumps(message).encode(), THING.encode(), named).get(30)
+        producer.close()
+
+
+def acks_of(kafka: Kafka) -> dict[str, dict[str, Any]]:
+    """Return the acknowledgements that were written: by correlation-id, label by label."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records(kafka, "acks"):
+        found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(json.loads(record.value)["value"])
+    return found
+
+
+def plain(job: Counterpart) -> list[str]:
+    return [identity.partition("#")[0] for identity in ids(job)]
+
+
+THING = "org.acme:lamp"

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from kafka import KafkaProducer
 
 from ackstream.client.labels import Declarer
 from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
-from tests.harness.connections import Elsewhere, connected
+from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
-from tests.harness.kafka import records
 from tests.harness.processes import environment
 from tests.harness.waiting import eventually
 
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
-
-TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
-THING = "org.acme:lamp"
 
 
 @pytest.fixture
@@ -57,23 +52,6 @@ def command(correlation_id: str, value: Any = 1, **headers: Any) -> dict[str, An
 
 def settings(kafka: Kafka, elsewhere: Elsewhere, **parts: Any) -> Settings:
     return Settings(kafka=kafka, connections=({"id": elsewhere.id, "type": "kafka", **parts},))
-
-
-def ids(job: Counterpart) -> list[str]:
-    return [dict(record.headers)["correlation-id"].decode() for record in job.seen]
-
-
-class Answers:
-    """Answers requests with the statuses that were said, by correlation-id without suffix, then with 204."""
-
-    def __init__(self, **statuses: list[int | None]) -> None:
-        self.statuses = statuses
-
-    def __call__(self, record: Any) -> list[Any]:
-        identity = dict(record.headers)["correlation-id"].decode().partition("#")[0]
-        left = self.statuses.get(identity)
-        status = left.pop(0) if left else 204
-        return [] if status is None else [aggregate(record, status=status)]
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------
@@ -261,38 +239,6 @@ def test_with_no_acknowledgements_a_record_is_settled_at_once_and_its_response_p
 # -- targets -----------------------------------------------------------------------------------------------------------
 
 
-class Signals:
-    """Writes what the twin and producers write."""
-
-    def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-
-    def event(self, correlation_id: str, value: Any, acks: list[str], name: str = "lamp") -> None:
-        topic = f"org.acme/{name}/things/twin/events/modified"
-        self._send("events", correlation_id, topic, "/attributes/x", value, {"requested-acks": acks})
-
-    def message(self, correlation_id: str, acks: list[str]) -> None:
-        topic = "org.acme/lamp/things/live/messages/turn"
-        self._send("signals", correlation_id, topic, "/inbox/messages/turn", "on", {"requested-acks": acks})
-
-    def _send(
-        self, where: str, correlation_id: str, topic: str, path: str, value: Any, headers: dict[str, Any]
-    ) -> None:
-        message = {"topic": topic, "headers": headers, "path": path, "value": value}
-        named = [("correlation-id", correlation_id.encode())]
-        producer = KafkaProducer(bootstrap_servers=self._kafka.bootstrap)
-        producer.send(self._kafka.topic(where), json.dumps(message).encode(), THING.encode(), named).get(30)
-        producer.close()
-
-
-def acks_of(kafka: Kafka) -> dict[str, dict[str, Any]]:
-    """Return the acknowledgements that were written: by correlation-id, label by label."""
-    found: dict[str, dict[str, Any]] = {}
-    for record in records(kafka, "acks"):
-        found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(json.loads(record.value)["value"])
-    return found
-
-
 def test_targets_publish_what_they_want_and_acknowledge_what_the_transport_took(
     topics: Kafka, elsewhere: Elsewhere
 ) -> None:
@@ -409,10 +355,6 @@ def test_kill_9_of_the_connector_loses_nothing(topics: Kafka, elsewhere: Elsewhe
         finally:
             connector.kill()
     assert len(set(ids(job))) == len(job.seen)
-
-
-def plain(job: Counterpart) -> list[str]:
-    return [identity.partition("#")[0] for identity in ids(job)]
 
 
 class Process:

@@ -8,40 +8,37 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from ackstream.client import Ack, Responder, Response
-from ackstream.gateway.service import Server, connected
 from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes
+from tests.harness.gateway import LAMP, Running, serving
 from tests.harness.ports import free_ports
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-from tests.prose import prose
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import httpx
     from pyspark.sql import SparkSession
 
     from ackstream.client import Signal
 
 pytestmark = pytest.mark.integration
 
-LAMP = "/api/2/things/org.acme:lamp"
 REQUESTS = 500
 SILENT = 100
-TOGETHER = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 
 
 def answer(signal: Signal) -> Any:
@@ -62,43 +59,6 @@ def answer(signal: Signal) -> Any:
     return [*acks, Response(204)] if signal.response_required else acks
 
 
-@contextmanager
-def serving(settings: Any) -> Iterator[tuple[str, Server]]:
-    """Run a gateway on a free port in a thread, as its command runs it in the main one."""
-    with connected(settings) as dependencies:
-        address: list[str] = []
-        ready = threading.Event()
-
-        def started(url: str) -> None:
-            address.append(url)
-            ready.set()
-
-        server = Server(dependencies, started)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-        thread.start()
-        try:
-            assert ready.wait(PATIENCE_SECONDS)
-            yield address[0], server
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-class Running:
-    """The system, and a gateway in front of it."""
-
-    def __init__(self, system: System, url: str) -> None:
-        self.system = system
-        self.url = url
-
-    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return httpx.request(method, self.url + path, timeout=PATIENCE_SECONDS, **options)
-
-    async def together(self, ask: Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]], number: int) -> Any:
-        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_SECONDS, limits=TOGETHER) as client:
-            return await asyncio.gather(*(ask(client, index) for index in range(number)))
-
-
 @pytest.fixture(scope="module")
 def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     kafka = Kafka(bootstrap=broker, topic_prefix=f"gateway-{time.time_ns()}-", partitions=2)
@@ -111,34 +71,6 @@ def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
         stack.enter_context(closing(Responder(kafka, answer)))
         url, _ = stack.enter_context(serving(system.settings))
         yield Running(system, url)
-
-
-def check_header_table(running: Running) -> None:
-    table = {identity: case for identity, case in prose("header_defaults").items() if identity.startswith("doc-HTTP-")}
-    assert len(table) == 8
-    cases = list(table.values())
-
-    async def ask(client: httpx.AsyncClient, index: int) -> httpx.Response:
-        given = cases[index]["given"]
-        headers = {
-            "response-required": str(given["response-required"]).lower(),
-            "requested-acks": "foo-ack,bar-ack" if given["requested-acks"] == "non-empty" else "[]",
-            "timeout": "0s" if given["timeout"] == "zero" else "55s",
-        }
-        return await client.put(f"{LAMP}/attributes/a", json=1, headers=headers)
-
-    answers = asyncio.run(running.together(ask, len(cases)))
-    for (identity, case), found in zip(table.items(), answers, strict=True):
-        expect = case["expect"]
-        if expect["clientError"]:
-            assert (found.status_code, found.json()["error"]) == (400, "header.invalid"), identity
-        elif expect["outcome"] == "response":
-            assert (found.status_code, found.content) == (204, b""), identity
-        elif expect["outcome"] == "aggregated response and acks":
-            assert found.status_code == 200, identity
-            assert {label: entry["status"] for label, entry in found.json().items()} == {"foo-ack": 200, "bar-ack": 200}
-        else:
-            assert (found.status_code, found.content) == (202, b""), identity
 
 
 def test_queries_messages_and_errors_come_back(running: Running) -> None:

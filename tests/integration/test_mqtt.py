@@ -12,12 +12,11 @@ from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from tests.harness.connections import connected
+from tests.harness.connections import TOPICS, Answers, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.mqtt import BROKERS, IN_FLIGHT, Device, mosquitto
 from tests.harness.ports import free_ports
 from tests.harness.waiting import eventually
-from tests.integration.test_connectivity import TOPICS, Answers, Signals, acks_of, ids, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

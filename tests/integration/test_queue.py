@@ -30,7 +30,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.queues import QueueBackoff, QueueSettings
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ class System:
         return sorted(rows.where(rows.queue == queue).collect(), key=lambda row: (row.at, row.offset, row["count"]))
 
     def wait_for_exits(self, queue: str, number: int) -> None:
-        wait_until(lambda: sum(event.event == "left" for event in self.events(queue)) >= number)
+        eventually(lambda: sum(event.event == "left" for event in self.events(queue)) >= number, "all exits")
 
     def say(self, record: queues.QueueRequest) -> None:
         """Say something as a consumer that is none of the SDK's."""
@@ -129,11 +129,12 @@ class System:
         """Return (key, value, headers) of the queue's dead letters when so many have come."""
         found: list[Any] = []
         with _reading(self.kafka, "dead-letters") as poll:
-            wait_until(
+            eventually(
                 lambda: (
                     found.extend(record for record in poll() if dict(record.headers).get("queue") == queue.encode())
                     or len(found) >= number
-                )
+                ),
+                "the records and events",
             )
         return [(record.key, record.value, dict(record.headers)) for record in found]
 
@@ -148,13 +149,6 @@ def _reading(kafka: Kafka, topic: str) -> Iterator[Callable[[], list[Any]]]:
         yield lambda: [record for records in consumer.poll(timeout_ms=200).values() for record in records]
     finally:
         consumer.close(autocommit=False)
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def _take(consumer: QueueConsumer, number: int) -> list[QueueMessage]:
@@ -256,12 +250,12 @@ def who_is_not_heard_of_is_lost_and_told_so(system: System) -> None:
     with _reading(system.kafka, "queue-deliveries") as poll:
         heard: list[Any] = []
         system.say(Bind("lost", "ghost", 5))
-        wait_until(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 6)
+        eventually(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 6, "the records")
         with system.consumer("lost") as consumer:
             again = _take(consumer, 5)
             assert _values(again) == list("12345")
             assert {message.count for message in again} == {2}
-        wait_until(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 7)
+        eventually(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 7, "the records")
     assert queues.read_answer(heard[6].value) == Unbound("lost", "ghost", 5, "lost")
 
 
@@ -386,7 +380,7 @@ def amps_37_another_may_settle_where_the_queue_allows_it(system: System) -> None
             (message,) = _take(consumer, 1)
             system.say(SettleMessages(queue, "B", 0, (message.id,)))
         assert _values(_take(sublet, 1)) == ["2"]
-        wait_until(lambda: any(event.event == "refused" for event in system.events("strict")))
+        eventually(lambda: any(event.event == "refused" for event in system.events("strict")), "the refusal")
         assert strict.receive(0.5) is None
     last = [event for event in system.events("strict") if event.event == "refused"]
     assert [(event.consumer, event.outcome, event.reason) for event in last] == [("B", "accepted", "held-by-another")]
@@ -407,7 +401,7 @@ def sol_30_what_nobody_takes_in_time_expires(system: System) -> None:
 @story
 def sol_22_a_message_whose_handler_raised_stays_with_its_consumer(system: System) -> None:
     with system.consumer("automatic", handler=_fail_first("3"), mode="auto") as consumer:
-        wait_until(lambda: consumer.statistics.accepted == 4)
+        eventually(lambda: consumer.statistics.accepted == 4, "the settlements")
     with system.consumer("automatic", "B", mode="auto") as second:
         (rest,) = _take(second, 1)
         assert (rest.count, *_values([rest])) == (2, "3")
@@ -419,7 +413,7 @@ def sol_22_a_message_whose_handler_raised_stays_with_its_consumer(system: System
 @story
 def amps_34_a_message_whose_handler_raised_is_given_back(system: System) -> None:
     with system.consumer("cancelling", handler=_fail_first("3"), mode="auto-cancel") as consumer:
-        wait_until(lambda: consumer.statistics.accepted == 5)
+        eventually(lambda: consumer.statistics.accepted == 5, "the settlements")
         assert (consumer.statistics.received, consumer.statistics.failed) == (6, 1)
     failed = [event for event in system.events("cancelling") if event.event == "returned"]
     assert [(event.consumer, event.reason) for event in failed] == [("A", "failed")]
@@ -457,7 +451,7 @@ def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> No
     system.say_bytes(b'{"type": "queue_settle", "queue": "unbound", "consumer": 7}')
     with _reading(system.kafka, "dead-letters") as poll:
         found: list[Any] = []
-        wait_until(lambda: found.extend(r for r in poll() if r.key == b"nobody") or found)
+        eventually(lambda: found.extend(r for r in poll() if r.key == b"nobody") or found, "the records")
     assert b"no record of a queue's consumer" in dict(found[0].headers)["reason"]
 
 

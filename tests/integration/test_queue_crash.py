@@ -17,7 +17,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.settings import Lake, Persist, Settings
 from tests.harness.processes import Program
-from tests.integration.test_queue import wait_until
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,12 +99,12 @@ def test_a_job_that_is_killed_loses_nothing_and_delivers_nothing_twice(
 
         try:
             for number in KILLED_AFTER:
-                wait_until(lambda number=number: settled() >= number)
+                eventually(lambda number=number: settled() >= number, "the messages to be settled")
                 job.kill()
                 job.start()
-            wait_until(lambda: settled() >= MESSAGES)
+            eventually(lambda: settled() >= MESSAGES, "the messages to be settled")
             events: list[Any] = []
-            wait_until(lambda: _exits(events, spark, settings) >= MESSAGES)
+            eventually(lambda: _exits(events, spark, settings) >= MESSAGES, "all exits")
         finally:
             done.set()
             job.kill()

@@ -92,6 +92,14 @@ class Storm:
             "ACKSTREAM_QUEUES": json.dumps([queue]),
             "ACKSTREAM_QUEUE_SESSION": "300s",
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "2g",
+            # nine queries share the machine: a batch has much rather than many batches little
+            "ACKSTREAM_CLOCK_INTERVAL": "3s",
+            "ACKSTREAM_CORRELATE_TRIGGER": "1 second",
+            "ACKSTREAM_TWIN_TRIGGER": "1 second",
+            "ACKSTREAM_PERSIST_INTERVAL": "1s",
+            "ACKSTREAM_SETTLE_INTERVAL": "1s",
+            "ACKSTREAM_QUEUE_INTERVAL": "1s",
+            "ACKSTREAM_QUERY_INTERVAL": "1s",
         }
         return Program(name, arguments[name], self.system.settings, directory, more)
 

@@ -12,14 +12,14 @@ import pytest
 from kafka import KafkaProducer
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Gateway, Settings
 from tests.harness.counterpart import Counterpart
+from tests.harness.gateway import Client, serving
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-from tests.integration.test_gateway import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,26 +31,6 @@ pytestmark = pytest.mark.integration
 EVENT = "org.acme/lamp/things/twin/events/modified"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
 NOT_UNIQUE = "acknowledgement:label.not.unique"
-
-
-class Client:
-    """A WebSocket client as one writes it in a test."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
-
-    def tell(self, message: dict[str, Any] | str) -> None:
-        self._socket.send(message if isinstance(message, str) else json.dumps(message))
-
-    def text(self) -> str:
-        return str(self._socket.recv(timeout=PATIENCE_SECONDS))
-
-    def get(self) -> dict[str, Any]:
-        return json.loads(self.text())
-
-    def subscribe(self, control: str) -> None:
-        self.tell(control)
-        assert self.text() == f"{control.partition('?')[0]}:ACK"
 
 
 class World:
