@@ -8,7 +8,7 @@ two gives each partition's records in the same order as one that is not.
 from __future__ import annotations
 
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,20 +31,22 @@ def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] =
     """
     if len(records) < 2:  # noqa: PLR2004 - nothing to sort
         return records
-    return [records[index] for index in _sort(list(map(coordinates, records)))[0].tolist()]
+    return [records[index] for index in _sort(records, coordinates)[0].tolist()]
 
 
 def timed(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = COORDINATES) -> list[tuple[int, R]]:
     """Sort as :func:`in_order` does; return each record with the time it counts with."""
     if not records:
         return []
-    order, times = _sort(list(map(coordinates, records)))
+    order, times = _sort(records, coordinates)
     return [(time, records[index]) for index, time in zip(order.tolist(), times.tolist(), strict=True)]
 
 
-def _sort(coordinates: list[tuple[int, ...]]) -> tuple[Numbers, Numbers]:
+def _sort(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]]) -> tuple[Numbers, Numbers]:
     """Return the indices of the records in order, and the times they count with, in that order."""
-    times, *numbers, offsets = np.array(coordinates, dtype=np.int64).T
+    # a tenth of a microsecond per record; an array of the tuples takes a third more
+    flat = np.fromiter(chain.from_iterable(map(coordinates, records)), np.int64)
+    times, *numbers, offsets = flat.reshape(len(records), -1).T
     partitions = reduce(lambda name, number: name << 32 | number, numbers)
     by_partition = np.lexsort((offsets, partitions))
     ordered, sorted_partitions = times[by_partition], partitions[by_partition]
