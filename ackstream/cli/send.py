@@ -14,7 +14,7 @@ from msgspec import UNSET
 from rich.console import Console
 from rich.text import Text
 
-from ackstream.cli.watch import STYLES
+from ackstream.cli.console.display import STYLES
 from ackstream.client import Command, NoReplyExpectedError, Requester, RequestTimeout
 from ackstream.errors import AckstreamError
 from ackstream.gateway.meter import verdict

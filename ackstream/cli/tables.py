@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from ackstream.cli.watch import span
+from ackstream.cli.console.display import inflight_table, plain_table, result_table
 from ackstream.errors import AckstreamError, StartError
 from ackstream.lake import questions, tables
 from ackstream.lake.schemas import TABLES
@@ -23,7 +21,6 @@ from ackstream.settings import load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackstream.jobs.correlate.inflight import InFlight
     from ackstream.settings import Settings
 
 
@@ -51,7 +48,7 @@ def inflight(
         for entry in found[:limit]:
             typer.echo(msgspec.json.encode(entry))
         return
-    Console().print(_inflight_table(found[:limit], now) if found else "No request is open.")
+    Console().print(inflight_table(found[:limit], now) if found else "No request is open.")
     if len(found) > limit:
         typer.echo(f"{len(found) - limit:,} more are open; --limit {len(found)} shows all.")
 
@@ -63,10 +60,8 @@ def outcomes(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing."""
-    from ackstream.lake import questions  # noqa: PLC0415
-
     if question is None:
-        _list_questions(questions)
+        _list_questions()
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
@@ -83,7 +78,7 @@ def outcomes(
         for row in rows:
             typer.echo(msgspec.json.encode(dict(zip(columns, row, strict=True))))
     else:
-        Console().print(_answer_table(columns, rows) if rows else "No rows match.")
+        Console().print(result_table(columns, rows) if rows else "No rows match.")
 
 
 def maintain(
@@ -99,55 +94,16 @@ def maintain(
     with quiet_session(settings, "maintain") as spark:
         reports = maintenance.maintain(spark, settings, names or None)
     rows = [tuple(asdict(report).values()) for report in reports]
-    Console().print(_answer_table(list(asdict(reports[0])), rows))
+    Console().print(result_table(list(asdict(reports[0])), rows))
 
 
-def _inflight_table(found: Sequence[InFlight], now: int) -> Table:
-    table = Table("correlation-id", "age", "left", "thing", "missing", box=None, pad_edge=False)
-    for entry in found:
-        left = entry.deadline - now
-        table.add_row(
-            entry.correlation_id,
-            span(max(0, now - entry.started_at)),
-            span(left) if left >= 0 else Text(f"-{span(-left)}", style="red"),
-            entry.thing_id or "",
-            ", ".join(entry.missing) or "the response",
-        )
-    return table
-
-
-def _list_questions(queries: Any) -> None:
-    table = Table("question", "", box=None, pad_edge=False)
-    for name in queries.QUESTIONS:
+def _list_questions() -> None:
+    table = plain_table("question", "")
+    for name in questions.QUESTIONS:
         # each question is a function of that name, whose docstring begins with "Ask"
-        about = str(getattr(queries, name).__doc__).strip().partition("\n")[0].removeprefix("Ask ")
+        about = str(getattr(questions, name).__doc__).strip().partition("\n")[0].removeprefix("Ask ")
         table.add_row(name, about)
     Console().print(table)
-
-
-def _answer_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        numeric = all(isinstance(row[number], (int, float)) for row in rows)
-        heading = column.removesuffix("_ms").replace("_", " ")
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
-    return table
-
-
-def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if column == "share":
-        return f"{value:.1%}"
-    if column.endswith("_ms"):
-        return span(round(value))
-    if isinstance(value, (int, float)) and column != "status":
-        return f"{value:,.0f}"
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(" ", "milliseconds" if value.microsecond else "seconds")
-    return str(value)
 
 
 Answer = tuple[list[str], list[list[Any]]]

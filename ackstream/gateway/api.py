@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from ackstream.gateway import answers
-from ackstream.gateway.answers import response
+from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, no_answer
 from ackstream.gateway.operations import PREFIX, Match, find
 from ackstream.gateway.permissions import restrict, visible_part
@@ -30,7 +29,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from ackstream.gateway.answers import HttpAnswer
+    from ackstream.gateway.responses import HttpAnswer
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Gateway
@@ -60,10 +59,10 @@ class Api:
         try:
             answer = await self._answer(request, headers)
         except DittoError as error:
-            answer = answers.of_error(error, correlation_id)
+            answer = responses.of_error(error, correlation_id)
         except ClientDisconnect:
             return
-        await response(answer)(scope, receive, send)
+        await responses.response(answer)(scope, receive, send)
 
     async def _answer(self, request: Request, headers: list[tuple[str, str]]) -> HttpAnswer:
         subjects = await self._dependencies.authenticator.identify(request)
@@ -91,7 +90,7 @@ class Api:
         reply = await self._dependencies.exchange.ask(asked)
         envelope = reply.envelope
         envelope.value = visible_part(self._dependencies.access, subjects, match.operation.kind, asked, envelope)
-        return answers.of_reply(reply, asked, client_id, url)
+        return responses.of_reply(reply, asked, client_id, url)
 
     async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> HttpAnswer:
         """Send a command without response: wait for its acknowledgements, or briefly for an error."""
@@ -100,12 +99,12 @@ class Api:
             wait = self._settings.fire_and_forget_wait / 1000
             outcome = await exchange.settle(asked, wait, any_answer=True)
             if outcome is None:
-                return answers.accepted(client_id)
+                return responses.accepted(client_id)
         else:
             outcome = await exchange.settle(asked, expectation.timeout_ms / 1000 + GRACE_SECONDS, any_answer=False)
             if outcome is None:
                 raise no_answer()
-        return answers.of_outcome(outcome, expectation.timeout_ms, client_id)
+        return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

@@ -1,20 +1,24 @@
-"""Recent requests from the ledger: acknowledgements and latencies per label, failures, and the history of each."""
+"""Requests from the ledger: acknowledgements and latencies per label, recent failures, and the history of each."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import asdict
 
 from ackstream.gateway.meter import percentile, verdict
+from ackstream.lake import reading
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from ackstream.settings import Lake
 
 Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
 EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
@@ -149,7 +153,7 @@ class Journal:
             self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
         return True
 
-    def _tallies(self, now: int, name_of: Any) -> list[LabelTally]:
+    def _tallies(self, now: int, name_of: Callable[[str], str]) -> list[LabelTally]:
         while self._seen and self._seen[0].at <= now - self._window:
             self._seen.popleft()
         tallies: dict[str, LabelTally] = {}
@@ -178,28 +182,57 @@ def in_order(happenings: Iterable[Happening]) -> list[Happening]:
     return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
 
 
+class _Part(NamedTuple):
+    """Which fields of a part of a record, and columns of its table, become an event."""
+
+    event: Event
+    at: str
+    details: tuple[str, ...]
+    content: str | None
+    fields: tuple[str, ...] = ()
+
+
+_PARTS: dict[str, _Part] = {
+    "signals": _Part("request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id",)),
+    "acknowledgements": _Part("acknowledgement", "received_at", ("disposition",), "payload", ("label", "status")),
+    "outcomes": _Part("outcome", "decided_at", ("completed_by",), "reply", ("thing_id", "status")),
+    "dead_letters": _Part("dead letter", "received_at", ("reason",), None),
+}
+"""By the table that a part is stored in."""
+
+
+def stored(lake: Lake, correlation_id: str) -> list[Happening]:
+    """Return the history of a request from the tables; empty if they do not exist yet.
+
+    :raises Exception: the tables cannot be read; the type depends on the storage
+    """
+    found = []
+    for table, part in _PARTS.items():
+        columns = ["id", part.at, *part.details, *part.fields, *([part.content] if part.content else [])]
+        for row in reading.request_rows(lake, table, columns, correlation_id):
+            row[part.at] = round(row[part.at].timestamp() * 1000)
+            if part.content:
+                row[part.content] = UNSET if row[part.content] is None else Raw(row[part.content].encode())
+            found.append(_happening(part, row))
+    return found
+
+
 def _happenings(value: bytes) -> Iterable[Happening]:
     record = ledger.decode(value)
-    signal, outcome, letter = record.signal, record.outcome, record.dead_letter
-    if signal is not None:
-        detail = " ".join(filter(None, (signal.channel, signal.criterion, signal.action, signal.path)))
-        yield Happening(
-            signal.received_at, "request", record.id, None, None, detail, signal.thing_id, content=signal.value
-        )
+    identity = {"id": record.id}
+    if record.signal is not None:
+        yield _happening(_PARTS["signals"], asdict(record.signal) | identity)
     for ack in record.acks or ():
-        yield Happening(
-            ack.received_at, "acknowledgement", ack.id, ack.label, ack.status, ack.disposition, content=ack.payload
-        )
-    if outcome is not None:
-        yield Happening(
-            outcome.decided_at,
-            "outcome",
-            record.id,
-            None,
-            outcome.status,
-            outcome.completed_by,
-            outcome.thing_id,
-            content=outcome.reply,
-        )
-    if letter is not None:
-        yield Happening(letter.received_at, "dead letter", record.id, detail=letter.reason)
+        yield _happening(_PARTS["acknowledgements"], asdict(ack) | {"id": ack.id})
+    if record.outcome is not None:
+        yield _happening(_PARTS["outcomes"], asdict(record.outcome) | identity)
+    if record.dead_letter is not None:
+        yield _happening(_PARTS["dead_letters"], asdict(record.dead_letter) | identity)
+
+
+def _happening(part: _Part, row: dict[str, Any]) -> Happening:
+    detail = " ".join(row[name] for name in part.details if row[name])
+    content = row[part.content] if part.content else UNSET
+    return Happening(
+        row[part.at], part.event, row["id"], detail=detail, content=content, **{name: row[name] for name in part.fields}
+    )

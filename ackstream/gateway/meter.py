@@ -1,18 +1,27 @@
-"""Count how requests end, over a sliding window and in total."""
+"""How requests end, over a sliding window and in total: counted from the ledger, for the live page and the terminal."""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from kafka.errors import RetriableError
+
+from ackstream.kafka import partitions
+from ackstream.kafka.clients import Closing, check_topics, connect_admin, connect_consumer
+from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ackstream.settings import Settings
 
 Verdict = Literal["answered", "timed out", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
@@ -33,11 +42,9 @@ def verdict(status: int, completed_by: str) -> Verdict:
 
 
 def percentile(ordered: Sequence[int], share: float) -> int | None:
-    """Return the nearest-rank percentile, a value that occurred.
+    """Return the nearest-rank percentile of ascending values, or ``None`` if there are none.
 
-    :param ordered: ascending
     :param share: 0.95 for the 95th
-    :returns: ``None`` for an empty sequence
     """
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
@@ -114,12 +121,102 @@ class Meter:
         # several partitions are read: the ends are nearly in order, not quite
         while self._recent and self._recent[0][0] <= now - self._window:
             self._recent.popleft()
-        kept = [entry for entry in self._recent if entry[0] > now - self._window]
+        latencies: dict[Verdict, list[int]] = {how: [] for how in VERDICTS}
+        for at, how, latency in self._recent:
+            if at > now - self._window:
+                latencies[how].append(latency)
         counts = {}
-        for how in VERDICTS:
-            latencies = sorted(latency for _, found, latency in kept if found == how)
-            counts[how] = Count(
-                len(latencies), self._totals[how], percentile(latencies, 0.5), percentile(latencies, 0.95)
-            )
+        for how, found in latencies.items():
+            found.sort()
+            counts[how] = Count(len(found), self._totals[how], percentile(found, 0.5), percentile(found, 0.95))
         oldest = max(0, now - min(self._open.values())) if self._open else None
         return Snapshot(self._window, counts, len(self._open), oldest)
+
+
+POLL_MS = 200
+END_POLLS = 50
+"""Maximum number of attempts to reach the end of the ledger, which keeps growing."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Number of records a consumer group has yet to read; ``None`` if it has committed nothing."""
+
+    topic: str
+    group: str
+    records: int | None
+
+
+class LedgerFeed(Closing):
+    """Reads the ledger without a consumer group, leaving no trace on the broker; a context manager."""
+
+    def __init__(self, settings: Settings, since: int) -> None:
+        """Connect.
+
+        :param since: epoch milliseconds; older records are not read
+        :raises AckstreamError: the broker is unavailable or a topic is missing
+        """
+        self._settings = settings
+        kafka = settings.kafka
+        with ExitStack() as stack:
+            self._admin = stack.enter_context(connect_admin(kafka))
+            self._consumer = connect_consumer(kafka, None)
+            stack.callback(self._consumer.close)
+            check_topics(self._consumer, kafka, *map(kafka.topic, ("signals", "acks", "ledger")))
+            self._reader = TopicReader(self._consumer, threading.Event())
+            self._ledger = partitions.of_topics(self._admin, [kafka.topic("ledger")])
+            self._consumer.assign(self._ledger)
+            for partition, offset in partitions.at_time(self._admin, self._ledger, max(0, since)).items():
+                self._consumer.seek(partition, offset)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._stack.close()
+
+    def records(self) -> list[Any]:
+        """Return new ledger records, waiting briefly for some."""
+        return self._reader.read(POLL_MS)
+
+    def read(self, meter: Meter) -> int:
+        """Feed new records to a meter, waiting briefly for some; return how many there were."""
+        records = self.records()
+        for record in records:
+            meter.take(record.value, record.timestamp)
+        return len(records)
+
+    def read_to_end(self, meter: Meter) -> None:
+        """Feed all present records to a meter.
+
+        :raises KafkaError: the broker is unavailable
+        """
+        ends = partitions.ends(self._admin, self._ledger)
+        for _ in range(END_POLLS):
+            while self.read(meter):
+                pass
+            if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
+                return
+
+    def lags(self) -> list[Lag]:
+        """Return the lag of correlate on signals and acks, and of archive on the ledger.
+
+        :raises KafkaError: the broker is unavailable
+        """
+        settings = self._settings
+        correlate, archive = settings.correlate.group, settings.archive.group
+        groups = {"signals": correlate, "acks": correlate, "ledger": archive}
+        topics = {settings.kafka.topic(name): group for name, group in groups.items()}
+        ends = partitions.ends(self._admin, partitions.of_topics(self._admin, topics))
+        try:
+            committed = self._admin.list_group_offsets([correlate, archive])
+        except RetriableError:
+            # no group has committed on this broker yet, or the coordinator is moving
+            committed = {}
+        found = []
+        for topic, group in topics.items():
+            read = {partition: entry.offset for partition, entry in committed.get(group, {}).items()}
+            own = [partition for partition in ends if partition.topic == topic]
+            known = any(partition.topic == topic for partition in read)
+            behind = sum(ends[partition] - read.get(partition, 0) for partition in own)
+            found.append(Lag(topic, group, behind if known else None))
+        return found

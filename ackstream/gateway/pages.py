@@ -3,21 +3,152 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from kafka.errors import KafkaError
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.gateway import openapi
 from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
+from ackstream.gateway.meter import Count, Lag, LedgerFeed, Meter, Verdict
+from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ackstream.gateway.live import Live
     from ackstream.gateway.service import Dependencies
+    from ackstream.settings import Settings
+
+
+log = logging.getLogger(__name__)
+
+LAG_SECONDS = 2.0
+TALLY_MS = 1_000
+"""How long computed counts are reused."""
+
+SHOWN = 15
+"""Maximum number of labels and parties shown; a fleet may have thousands."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """The content of the page at one moment; durations and epoch times are in milliseconds.
+
+    ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
+    """
+
+    now: int
+    window: int
+    counts: dict[Verdict, Count]
+    in_flight: int
+    oldest: int | None
+    labels: list[LabelTally]
+    parties: list[LabelTally]
+    labels_in_all: int
+    parties_in_all: int
+    failures: list[FailureEntry]
+    lags: list[Lag]
+    note: str
+
+
+class Story(msgspec.Struct, frozen=True):
+    """The history of a request; ``note`` is set if the tables could not be read."""
+
+    correlation_id: str
+    happenings: list[Happening]
+    note: str = ""
+
+
+class Live(Closing):
+    """Follows the ledger from one window before its start."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect and start following.
+
+        :raises AckstreamError: the broker is unavailable or a topic is missing
+        """
+        self._settings = settings
+        window = settings.gateway.page_window
+        self._window = window
+        self._meter = Meter(window)
+        self._journal = Journal(window)
+        self._lock = threading.Lock()
+        self._lags: list[Lag] = []
+        self._note = ""
+        self._view: View | None = None
+        self._closing = threading.Event()
+        since = _now() - max(window, settings.correlate.default_timeout)
+        self._feed = LedgerFeed(settings, since)
+        self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closing.set()
+        self._thread.join()
+        self._feed.close()
+
+    def view(self) -> View:
+        """Return the current content of the page."""
+        now = _now()
+        with self._lock:
+            if self._view is None or now - self._view.now >= TALLY_MS:
+                seen = self._meter.snapshot(now)
+                labels, parties = self._journal.labels(now), self._journal.parties(now)
+                self._view = View(
+                    now,
+                    self._window,
+                    seen.counts,
+                    seen.in_flight,
+                    seen.oldest,
+                    labels[:SHOWN],
+                    parties[:SHOWN],
+                    len(labels),
+                    len(parties),
+                    self._journal.failures(),
+                    self._lags,
+                    self._note,
+                )
+            return self._view
+
+    def story(self, correlation_id: str) -> Story:
+        """Return the history of a request from memory and from the tables; reading these takes a moment."""
+        with self._lock:
+            remembered = self._journal.story(correlation_id)
+        try:
+            return Story(correlation_id, in_order([*remembered, *stored(self._settings.lake, correlation_id)]))
+        except Exception as error:
+            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
+            return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
+
+    def _run(self) -> None:
+        lags_at = 0.0
+        while not self._closing.is_set():
+            for record in self._feed.records():
+                with self._lock:
+                    self._meter.take(record.value, record.timestamp)
+                    key = (record.key or b"").decode("utf-8", "replace")
+                    self._journal.take(key, record.value or b"", record.timestamp)
+            if time.monotonic() >= lags_at:
+                self._update_lags()
+                lags_at = time.monotonic() + LAG_SECONDS
+
+    def _update_lags(self) -> None:
+        try:
+            self._lags, self._note = self._feed.lags(), ""
+        except KafkaError as error:
+            self._note = f"Kafka does not respond: {error}"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
 
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {

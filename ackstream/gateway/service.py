@@ -13,14 +13,13 @@ from starlette.routing import Mount
 
 from ackstream.client import Requester
 from ackstream.client.replies import Outcomes
-from ackstream.gateway import websocket
-from ackstream.gateway.answers import on_ditto_error, on_failure, on_http_error
 from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.exchange import Exchange
-from ackstream.gateway.live import Live
 from ackstream.gateway.operations import PREFIX
-from ackstream.gateway.pages import Pages
+from ackstream.gateway.pages import Live, Pages
+from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
+from ackstream.gateway.session import socket_routes
 from ackstream.gateway.streaming import Streaming
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.errors import DittoError
@@ -59,7 +58,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
                 delivery_timeout=gateway.delivery_timeout / 1000,
             )
         )
-        live = stack.enter_context(closing(Live(settings)))
+        live = stack.enter_context(Live(settings))
         exchange = Exchange(requester, outcomes)
         streaming = stack.enter_context(Streaming(settings, exchange))
         yield Dependencies(settings, authenticator, access, exchange, live, streaming)
@@ -108,7 +107,7 @@ def application(dependencies: Dependencies) -> Starlette:
     """Build the ASGI application with all routes."""
     return Starlette(
         routes=[
-            *websocket.routes(dependencies),
+            *socket_routes(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
             *Pages(dependencies, dependencies.live).routes,
         ],

@@ -13,16 +13,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
 from ackstream.gateway.permissions import restrict, seen_by, visible_part
+from ackstream.gateway.translation import QueryParameters, read_request_headers
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
+from ackstream.protocol.ditto.declarations import parse_labels
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
-from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.errors import DittoError
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from starlette.routing import BaseRoute
     from starlette.websockets import WebSocket
 
     from ackstream.gateway.service import Dependencies
@@ -49,6 +54,8 @@ MAX_OPEN = 1_000
 DECLARE_SECONDS = 15.0
 _LIFETIME_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
+
+PATH = "/ws/2"
 
 Outgoing = str | asyncio.Task[str | None]
 
@@ -312,3 +319,24 @@ def _error(error: DittoError, about: Envelope | None) -> str:
         if about.headers.get(CORRELATION_ID):
             headers[CORRELATION_ID] = about.headers[CORRELATION_ID]
     return encode(error_envelope(error, thing_id=thing_id, channel=channel, headers=headers)).decode()
+
+
+def socket_routes(dependencies: Dependencies) -> list[BaseRoute]:
+    """Return the route; none if streaming is off."""
+    streaming = dependencies.streaming
+    if streaming is None:
+        return []
+
+    async def endpoint(websocket: WebSocket) -> None:
+        try:
+            subjects = await dependencies.authenticator.identify(websocket)
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw]
+            given = read_request_headers(headers, QueryParameters(tuple(websocket.query_params.multi_items())))
+            labels = parse_labels(given.get(DECLARED_ACKS, ()))
+        except DittoError as error:
+            await websocket.send_denial_response(responses.response(responses.of_error(error)))
+            return
+        await websocket.accept()
+        await SocketSession(websocket, dependencies, streaming, subjects, given).run(labels)
+
+    return [WebSocketRoute(PATH, endpoint)]

@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
 from ackstream.errors import LocalError, SettingsError, StartError
+from ackstream.gateway.authentication import matches
+from ackstream.kafka import clients
+from tests.harness.ports import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +57,86 @@ def test_without_a_command_the_help_is_shown():
     assert "Usage" in result.output
     for command in ("up", "down", "status", "jars", "submit", "conformance"):
         assert f" {command} " in result.output
+
+
+# -- ackstream demo ----------------------------------------------------------------------------------------------------
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
+    asked: list[Any] = []
+
+    def demo(_settings: Any, _console: Any, number: int, rate: float) -> bool:
+        asked.append((number, rate))
+        if isinstance(end, BaseException):
+            raise end
+        return bool(end)
+
+    monkeypatch.setattr(runs, "demo", demo)
+    return asked
+
+
+@pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
+def test_the_exit_code_tells_whether_it_adds_up(monkeypatch: pytest.MonkeyPatch, *, good: bool, code: int):
+    asked = ending(monkeypatch, good)
+    assert CliRunner().invoke(app, ["demo"]).exit_code == code
+    assert asked == [(2_000, 50)]
+
+
+def test_the_number_and_the_rate_may_be_chosen(monkeypatch: pytest.MonkeyPatch):
+    asked = ending(monkeypatch, end=True)
+    CliRunner().invoke(app, ["demo", "--commands", "10", "--rate", "5"])
+    assert asked == [(10, 5)]
+
+
+def test_ctrl_c_is_a_sentence_and_the_code_of_shells(monkeypatch: pytest.MonkeyPatch):
+    ending(monkeypatch, KeyboardInterrupt())
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 130
+    assert result.stdout == "Stopped; nothing is left running.\n"
+
+
+def test_what_is_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    ending(monkeypatch, LocalError("No Java was found."))
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 1
+    assert result.stderr == "No Java was found.\n"
+
+
+# -- ackstream connect, gateway and password ---------------------------------------------------------------------------
+
+
+def test_without_connections_there_is_nothing_to_run() -> None:
+    result = CliRunner().invoke(app, ["connect"])
+    assert result.exit_code == 2
+    assert "[[connections]]" in result.stderr
+
+
+def test_without_the_system_s_broker_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
+    monkeypatch.setenv("ACKSTREAM_CONNECTIONS", json.dumps([{"id": "plant", "type": "mqtt"}]))
+    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
+    result = CliRunner().invoke(app, ["connect"])
+    assert result.exit_code == 1
+    assert "ackstream up" in result.stderr
+
+
+def test_the_hash_of_a_password_is_printed_for_the_settings() -> None:
+    result = CliRunner().invoke(app, ["password"], input="sesame\nsesame\n")
+    assert result.exit_code == 0
+    hashed = result.stdout.strip().splitlines()[-1]
+    assert matches("sesame", hashed)
+    assert "sesame" not in result.stdout
+
+
+def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
+    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_GATEWAY_HOST": "0.0.0.0"})
+    assert result.exit_code == 2
+    assert "gateway.host" in result.stderr
+    assert "gateway.users" in result.stderr
+
+
+def test_without_kafka_it_says_what_to_do() -> None:
+    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_KAFKA_BOOTSTRAP": "localhost:1"})
+    assert result.exit_code == 1
+    assert "ackstream up" in result.stderr

@@ -8,10 +8,9 @@ from kafka import KafkaProducer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from ackstream.cli.console.display import span, watch_screen
 from ackstream.cli.main import app
-from ackstream.cli.watch import screen, span
-from ackstream.gateway.feed import Lag
-from ackstream.gateway.meter import Meter
+from ackstream.gateway.meter import Lag, Meter
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Settings
 from tests.gateway import ledgers
@@ -97,7 +96,7 @@ def shown(width: int, note: str = "") -> str:
     meter.decided("t", 50_000, "timed out", 65_400)
     meter.opened("o", 56_000)
     file = io.StringIO()
-    Console(file=file, width=width).print(screen(meter.snapshot(60_000), LAGS, note))
+    Console(file=file, width=width).print(watch_screen(meter.snapshot(60_000), LAGS, note))
     return file.getvalue()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.replies import RequestOutcome
-    from ackstream.protocol.ditto.errors import DittoError
+    from ackstream.protocol.errors import DittoError
 
 URL = "http://gateway.example"
 

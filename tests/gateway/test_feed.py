@@ -7,8 +7,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
-from ackstream.gateway.feed import LedgerFeed
-from ackstream.gateway.meter import Meter
+from ackstream.gateway.meter import LedgerFeed, Meter
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Archive, Correlate, Settings
 from tests.gateway.ledgers import outcome

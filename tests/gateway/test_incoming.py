@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ackstream.gateway.incoming import Control, Incoming, RefusedMessage, read_control, read_incoming
-from ackstream.protocol.ditto.errors import DittoError
 from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.errors import DittoError
 from tests.prose import each
 
 

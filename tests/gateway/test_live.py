@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ackstream.gateway.live import stored
+from ackstream.gateway.journal import stored
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Lake
 

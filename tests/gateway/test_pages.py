@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from ackstream.gateway.feed import Lag
 from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
-from ackstream.gateway.live import Story, View
-from ackstream.gateway.meter import VERDICTS, Count
+from ackstream.gateway.meter import VERDICTS, Count, Lag
 from ackstream.gateway.operations import OPERATIONS, PREFIX
-from ackstream.gateway.pages import FILES
+from ackstream.gateway.pages import FILES, Story, View
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_

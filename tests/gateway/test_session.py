@@ -18,7 +18,7 @@ from ackstream.client.labels import Declaration
 from ackstream.gateway import session
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
 from ackstream.gateway.service import Dependencies
-from ackstream.gateway.websocket import routes
+from ackstream.gateway.session import socket_routes
 from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
@@ -119,7 +119,7 @@ class World:
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
         parts: Any = (settings, authenticator, access, self.exchange, None, self.hub)
-        self._app = Starlette(routes=routes(Dependencies(*parts)))
+        self._app = Starlette(routes=socket_routes(Dependencies(*parts)))
 
     @contextmanager
     def client(self, query: str = "", **headers: str) -> Iterator[Client]:

@@ -1,70 +1,59 @@
-"""Check that the demo adds up: commands sent, acknowledgements of the devices, replies, and rows in the tables.
-
-The expected replies are computed independently from the topics: the first acknowledgement of a label counts, an error
-ends the wait, and a label missing at the deadline gets 408.
-"""
+"""Check that the demo adds up: commands sent, replies, acknowledgements of the devices, and rows in the tables."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.protocol.ditto.acknowledgements import combined_status
+from ackstream.client.replies import Reply, read_reply
+from ackstream.errors import AckstreamError
+from ackstream.kafka import partitions
+from ackstream.kafka.clients import connect_admin, connect_consumer
+from ackstream.kafka.reader import TopicReader
+from ackstream.lake import tables
+from ackstream.protocol.record_headers import CORRELATION_ID
+from ackstream.spark.offsets import consumed_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-TIMED_OUT = 408
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ackstream.cli.demo.traffic import Tally
+    from ackstream.settings import Settings
+
+READ_SECONDS = 60.0
+POLL_SECONDS = 0.2
 SHOWN = 3
 """Maximum number of examples named per difference."""
 
 
 @dataclass(frozen=True)
-class DeviceAnswer:
-    """A record of the topic acks; ``label`` is ``None`` for an error, ``at`` is in epoch milliseconds."""
-
-    correlation_id: str
-    label: str | None
-    status: int
-    at: int
-    coordinates: tuple[str, int, int]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A reply, or a row of outcomes; ``statuses`` is keyed by label and empty for an error."""
-
-    correlation_id: str
-    reply_id: str
-    status: int
-    completed_by: str
-    statuses: Mapping[str, int]
-    content: bytes = b""
-
-
-@dataclass(frozen=True)
 class Evidence:
-    """Everything to compare.
+    """Everything to compare; requests are given by their correlation-ids.
 
-    :param sent: correlation-ids of the commands
-    :param received: replies the requester received
-    :param commands: correlation-id and broker timestamp (epoch milliseconds), one entry per record
-    :param acks: the topic acks
+    :param sent: the commands
+    :param received: the replies that the requester received
     :param replies: the topic replies, including repeats
-    :param signal_rows: the correlation-ids in the table signals
+    :param acks: the records of the topic acks, as topic-partition-offset
+    :param signal_rows: the table signals
     :param outcome_rows: the table outcomes
-    :param ack_rows: coordinates in the table acknowledgements
+    :param ack_rows: the table acknowledgements, as topic-partition-offset
+    :param dead_letters: the number of rows in the table dead_letters
     """
 
     sent: Sequence[str]
-    received: Sequence[Answered]
-    commands: Sequence[tuple[str, int]]
-    acks: Sequence[DeviceAnswer]
-    replies: Sequence[Answered]
+    received: Sequence[Reply]
+    replies: Sequence[Reply]
+    acks: Sequence[str]
     signal_rows: Sequence[str]
-    outcome_rows: Sequence[Answered]
-    ack_rows: Sequence[tuple[str, int, int]]
+    outcome_rows: Sequence[Reply]
+    ack_rows: Sequence[str]
     dead_letters: int
 
 
@@ -76,14 +65,9 @@ class Finding:
     differences: Sequence[str]
 
 
-def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Finding]:
-    """Compare sent commands, acknowledgements, replies and tables.
-
-    :param labels: requested by every command
-    :param timeout: of every command, in milliseconds
-    """
+def check(evidence: Evidence) -> list[Finding]:
+    """Compare sent commands, acknowledgements, replies and tables."""
     sent, received, outcomes = evidence.sent, evidence.received, evidence.outcome_rows
-    acks, ack_rows = [_named(entry.coordinates) for entry in evidence.acks], list(map(_named, evidence.ack_rows))
     commands = [
         *_once("the replies", sent, [reply.correlation_id for reply in received]),
         *_once("outcomes", sent, [row.correlation_id for row in outcomes]),
@@ -98,84 +82,113 @@ def check(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[Findi
             commands,
         ),
         Finding(
-            f"{len(acks):,} acknowledgements, responses and errors of devices and twin = {len(ack_rows):,} rows in"
-            " acknowledgements",
-            _once("acknowledgements", acks, ack_rows),
+            f"{len(evidence.acks):,} acknowledgements, responses and errors of devices and twin ="
+            f" {len(evidence.ack_rows):,} rows in acknowledgements",
+            _once("acknowledgements", evidence.acks, evidence.ack_rows),
         ),
         Finding("no command has two different answers; each reply is the one in outcomes", _one_answer(evidence)),
-        Finding(
-            "each status is the one the device sent: 408 only where none arrived within the timeout",
-            _truthful(evidence, labels, timeout),
-        ),
     ]
 
 
-def _once(where: str, wanted: Sequence[str], found: Sequence[str]) -> list[str]:
-    expected, there = Counter(wanted), Counter(found)
-    differences = []
-    for what, entries in (("lacks", expected - there), ("has duplicates of", there - expected)):
-        if entries:
-            differences.append(f"{where}: {what} {_examples(entries)}")
-    return differences
+def _once(where: str, wanted: Iterable[str], found: Iterable[str]) -> list[str]:
+    expected, present = Counter(wanted), Counter(found)
+    entries = {"lacks": expected - present, "has duplicates of": present - expected}
+    return [f"{where}: {what} {_examples(list(names))}" for what, names in entries.items() if names]
 
 
 def _one_answer(evidence: Evidence) -> list[str]:
     contents: dict[str, set[tuple[str, bytes]]] = defaultdict(set)
     for reply in evidence.replies:
-        contents[reply.correlation_id].add((reply.reply_id, reply.content))
+        contents[reply.correlation_id].add((reply.reply_id, reply.data))
     differences = []
     if several := [key for key, found in contents.items() if len(found) > 1]:
         differences.append(f"several different replies to {_examples(several)}")
-    outcomes = {row.correlation_id: _identity(row) for row in evidence.outcome_rows}
+    outcomes = {row.correlation_id: _answer(row) for row in evidence.outcome_rows}
     if other := [
-        entry.correlation_id for entry in evidence.received if outcomes.get(entry.correlation_id) != _identity(entry)
+        reply.correlation_id for reply in evidence.received if outcomes.get(reply.correlation_id) != _answer(reply)
     ]:
         differences.append(f"outcome differs from the reply: {_examples(other)}")
     return differences
 
 
-def _identity(answered: Answered) -> tuple[str, int, str, dict[str, int]]:
-    return answered.reply_id, answered.status, answered.completed_by, dict(answered.statuses)
+def _answer(reply: Reply) -> Any:
+    statuses = {label: ack.status for label, ack in reply.acks.items()}
+    return reply.reply_id, reply.status, reply.completed_by, statuses
 
 
-def _truthful(evidence: Evidence, labels: Sequence[str], timeout: int) -> list[str]:
-    acks: dict[str, list[DeviceAnswer]] = defaultdict(list)
-    for entry in sorted(evidence.acks, key=lambda entry: (entry.at, entry.coordinates)):
-        acks[entry.correlation_id].append(entry)
-    deadlines = {key: at + timeout for key, at in evidence.commands}
-    wrong = []
-    for reply in evidence.received:
-        wanted = expected(labels, acks[reply.correlation_id], deadlines.get(reply.correlation_id, 0))
-        if wanted != (reply.status, reply.completed_by, dict(reply.statuses)):
-            wrong.append(reply.correlation_id)
-    return [f"reply does not match the acknowledgements: {_examples(wrong)}"] if wrong else []
-
-
-def expected(labels: Sequence[str], acks: Iterable[DeviceAnswer], deadline: int) -> tuple[int, str, dict[str, int]]:
-    """Compute the expected reply to a command: status, ``completed-by``, and statuses by label.
-
-    :param acks: acknowledgements of its device, in time order
-    :param deadline: epoch milliseconds
-    """
-    statuses: dict[str, int] = {}
-    for entry in acks:
-        if entry.at > deadline:
-            break
-        if entry.label is None:
-            return entry.status, "error", {}
-        statuses.setdefault(entry.label, entry.status)
-        if statuses.keys() >= set(labels):
-            break
-    complete = statuses.keys() >= set(labels)
-    entries = {label: statuses.get(label, TIMED_OUT) for label in labels}
-    return combined_status(list(entries.values())), "acknowledgements" if complete else "timeout", entries
-
-
-def _named(coordinates: tuple[str, int, int]) -> str:
-    return "-".join(map(str, coordinates))
-
-
-def _examples(entries: Any) -> str:
-    names = list(entries)
+def _examples(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
+
+
+# -- gathering the evidence --------------------------------------------------------------------------------------------
+
+
+def catch_up(
+    settings: Settings, queries: Mapping[StreamingQuery, tuple[str, ...]], patience: float, healthy: Callable[[], None]
+) -> bool:
+    """Wait until each query has read its topics to the end, in order: each one writes what the next one reads.
+
+    :param queries: each with its topics, without the prefix
+    :param patience: seconds for all of them together
+    :returns: whether all caught up
+    """
+    until = time.monotonic() + patience
+    with connect_admin(settings.kafka) as client:
+        for query, names in queries.items():
+            ends = partitions.ends(client, partitions.of_topics(client, map(settings.kafka.topic, names)))
+            while any(consumed_offsets(query).get(partition, 0) < end for partition, end in ends.items()):
+                if time.monotonic() > until:
+                    return False
+                healthy()
+                time.sleep(POLL_SECONDS)
+    return True
+
+
+def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
+    """Read topics and tables, ignoring requests of others, such as those sent over HTTP meanwhile.
+
+    :raises AckstreamError: the broker does not respond
+    """
+    own = tally.sent
+
+    def rows(table: str, *columns: str) -> list[Any]:
+        found = tables.read(spark, settings.lake, table).select("correlation_id", *columns).collect()
+        # a row without an id may be ours
+        return [tuple(row) for row in found if row[0] is None or row[0] in own]
+
+    replies = [
+        read_reply(record.headers, record.value, record.timestamp) for record in _records(settings, "replies", own)
+    ]
+    return Evidence(
+        sent=list(own),
+        received=list(tally.replies.values()),
+        replies=[reply for reply in replies if reply is not None],
+        acks=[f"{record.topic}-{record.partition}-{record.offset}" for record in _records(settings, "acks", own)],
+        signal_rows=[key for (key,) in rows("signals")],
+        outcome_rows=[
+            Reply(key, reply_id, status, completed_by, (reply or "").encode())
+            for key, reply_id, status, completed_by, reply in rows(
+                "outcomes", "reply_id", "status", "completed_by", "reply"
+            )
+        ],
+        ack_rows=["-".join(map(str, names)) for _, *names in rows("acknowledgements", "topic", "partition", "offset")],
+        dead_letters=len(rows("dead_letters")),
+    )
+
+
+def _records(settings: Settings, name: str, own: Mapping[str, Any]) -> list[Any]:
+    """Return all records of a topic with a correlation-id in ``own``."""
+    kafka = settings.kafka
+    found: list[Any] = []
+    with connect_admin(kafka) as client, closing(connect_consumer(kafka, None)) as consumer:
+        ends = partitions.ends(client, partitions.of_topics(client, [kafka.topic(name)]))
+        consumer.assign(list(ends))
+        consumer.seek_to_beginning()
+        reader = TopicReader(consumer, threading.Event())
+        until = time.monotonic() + READ_SECONDS
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            if time.monotonic() > until:
+                raise AckstreamError(f"Kafka at {kafka.bootstrap} timed out: no records within {READ_SECONDS:g} s.")
+            found += reader.read()
+    return [record for record in found if (dict(record.headers).get(CORRELATION_ID) or b"").decode() in own]

@@ -8,12 +8,10 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ackstream.cli.demo import environment as demo_environment
 from ackstream.cli.demo import summary
-from ackstream.cli.demo.check import check
-from ackstream.cli.demo.environment import environment
-from ackstream.cli.demo.evidence import catch_up, gather
-from ackstream.cli.demo.fleet import LABELS, TIMEOUT_SECONDS, Fleet, fleet
+from ackstream.cli.demo.check import catch_up, check, gather
+from ackstream.cli.demo.environment import curl, environment, serve_gateway
+from ackstream.cli.demo.fleet import LABELS, Fleet, fleet
 from ackstream.cli.demo.traffic import send_all
 from ackstream.cli.terminal import Interrupts, kill, quiet_session
 from ackstream.client import Command, Requester, Responder
@@ -98,12 +96,12 @@ def _demo(
         devices = fleet(DEVICES)
         requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
         _create(requester, devices, healthy)
-        address = stack.enter_context(demo_environment.serve_gateway(own))
+        address = stack.enter_context(serve_gateway(own))
     console.print(
         "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
         "and twin (commands → things, events)",
         f"The gateway is at {address}: the live page at /, the API at /doc. Try it while commands are being sent:",
-        demo_environment.curl(address, devices[-1].thing_id, LABELS),
+        curl(address, devices[-1].thing_id, LABELS),
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
@@ -116,7 +114,7 @@ def _demo(
         caught_up = catch_up(own, reads, CATCH_UP_SECONDS, healthy)
         evidence = gather(spark, own, tally)
         rows = summary.count_rows(spark, own)
-    findings = check(evidence, LABELS, round(TIMEOUT_SECONDS * 1000))
+    findings = check(evidence)
     summary.show(console, tally, devices)
     summary.show_tables(console, own, rows)
     summary.show_findings(console, findings, caught_up=caught_up)

@@ -15,8 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ackstream.cli.console.display import STYLES, span
 from ackstream.cli.demo.fleet import HABITS
-from ackstream.cli.watch import STYLES, span
 from ackstream.gateway.meter import VERDICTS, percentile, verdict
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES, TWIN_TABLES

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ackstream.cli.console.display import requests_table
 from ackstream.cli.demo.fleet import LABELS, TIMEOUT_SECONDS
-from ackstream.cli.watch import requests_table
 from ackstream.client import Command, RequestError
 from ackstream.gateway.meter import Meter, verdict
 

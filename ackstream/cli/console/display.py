@@ -1,0 +1,116 @@
+"""What commands print on the terminal: tables of requests, of lags and of query results, and short durations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from ackstream.gateway.meter import VERDICTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackstream.gateway.meter import Lag, Snapshot, Verdict
+    from ackstream.jobs.correlate.inflight import InFlight
+
+STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+def plain_table(*headings: str, right: Sequence[int] = ()) -> Table:
+    """Return a table without borders, with the numbered columns aligned to the right."""
+    table = Table(*headings, box=None, pad_edge=False)
+    for number in right:
+        table.columns[number].justify = "right"
+    return table
+
+
+def requests_table(snapshot: Snapshot) -> Table:
+    """Return one row per verdict and one for open requests; fits in 40 columns."""
+    table = plain_table("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5))
+    for column in table.columns:
+        column.no_wrap = True
+    for how in VERDICTS:
+        count = snapshot.counts[how]
+        cells = f"{count.recent:,}", f"{count.total:,}", span(count.p50), span(count.p95)
+        table.add_row(Text(how, style=STYLES[how]), *cells)
+    table.add_row(Text("in flight", style="cyan"), f"{snapshot.in_flight:,}")
+    if snapshot.oldest is not None:
+        table.caption, table.caption_justify = f"oldest {span(snapshot.oldest)}", "left"
+    return table
+
+
+def lag_table(lags: Sequence[Lag]) -> Table:
+    """Return one row per topic and the consumer group that reads it."""
+    table = plain_table("topic", "lag", "read by", right=[1])
+    for lag in lags:
+        behind = Text("unknown", style="dim") if lag.records is None else Text(f"{lag.records:,}")
+        table.add_row(lag.topic, behind, lag.group)
+    return table
+
+
+def watch_screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
+    """Return the tables of requests and lags, with a note below them."""
+    return Group(requests_table(snapshot), Text(), lag_table(lags), Text(note, style="red"))
+
+
+def inflight_table(found: Sequence[InFlight], now: int) -> Table:
+    """Return one row per open request; ``now`` is in epoch milliseconds."""
+    table = plain_table("correlation-id", "age", "left", "thing", "missing")
+    for entry in found:
+        left = entry.deadline - now
+        table.add_row(
+            entry.correlation_id,
+            span(max(0, now - entry.started_at)),
+            span(left) if left >= 0 else Text(f"-{span(-left)}", style="red"),
+            entry.thing_id or "",
+            ", ".join(entry.missing) or "the response",
+        )
+    return table
+
+
+def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """Return the result of a query, formatted by the names of its columns (``_ms``, ``share``, ``status``)."""
+    table = plain_table()
+    for number, column in enumerate(columns):
+        numeric = all(isinstance(row[number], (int, float)) for row in rows)
+        heading = column.removesuffix("_ms").replace("_", " ")
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
+    return table
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column == "share":
+        return f"{value:.1%}"
+    if column.endswith("_ms"):
+        return span(round(value))
+    if isinstance(value, (int, float)) and column != "status":
+        return f"{value:,.0f}"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(" ", "milliseconds" if value.microsecond else "seconds")
+    return str(value)
+
+
+def span(milliseconds: int | None) -> str:
+    """Format a duration briefly, such as ``12ms``, ``1.24s``, ``2m05s``, ``3h07m``; ``None`` as an empty string."""
+    if milliseconds is None:
+        return ""
+    if milliseconds < 1000:  # noqa: PLR2004 - a second
+        return f"{milliseconds}ms"
+    seconds = milliseconds / 1000
+    if milliseconds < MINUTE_MS:
+        return f"{seconds:.3g}s" if milliseconds % 1000 else f"{seconds:g}s"
+    if milliseconds < HOUR_MS:
+        minutes, rest = divmod(milliseconds // 1000, 60)
+        return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
+    hours, rest = divmod(milliseconds // MINUTE_MS, 60)
+    return f"{hours}h{rest:02d}m" if rest else f"{hours}h"
