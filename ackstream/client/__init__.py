@@ -38,17 +38,14 @@ from ackstream.client.receipts import (
     ReaderStatistics,
     Receipt,
     RequesterStatistics,
-    ResponderStatistics,
     Stored,
-    SubscriberStatistics,
 )
+from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
-from ackstream.client.responder import Responder
 from ackstream.client.sample_reader import SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
-from ackstream.client.subscriber import Subscriber
 from ackstream.errors import ClientError, UnreachableError
 
 __all__ = [

@@ -75,47 +75,6 @@ class RequesterStatistics(msgspec.Struct, frozen=True):
     unreadable: int
 
 
-class ResponderStatistics(msgspec.Struct, frozen=True):
-    """Signals and answers by outcome.
-
-    ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
-    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time, ``sending`` ones for the
-    broker, ``lost`` ones were rejected by it. ``unreadable`` records could not be unpacked.
-    """
-
-    received: int
-    handled: int
-    skipped: int
-    failed: int
-    answers: int
-    delayed: int
-    sending: int
-    lost: int
-    unreadable: int
-
-
-class SubscriberStatistics(msgspec.Struct, frozen=True):
-    """Signals and answers by outcome.
-
-    ``received`` is the sum of ``handled``, ``dropped`` (not subscribed, filtered or hidden) and ``skipped`` (invalid);
-    of the handled ones ``failed`` ended in an exception, ``unanswered`` were not acknowledged in time. ``weak`` counts
-    the weak acknowledgements of dropped signals. The rest is as in ``ResponderStatistics``.
-    """
-
-    received: int
-    handled: int
-    dropped: int
-    skipped: int
-    failed: int
-    unanswered: int
-    weak: int
-    answers: int
-    delayed: int
-    sending: int
-    lost: int
-    unreadable: int
-
-
 class Stored(msgspec.Struct, frozen=True):
     """Where the broker stored a request without a reply; ``timestamp`` in epoch milliseconds."""
 

@@ -16,11 +16,11 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.group import Work
 from ackstream.client.labels import Labels
-from ackstream.client.outbox import Outbox, Outgoing
 from ackstream.client.prefetch_buffer import PrefetchBuffer
 from ackstream.client.reader_session import ReaderSession
 from ackstream.client.receipts import ReaderStatistics
 from ackstream.client.samples import ReaderQos, SampleCallbacks, text
+from ackstream.client.worker import Outbox, Outgoing
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack

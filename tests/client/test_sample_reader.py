@@ -11,7 +11,7 @@ from ackstream.client.samples import Sample
 from ackstream.protocol.ditto.errors import thing_not_found
 
 if TYPE_CHECKING:
-    from ackstream.client.outbox import Outgoing
+    from ackstream.client.worker import Outgoing
 
 
 class World:

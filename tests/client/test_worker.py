@@ -8,7 +8,7 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrder
 from kafka.future import Future
 
 from ackstream.client.group import Work
-from ackstream.client.outbox import Outbox, Outgoing
+from ackstream.client.worker import Outbox, Outgoing
 
 
 class Producer:

@@ -1,4 +1,4 @@
-"""Subscribing to events, live commands and messages, and acknowledging them under declared labels."""
+"""Receiving signals: responders to commands and messages, and subscribers under declared labels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ackstream.client.labels import Labels
-from ackstream.client.receipts import SubscriberStatistics
-from ackstream.client.signals import Ack, Answer, Delivered, OpenDelivery, read_publication
+from ackstream.client.signals import (
+    Ack,
+    Answer,
+    Delivered,
+    OpenDelivery,
+    Signal,
+    failure,
+    messages,
+    read_publication,
+    read_signal,
+)
 from ackstream.client.worker import Start, Worker
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
@@ -29,19 +40,146 @@ from ackstream.protocol.ditto.subscriptions import (
     weak_acks,
 )
 from ackstream.protocol.errors import DittoError
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.group import Work
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
 _TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
 
 
-class Subscriber(Closing):
+class ResponderStatistics(msgspec.Struct, frozen=True):
+    """Signals and answers by outcome.
+
+    ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
+    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time, ``sending`` ones for the
+    broker, ``lost`` ones were rejected by it. ``unreadable`` records could not be unpacked.
+    """
+
+    received: int
+    handled: int
+    skipped: int
+    failed: int
+    answers: int
+    delayed: int
+    sending: int
+    lost: int
+    unreadable: int
+
+
+class SubscriberStatistics(ResponderStatistics, frozen=True):
+    """Signals and answers by outcome, as in ``ResponderStatistics``.
+
+    ``received`` includes the ``dropped`` signals (not subscribed, filtered or hidden), whose weak acknowledgements
+    ``weak`` counts; ``unanswered`` signals were not acknowledged in time.
+    """
+
+    dropped: int
+    unanswered: int
+    weak: int
+
+
+class _Receiver(Closing):
+    """A worker, its handler, and the counts of its signals."""
+
+    _worker: Worker
+
+    def __init__(self, handler: Callable[[Any], Answer]) -> None:
+        self._handler = handler
+        self._counts: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Stop after the signals already read, store their answers (for at most 5 s) and commit; may be called twice.
+
+        Delayed answers that are not due are dropped; a member of the group handles their signals again.
+        """
+        self._worker.close()
+
+    def _outcomes(self) -> dict[str, int]:
+        counts, outbox = self._counts, self._worker.outbox
+        skipped = counts["skipped"] + self._worker.skipped
+        return {
+            "received": counts["handled"] + counts["dropped"] + skipped,
+            "handled": counts["handled"],
+            "skipped": skipped,
+            "failed": counts["failed"],
+            "answers": outbox.stored,
+            "delayed": outbox.delayed,
+            "sending": outbox.sending,
+            "lost": outbox.lost,
+            "unreadable": self._worker.unreadable,
+        }
+
+    def _skip(self, record: Any, error: DittoError) -> None:
+        self._counts["skipped"] += 1
+        log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+
+
+class Responder(_Receiver):
+    """Calls a handler for each signal and sends the answers that it returns, all in one thread.
+
+    The handler is called for commands and messages in the order of each partition, which keeps the signals of one
+    thing in order. It returns ``Ack``, ``Response``, a ``DittoError``, ``After`` one of these, several in a list, or
+    ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An exception becomes
+    a nack with status 500 (a ``DittoError``: its own) and the error's text.
+
+    Invalid requests are skipped with a warning; the service answers them. With a group, offsets are committed when the
+    answers are stored: after a crash or a restart some signals are handled again, none is missed.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka | None,
+        handler: Callable[[Signal], Answer],
+        *,
+        labels: Iterable[str] | None = None,
+        group: str | None = None,
+        start: Start = "latest",
+        bootstrap: str = "localhost:9092",
+        topic_prefix: str = "",
+    ) -> None:
+        """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
+
+        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
+        :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
+            the handler does not see a signal's other labels. ``None``: all
+        :param group: the consumer group whose members share the work; ``None``: alone, with all signals from now on
+        :param start: where a group without offsets begins
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        """
+        super().__init__(handler)
+        self._labels = None if labels is None else frozenset(labels)
+        settings = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+        self._worker = Worker(settings, ["signals"], self._handle, group, start)
+        self._worker.run()
+
+    @property
+    def statistics(self) -> ResponderStatistics:
+        """The counts since the start."""
+        return ResponderStatistics(**self._outcomes())
+
+    def _handle(self, record: Any, work: Work) -> None:
+        try:
+            signal = read_signal(record, self._labels)
+        except DittoError as error:
+            self._skip(record, error)
+            return
+        self._counts["handled"] += 1
+        try:
+            for delay, message in messages(signal, self._handler(signal)):
+                self._worker.send(signal.correlation_id, message, work, delay)
+        except Exception as error:
+            self._counts["failed"] += 1
+            log.exception("The handler failed for %s.", signal.correlation_id)
+            for message in failure(signal, error):
+                self._worker.send(signal.correlation_id, message, work)
+
+
+class Subscriber(_Receiver):
     """Calls a handler for each signal that it subscribed to, and sends weak acknowledgements for all others.
 
     The handler is called in the order of each partition, which keeps the signals of one thing in order. The ``labels``
@@ -83,17 +221,19 @@ class Subscriber(Closing):
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        self._handler = handler
+        super().__init__(handler)
         self._subscriber = SubscriberState.of(labels, wanted)
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
-        self._counts: Counter[str] = Counter()
         self._agenda: list[tuple[float, int, OpenDelivery]] = []
         self._order = count()
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, self._subscriber.labels, group)
-            self._worker = Worker(kafka, _topics(self._subscriber), self._handle, group, start, turn=self._turn)
+            # with labels all topics, since any signal may request these
+            streams = STREAMS if self._subscriber.labels else self._subscriber.subscriptions
+            topics = sorted({_TOPIC_OF[stream] for stream in streams})
+            self._worker = Worker(kafka, topics, self._handle, group, start, turn=self._turn)
             self._worker.run()
             self._connected = stack.pop_all()
 
@@ -105,34 +245,19 @@ class Subscriber(Closing):
     @property
     def statistics(self) -> SubscriberStatistics:
         """The counts since the start."""
-        counts, outbox = self._counts, self._worker.outbox
-        skipped = counts["skipped"] + self._worker.skipped
-        return SubscriberStatistics(
-            received=counts["handled"] + counts["dropped"] + skipped,
-            handled=counts["handled"],
-            dropped=counts["dropped"],
-            skipped=skipped,
-            failed=counts["failed"],
-            unanswered=counts["unanswered"],
-            weak=counts["weak"],
-            answers=outbox.stored,
-            delayed=outbox.delayed,
-            sending=outbox.sending,
-            lost=outbox.lost,
-            unreadable=self._worker.unreadable,
-        )
+        own = {name: self._counts[name] for name in ("dropped", "unanswered", "weak")}
+        return SubscriberStatistics(**self._outcomes(), **own)
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels."""
-        self._worker.close()
+        super().close()
         self._connected.close()
 
     def _handle(self, record: Any, work: Work) -> None:
         try:
             signal = read_publication(record)
         except DittoError as error:
-            self._counts["skipped"] += 1
-            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            self._skip(record, error)
             return
         if signal is None:
             return
@@ -207,9 +332,3 @@ class Subscriber(Closing):
         while self._agenda and self._agenda[0][0] <= now:
             # the requester has stopped waiting
             self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
-
-
-def _topics(subscriber: SubscriberState) -> list[str]:
-    """Return the topics to read: all of them with labels, since any signal may request these."""
-    streams = STREAMS if subscriber.labels else subscriber.subscriptions
-    return sorted({_TOPIC_OF[stream] for stream in streams})
