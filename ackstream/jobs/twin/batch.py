@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import apply, tag_of
+from ackstream.jobs.twin.changes import Thing, apply, tag_of
 from ackstream.jobs.twin.commands import read_command
 from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, event, failure, query_response, response
-from ackstream.jobs.twin.things import Thing
 from ackstream.protocol.correlation_ids import of_json
 from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text
 from ackstream.protocol.ditto.headers import CORRELATION_ID

@@ -1,4 +1,4 @@
-"""Applying a command to a thing.
+"""Things as the twin keeps them, and the change that a command makes to one.
 
 Pure: thing and command in, result out. A command that fails raises and changes nothing. Source of the rules: Eclipse
 Ditto, the strategies of ``things/service/…/strategies/commands``.
@@ -6,6 +6,8 @@ Ditto, the strategies of ``things/service/…/strategies/commands``.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,26 +15,51 @@ from msgspec import UNSET
 
 from ackstream.jobs.twin.commands import check_condition, check_tags
 from ackstream.jobs.twin.search import select
-from ackstream.jobs.twin.things import (
-    Thing,
-    check_depth,
-    decode,
-    encode,
-    merge_patch,
-    part_tag,
-    thing_tag,
-    without_nulls,
-)
 from ackstream.protocol import pointers
 from ackstream.protocol.ditto import things
+from ackstream.protocol.ditto.errors import json_invalid
 from ackstream.protocol.ditto.thing_errors import conflict, merge_invalid, not_found, thing_too_large
 from ackstream.protocol.ditto.things import Resource
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
     from ackstream.jobs.twin.commands import TwinCommand
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+decode = msgspec.json.Decoder().decode
+encode = msgspec.json.Encoder().encode
+
+
+class Thing(msgspec.Struct, frozen=True, gc=False):
+    """A thing after its last change; times in epoch milliseconds.
+
+    ``content`` is its JSON (thingId, policyId, definition, attributes, features), ``None`` once it is deleted: a thing
+    that is created again continues with the next revision.
+    """
+
+    revision: int
+    created: int
+    modified: int
+    content: bytes | None
+
+    def whole(self) -> dict[str, Any]:
+        """Return the JSON that filters and selectors see: with ``_revision``, ``_created`` and ``_modified``."""
+        return {
+            **decode(self.content or b"{}"),
+            "_revision": self.revision,
+            "_created": instant(self.created),
+            "_modified": instant(self.modified),
+        }
+
+
+def instant(milliseconds: int) -> str:
+    """Return epoch milliseconds as ISO 8601 in UTC, always with three digits, so that texts sort as times."""
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 class ThingChange(msgspec.Struct, frozen=True):
@@ -100,13 +127,10 @@ def _create(deleted: Thing | None, command: TwinCommand, max_bytes: int) -> Comm
     value = command.value
     if command.action == "merge":
         value = _valid(without_nulls(merge_patch({}, value)), command.thing_id)
-    policy = {"policyId": value.get("policyId", command.thing_id)}
-    content = {"thingId": command.thing_id, **policy, **value}
-    now = command.timestamp
-    created = Thing(1 + (deleted.revision if deleted else 0), now, now, _written(content, max_bytes))
-    return CommandResult(
-        CREATED, content, thing_tag(created.revision), created, ThingChange("created", content, visible=True)
-    )
+    content = {"thingId": command.thing_id, "policyId": value.get("policyId", command.thing_id), **value}
+    created = _changed(deleted, content, command.timestamp, max_bytes)
+    tag = _tag(command.resource, content, created)
+    return CommandResult(CREATED, content, tag, created, ThingChange("created", content, visible=True))
 
 
 def _retrieve(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any) -> CommandResult:
@@ -122,20 +146,17 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     part, value = command.resource, command.value
     if part.kind == "thing":
         # the policy id is the only member that is kept if the new thing has none
-        value = {"thingId": command.thing_id, "policyId": content.get("policyId"), **value}
-        changed = _changed(thing, value, command.timestamp, max_bytes)
-        change = ThingChange("modified", value, visible=value != content)
-        return CommandResult(NO_CONTENT, UNSET, thing_tag(changed.revision), changed, change)
-    missing = _missing(content, part)
-    if missing.kind == "feature" and part.kind != "feature":
-        raise not_found(command.thing_id, missing)
-    now = pointers.put(content, part.keys, value)
+        now = value = {"thingId": command.thing_id, "policyId": content.get("policyId"), **value}
+    else:
+        missing = _missing(content, part)
+        if missing.kind == "feature" and part.kind != "feature":
+            raise not_found(command.thing_id, missing)
+        now = pointers.put(content, part.keys, value)
     changed = _changed(thing, now, command.timestamp, max_bytes)
+    tag = _tag(part, value, changed)
     if found is UNSET:
-        return CommandResult(CREATED, value, part_tag(value), changed, ThingChange("created", value, visible=True))
-    return CommandResult(
-        NO_CONTENT, UNSET, part_tag(value), changed, ThingChange("modified", value, visible=now != content)
-    )
+        return CommandResult(CREATED, value, tag, changed, ThingChange("created", value, visible=True))
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, ThingChange("modified", value, visible=now != content))
 
 
 def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_bytes: int) -> CommandResult:
@@ -151,11 +172,11 @@ def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_byte
 def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
     part = command.resource
     if part.kind == "thing":
-        gone = Thing(thing.revision + 1, thing.created, command.timestamp, None)
-        return CommandResult(NO_CONTENT, UNSET, None, gone, ThingChange("deleted", UNSET, visible=True))
-    if found is UNSET:
+        changed = Thing(thing.revision + 1, thing.created, command.timestamp, None)
+    elif found is UNSET:
         raise not_found(command.thing_id, _missing(content, part))
-    changed = _changed(thing, pointers.remove(content, part.keys), command.timestamp, max_bytes)
+    else:
+        changed = _changed(thing, pointers.remove(content, part.keys), command.timestamp, max_bytes)
     return CommandResult(NO_CONTENT, UNSET, None, changed, ThingChange("deleted", UNSET, visible=True))
 
 
@@ -173,19 +194,69 @@ def _missing(content: dict[str, Any], part: Resource) -> Resource:
     return feature if pointers.find(content, feature.keys) is UNSET else part
 
 
-def _changed(thing: Thing, content: dict[str, Any], now: int, max_bytes: int) -> Thing:
-    return Thing(thing.revision + 1, thing.created, now, _written(content, max_bytes))
-
-
-def _written(content: dict[str, Any], max_bytes: int) -> bytes:
+def _changed(thing: Thing | None, content: dict[str, Any], now: int, max_bytes: int) -> Thing:
     data = encode(content)
-    check_depth(data)
+    _check_depth(data)
     if len(data) > max_bytes:
         raise thing_too_large(len(data), max_bytes)
-    return data
+    created = now if thing is None or thing.content is None else thing.created
+    return Thing(1 if thing is None else thing.revision + 1, created, now, data)
+
+
+def _check_depth(content: bytes) -> None:
+    """Reject a thing that merges have nested, patch within patch, more deeply than readers can follow.
+
+    :raises DittoError: 400 ``json.invalid``
+    """
+    if content.count(b"{") + content.count(b"[") <= MAX_DEPTH:
+        return
+    level = [decode(content)]
+    for _ in range(MAX_DEPTH):
+        values = [entry for outer in level for entry in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [entry for entry in values if isinstance(entry, dict | list)]
+        if not level:
+            return
+    raise json_invalid(f"Failed to parse JSON string: it is nested more than {MAX_DEPTH} levels deep!")
 
 
 def _tag(part: Resource, found: Any, thing: Thing) -> str | None:
+    """Return the entity tag of a thing or a part of it; equal JSON of a part has equal tags."""
     if found is UNSET:
         return None
-    return thing_tag(thing.revision) if part.kind == "thing" else part_tag(found)
+    if part.kind == "thing":
+        return f'"rev:{thing.revision}"'
+    return f'"hash:{blake2b(_encode_sorted(found), digest_size=4).hexdigest()}"'
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7396): objects are merged, null removes, everything else replaces.
+
+    Target and patch are not modified. Source of the rules: Eclipse Ditto, ``JsonMergePatch``.
+
+    :raises DittoError: 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes all matching
+        keys there and would silently remove none here
+    """
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is not None:
+            merged[key] = merge_patch(merged.get(key), value)
+            continue
+        if key.startswith("{{") and key.endswith("}}"):
+            raise merge_invalid(f"The key <{key}> is a regular expression, which is not supported here.")
+        merged.pop(key, None)
+    return merged
+
+
+def without_nulls(value: Any) -> Any:
+    """Return the value that a patch creates from nothing: Ditto then removes nulls from arrays, too.
+
+    Source of the rules: Eclipse Ditto, ``ModifyToCreateThingTransformer``.
+    """
+    if isinstance(value, dict):
+        return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        # an array within an array stays as it is
+        return [without_nulls(entry) if isinstance(entry, dict) else entry for entry in value if entry is not None]
+    return value

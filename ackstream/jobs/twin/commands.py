@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.jobs.twin.things import read_value
 from ackstream.protocol.ditto import things
+from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import (
     header_type_invalid,
     json_field_missing,
+    json_invalid,
     thing_precondition_failed,
     unknown_topic_path,
 )
@@ -93,7 +94,11 @@ def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
 def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource) -> Any:
     if raw is UNSET:
         raise json_field_missing("/value")
-    value = read_value(raw)
+    value = msgspec.json.decode(raw)
+    try:
+        check_storable(value)
+    except OverflowError as error:
+        raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
     if action == "merge":
         _check_patch(part, value, thing_id)
         return value
@@ -146,15 +151,14 @@ def check_tags(
     """
     if tag is None and action in ("retrieve", "delete"):
         return
-    if if_match is not None and (tag is None or not _any(if_match, tag)):
+    # all tags of things are strong: a weak one of the requester matches none
+    if if_match is not None and (tag is None or not ("*" in if_match or tag in if_match)):
         raise thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
-    if if_none_match is not None and tag is not None and _any(if_none_match, tag):
+    if if_none_match is not None and tag is not None and ("*" in if_none_match or tag in if_none_match):
         expected = ",".join(if_none_match)
-        raise (
-            not_modified(expected, tag)
-            if action == "retrieve"
-            else thing_precondition_failed(IF_NONE_MATCH, expected, tag)
-        )
+        if action == "retrieve":
+            raise not_modified(expected, tag)
+        raise thing_precondition_failed(IF_NONE_MATCH, expected, tag)
 
 
 def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
@@ -165,8 +169,3 @@ def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
     """
     if not matches(condition, thing, time=datetime.fromtimestamp(now / 1000, timezone.utc)):
         raise condition_failed()
-
-
-def _any(tags: tuple[str, ...], tag: str) -> bool:
-    # all tags of things are strong: a weak one of the requester matches none
-    return "*" in tags or tag in tags

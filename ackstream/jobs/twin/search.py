@@ -28,7 +28,7 @@ from ackstream.protocol.rql.values import compare, scalars
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.jobs.twin.things import Thing
+    from ackstream.jobs.twin.changes import Thing
     from ackstream.protocol.ditto.envelopes import Envelope
 
 

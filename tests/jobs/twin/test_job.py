@@ -5,8 +5,8 @@ import pyarrow as pa
 
 from ackstream.jobs.twin import job
 from ackstream.jobs.twin.batch import JournalRow
+from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.messages import TwinMessage
-from ackstream.jobs.twin.things import Thing
 from ackstream.spark.batches import arrow
 from tests.jobs.twin.commands import body, run
 
