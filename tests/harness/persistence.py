@@ -8,12 +8,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from ackstream.jobs.persist import job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
+from tests.harness.kafka import Observer
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Persistence:
         # only a flush sends: what is sent together arrives in one piece
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=60_000)
         self._sending = threading.Lock()
-        self._recorder = Recorder(self.kafka, "messages", "publisher-acks")
+        self._recorder = Observer(self.kafka, "messages", "publisher-acks")
         self.start()
 
     def close(self) -> None:
@@ -98,30 +99,6 @@ class Persistence:
 
     def _read(self, topic: str, client: str) -> list[Any]:
         return [record for record in self._recorder.read(topic) if record.key == client.encode()]
-
-
-class Recorder:
-    """Remembers all records of some topics; safe to use from several threads."""
-
-    def __init__(self, kafka: Kafka, *topics: str) -> None:
-        self._records: dict[str, list[Any]] = {kafka.topic(topic): [] for topic in topics}
-        self._name = kafka.topic
-        self._lock = threading.Lock()
-        self._consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
-        self._places = [TopicPartition(topic, part) for topic in self._records for part in range(kafka.partitions)]
-        self._consumer.assign(self._places)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def read(self, topic: str) -> list[Any]:
-        """Return what a topic has now."""
-        with self._lock:
-            ends = self._consumer.end_offsets(self._places)
-            while any(self._consumer.position(place) < end for place, end in ends.items()):
-                for place, found in self._consumer.poll(timeout_ms=100).items():
-                    self._records[place.topic] += found
-            return list(self._records[self._name(topic)])
 
 
 class Silence:

@@ -70,7 +70,7 @@ log = open(notes, "a", buffering=1)
 while True:
     try:
         publisher = Publisher(
-            load().kafka, client="p1", store=store, window=50, ack_timeout=20,
+            load().kafka, client="p1", store=store, window=50, ack_timeout=60, logon_timeout=300,
             on_receipt=lambda receipt: log.write(f"{time.time_ns()},{receipt.seq}\\n"),
         )
     except LogonTimeout:

@@ -14,7 +14,8 @@ from ackstream.jobs.settle import job as settle_service
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import readers
 from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
-from tests.harness.persistence import INTERVAL, Recorder
+from tests.harness.kafka import Observer
+from tests.harness.persistence import INTERVAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ class Settlement:
         )
         ensure_topics(self.settings)
         with ExitStack() as stack:
-            self._recorder = Recorder(self.kafka, "app-acks", "publisher-acks")
+            self._recorder = Observer(self.kafka, "app-acks", "publisher-acks")
             stack.callback(self._recorder.close)
             session = spark.newSession()
             stack.callback(job.JOB.start(session, self.settings).stop)

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 from typer.testing import CliRunner
 
@@ -18,7 +18,9 @@ from ackstream.local import process
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Kafka, Local, Settings
+from tests.harness.kafka import records
 from tests.harness.ports import free_ports
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,16 +46,8 @@ def send(settings: Settings, value: bytes) -> None:
 
 
 def values(settings: Settings, number: int) -> list[bytes]:
-    partition = TopicPartition("signals", 0)
-    consumer = KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, auto_offset_reset="earliest")
-    try:
-        consumer.assign([partition])
-        found: list[bytes] = []
-        while len(found) < number:
-            found += [record.value for record in consumer.poll(30_000).get(partition, [])]
-        return found
-    finally:
-        consumer.close()
+    found = eventually(lambda: found if len(found := records(settings.kafka, "signals")) >= number else None, "values")
+    return [record.value for record in found]
 
 
 def test_a_broker_is_started_once_and_stopped_once(settings: Settings):

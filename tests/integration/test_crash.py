@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.integration
 
 REQUESTS = 20_000
 KILLS = 5

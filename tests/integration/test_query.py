@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
-from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import (
     BadFilterError,
     CommandTimeout,
@@ -32,6 +32,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
+from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -85,20 +86,8 @@ class System:
         return QueryClient(self.kafka, client=name, timeout=PATIENCE_SECONDS, **options)
 
     def records(self, topic: str, key: str | None = None) -> list[Any]:
-        """Read a topic whole, or what there is for a key."""
-        name = self.kafka.topic(topic)
-        consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, auto_offset_reset="earliest")
-        try:
-            places = [TopicPartition(name, number) for number in range(2)]
-            consumer.assign(places)
-            ends = consumer.end_offsets(places)
-            found: list[Any] = []
-            while any(consumer.position(place) < ends[place] for place in places):
-                for records in consumer.poll(timeout_ms=200).values():
-                    found += records
-            return [record for record in found if key is None or record.key == key.encode()]
-        finally:
-            consumer.close()
+        """Read a topic whole, or the records of a key."""
+        return [found for found in records(self.kafka, topic) if key is None or found.key == key.encode()]
 
     def acks(self, client: str) -> list[CommandAck]:
         """Return all acknowledgements for a client."""
@@ -194,7 +183,7 @@ def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_n
         system.publish(topic, [{"n": n} for n in range(6, 9)])
         eventually(lambda: stream.wait("persisted").bookmark != before, "a later bookmark", system.query)
         newest = stream.wait("persisted").bookmark
-    kept = SqliteBookmarks(store, "reader")
+    kept = Bookmarks("reader", store)
     assert parse_bookmark(kept.most_recent("mine")) >= parse_bookmark(str(newest))
     kept.close()
 
@@ -266,18 +255,14 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
 
 def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
     ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
-    link = QueryLink(kafka, "waiter", MemoryBookmarks(), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
+    link = QueryLink(kafka, "waiter", Bookmarks("p1"), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
     try:
         with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
             link.execute("subscribe", {"processed"}, {"topic": "orders"})
     finally:
         link.close()
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
-    consumer.assign([TopicPartition(kafka.topic("queries"), number) for number in range(2)])
-    said: list[dict[str, bytes]] = []
-    while len(said) < 3:
-        said += [dict(record.headers) for records in consumer.poll(timeout_ms=200).values() for record in records]
-    consumer.close()
+    sent = eventually(lambda: found if len(found := records(kafka, "queries")) == 3 else None, "three commands")
+    said = [dict(record.headers) for record in sent]
     assert [headers["command"] for headers in said] == [b"subscribe", b"unsubscribe", b"unsubscribe"]
     assert said[1]["sub_id"] == said[0]["cid"]
 

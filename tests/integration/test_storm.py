@@ -1,6 +1,6 @@
 """kill -9 at random points of all jobs and clients under one load: nothing lost, doubled, or reported too early.
 
-The tests that kill one job alone, more often and under a heavier load, are `long`.
+All eight jobs die at once here, with their clients; other tests kill one job alone, more often and under more load.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 # taken out of the environment, since the settings would not know the name
 SEED = int(os.environ.pop("ACKSTREAM_TEST_SEED", time.time_ns() % 1_000_000))
@@ -163,7 +163,7 @@ class Storm:
 
     def fill_the_queue(self) -> None:
         """Publish one message after the other, as long as the storm lasts."""
-        with Publisher(self.system.settings.kafka, client="p2", ack_timeout=20, logon_timeout=PATIENCE_SECONDS) as p2:
+        with Publisher(self.system.settings.kafka, client="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
             for number in range(QUEUE_MESSAGES):
                 p2.publish(b"%d" % number, topic=QUEUE)
                 if not self.stopped.is_set():
