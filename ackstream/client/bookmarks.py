@@ -41,7 +41,7 @@ class SubscriptionProgress:
         self._persisted: Position | None = None
 
     def received(self, position: Position) -> bool:
-        """Record a message; return whether the application gets it: one that it has discarded it does not."""
+        """Record a message; return whether the application gets it, which it does not if it has discarded it."""
         if position <= self._start:
             return False
         self._received.add(position)
@@ -81,14 +81,28 @@ class SubscriptionProgress:
         return max(done, default=self._start)
 
 
-class MemoryBookmarks:
-    """Bookmarks by subscription, lost with the process. Safe to use from several threads."""
+class Bookmarks:
+    """Bookmarks by subscription, in memory or in a file. Safe to use from several threads.
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns.
+    """
+
+    def __init__(self, client: str, path: Path | None = None) -> None:
+        """Begin empty, or resume from a file, which is created if it does not exist.
+
+        :raises StoreError: the file is damaged, of another client, in use, or cannot be written
+        """
         self._lock = threading.Lock()
         self._topics: dict[str, str] = {}
         self._progress: dict[str, SubscriptionProgress] = {}
+        self._file: StoreFile | None = None
+        if path is not None:
+            lost = "delivers messages again that were discarded"
+            self._file = StoreFile(path, client, what="bookmark store", version=_VERSION, schema=_SCHEMA, lost=lost)
+            for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
+                discarded = map(queries.parse_bookmark, _discarded(self._file, sub_id))
+                self._topics[sub_id] = topic
+                self._progress[sub_id] = SubscriptionProgress(_position(resume), discarded)
 
     def open(self, sub_id: str, topic: str) -> None:
         """Add a subscription; a known one keeps its topic and its progress."""
@@ -103,7 +117,7 @@ class MemoryBookmarks:
             return self._resume(sub_id) if sub_id in self._topics else EPOCH
 
     def received(self, sub_id: str, bookmark: str) -> bool:
-        """Record a message; return whether the application gets it: one that it has discarded it does not."""
+        """Record a message; return whether the application gets it, which it does not if it has discarded it."""
         with self._lock:
             return self._progress[sub_id].received(queries.parse_bookmark(bookmark))
 
@@ -126,52 +140,24 @@ class MemoryBookmarks:
             before = self._resume(sub_id)
             self._progress[sub_id].persisted(queries.parse_bookmark(bookmark))
             if self._resume(sub_id) != before:
-                self._save(sub_id, None)
+                self._save(sub_id)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Close the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
 
     def _resume(self, sub_id: str) -> str:
         return queries.bookmark(self._progress[sub_id].resume_after, self._topics[sub_id])
 
-    def _save(self, sub_id: str, discarded: str | None) -> None:
-        """Do nothing."""
-
-
-class SqliteBookmarks(MemoryBookmarks):
-    """Bookmarks in an SQLite file, which survive the end of the process, even a crash; see ``storage``.
-
-    A discarded message is in the file when ``discard`` returns.
-    """
-
-    def __init__(self, path: Path, client: str) -> None:
-        """Open a file, or create it.
-
-        :raises StoreError: it is damaged, of another client, in use, or cannot be written
-        """
-        super().__init__()
-        lost = "delivers messages again that were discarded"
-        self._file = StoreFile(path, client, what="bookmark store", version=_VERSION, schema=_SCHEMA, lost=lost)
-        for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
-            self._topics[sub_id] = topic
-            self._progress[sub_id] = SubscriptionProgress(
-                _position(resume), map(queries.parse_bookmark, self._discarded(sub_id))
-            )
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        self._file.close()
-
-    def _discarded(self, sub_id: str) -> list[str]:
-        return [text for (text,) in self._file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)]
-
-    def _save(self, sub_id: str, discarded: str | None) -> None:
+    def _save(self, sub_id: str, discarded: str | None = None) -> None:
+        if self._file is None:
+            return
         resume = self._resume(sub_id)
         start = _position(resume)
-        known = self._discarded(sub_id) + ([] if discarded is None else [discarded])
+        fresh = () if discarded is None or queries.parse_bookmark(discarded) <= start else (discarded,)
         # everything up to the position to resume after is implied by it
-        passed = [text for text in known if queries.parse_bookmark(text) <= start]
-        fresh = () if discarded is None or discarded in passed else (discarded,)
+        passed = [text for text in _discarded(self._file, sub_id) if queries.parse_bookmark(text) <= start]
         self._file.change(
             (
                 "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume",
@@ -180,6 +166,10 @@ class SqliteBookmarks(MemoryBookmarks):
             *[("INSERT OR IGNORE INTO discarded VALUES (?, ?)", (sub_id, text)) for text in fresh],
             *[("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", (sub_id, text)) for text in passed],
         )
+
+
+def _discarded(file: StoreFile, sub_id: str) -> list[str]:
+    return [text for (text,) in file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)]
 
 
 def _position(resume: str) -> Position:

@@ -20,8 +20,8 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
-from ackstream.protocol.ditto.declarations import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_labels
 from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from ackstream.protocol import queries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.client.bookmarks import MemoryBookmarks
+    from ackstream.client.bookmarks import Bookmarks
     from ackstream.errors import ClientError
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.queries import Position
@@ -42,7 +41,7 @@ class Message:
     client: str
     timestamp_ms: int
     headers: tuple[tuple[str, bytes | None], ...]
-    bookmarks: MemoryBookmarks | None = field(default=None, repr=False, compare=False)
+    bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
 
     def discard(self) -> None:
         """Mark the message as processed: a subscription that resumes does not deliver it again.
@@ -66,7 +65,7 @@ class MessageStream(Iterator[Message]):
         awaited: set[str],
         *,
         live: bool,
-        bookmarks: MemoryBookmarks | None,
+        bookmarks: Bookmarks | None,
         handler: Callable[[Message], None] | None,
     ) -> None:
         """Wait for answers.
@@ -77,8 +76,7 @@ class MessageStream(Iterator[Message]):
         :param bookmarks: where the application's progress is kept, if it is
         :param handler: called with each message in the thread that reads, instead of an iteration
         """
-        self.cid = cid
-        self.sub_id = sub_id
+        self.cid, self.sub_id = cid, sub_id
         self.acks: list[CommandAck] = []
         self._awaited = set(awaited)
         self._live = live
@@ -118,18 +116,14 @@ class MessageStream(Iterator[Message]):
         :raises CommandTimeout: it has not arrived in time
         :raises ClientError: the stream has ended without it
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while True:
-                found = next((ack for ack in reversed(self.acks) if ack.ack_type == ack_type), None)
-                if found is not None:
-                    return found
-                if self._ended:
-                    raise self._error or StreamClosedError(f"The command {self.cid} has ended without {ack_type}.")
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise CommandTimeout(f"No acknowledgement {ack_type} of {self.cid} within {timeout:g} s.")
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._ended or any(ack.ack_type == ack_type for ack in self.acks), timeout)
+            found = next((ack for ack in reversed(self.acks) if ack.ack_type == ack_type), None)
+            if found is not None:
+                return found
+            if self._ended:
+                raise self._error or StreamClosedError(f"The command {self.cid} has ended without {ack_type}.")
+            raise CommandTimeout(f"No acknowledgement {ack_type} of {self.cid} within {timeout:g} s.")
 
     @property
     def stats(self) -> CommandAck:

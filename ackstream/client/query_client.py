@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.query_link import QueryLink
 from ackstream.kafka.clients import Closing
 from ackstream.protocol import record_headers
@@ -59,7 +59,7 @@ class QueryClient(Closing):
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
         """
         kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
-        self._bookmarks = MemoryBookmarks() if bookmarks is None else SqliteBookmarks(Path(bookmarks), client)
+        self._bookmarks = Bookmarks(client, None if bookmarks is None else Path(bookmarks))
         try:
             self._link = QueryLink(kafka, client, self._bookmarks, timeout=timeout, heartbeat=heartbeat, on_ack=on_ack)
         except BaseException:
@@ -113,8 +113,9 @@ class QueryClient(Closing):
         timeout: float | None = None,
     ) -> MessageStream:
         """Query the state of the world and subscribe to everything after it, without a gap; see :meth:`sow`."""
-        headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sub_id=sub_id)
-        return self._link.execute("sow_and_subscribe", _QUERY, headers | _replace(replace), timeout, handler)
+        options = "replace" if replace else None
+        headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sub_id=sub_id, options=options)
+        return self._link.execute("sow_and_subscribe", _QUERY, headers, timeout, handler)
 
     def subscribe(
         self,
@@ -140,8 +141,9 @@ class QueryClient(Closing):
         requested = {"processed", "completed", "persisted"} if bookmark else {"processed"}
         if bookmark == MOST_RECENT and sub_id is not None:
             bookmark = self._bookmarks.most_recent(sub_id)
-        headers = _headers(topic=topic, filter=filter, bookmark=bookmark, sub_id=sub_id)
-        return self._link.execute("subscribe", requested, headers | _replace(replace), timeout, handler)
+        options = "replace" if replace else None
+        headers = _headers(topic=topic, filter=filter, bookmark=bookmark, sub_id=sub_id, options=options)
+        return self._link.execute("subscribe", requested, headers, timeout, handler)
 
     def unsubscribe(self, stream: MessageStream | None = None, timeout: float | None = None) -> None:
         """Cancel a subscription, or all of them."""
@@ -196,7 +198,3 @@ class QueryClient(Closing):
 
 def _headers(**headers: str | int | None) -> dict[str, str]:
     return {name: str(value) for name, value in headers.items() if value not in (None, "")}
-
-
-def _replace(replace: bool) -> dict[str, str]:  # noqa: FBT001
-    return {record_headers.OPTIONS: "replace"} if replace else {}

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
 from ackstream.client.message_stream import Message, MessageStream
+from ackstream.client.samples import text
 from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import decode_ack, expected
@@ -20,7 +21,7 @@ from ackstream.protocol.messages import decode_ack, expected
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.bookmarks import MemoryBookmarks
+    from ackstream.client.bookmarks import Bookmarks
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 
@@ -31,9 +32,6 @@ _SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 _CANCELLED = _SUBSCRIBING | {"sow"}
 """Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
 
-_ADDRESS = (record_headers.COMMAND, record_headers.CID, record_headers.ID)
-"""The headers that name the stream of an answer."""
-
 
 class QueryLink:
     """Sends each command as one record, and reads the partition with the answers for this client."""
@@ -42,7 +40,7 @@ class QueryLink:
         self,
         kafka: Kafka,
         client: str,
-        bookmarks: MemoryBookmarks,
+        bookmarks: Bookmarks,
         *,
         timeout: float,
         heartbeat: float,
@@ -104,20 +102,22 @@ class QueryLink:
         with self._changed:
             self._streams[cid] = stream
             self._processed[cid] = None
-        self._send(command, requested, {record_headers.CID: cid, **headers})
+        answered = expired = False
+        while not answered and not expired:
+            # a logon is repeated: a job that starts for the first time ignores earlier commands
+            self._send(command, requested, {record_headers.CID: cid, **headers})
+            with self._changed:
+                answered = self._changed.wait_for(
+                    lambda: self._processed[cid] is not None or cid not in self._streams,
+                    min(deadline - time.monotonic(), LOGON_AGAIN_SECONDS if command == "logon" else limit),
+                )
+            expired = time.monotonic() >= deadline
         with self._changed:
-            while not self._changed.wait_for(
-                lambda: self._processed[cid] is not None or cid not in self._streams,
-                min(deadline - time.monotonic(), LOGON_AGAIN_SECONDS if command == "logon" else limit),
-            ):
-                if time.monotonic() >= deadline:
-                    break
-                # a job that starts for the first time ignores earlier commands
-                self._send(command, requested, {record_headers.CID: cid, **headers})
             ack = self._processed.pop(cid)
             timed_out = ack is None and cid in self._streams
-        if timed_out:
+        if timed_out or (ack is not None and ack.status != "success"):
             self.remove(stream)
+        if timed_out:
             if command in _CANCELLED:
                 self._send("unsubscribe", (), {record_headers.SUB_ID: stream.sub_id or cid})
             raise CommandTimeout(
@@ -127,7 +127,6 @@ class QueryLink:
         if ack is None:
             raise self._ended or StreamClosedError(f"The {command} was given up.")
         if ack.status != "success":
-            self.remove(stream)
             raise refused(ack.reason or "no reason given", f"The {command}")
         for other in self.subscriptions() if stream.sub_id is not None else ():
             if other.sub_id == stream.sub_id and other is not stream:
@@ -205,7 +204,9 @@ class QueryLink:
 
     def _receive(self, record: Any) -> None:
         headers = dict(record.headers)
-        command, cid, id_ = (_text(headers.get(name)) for name in _ADDRESS)
+        command, cid, id_ = (
+            text(headers.get(name)) for name in (record_headers.COMMAND, record_headers.CID, record_headers.ID)
+        )
         self.answered_at = time.monotonic()
         if command == "ack":
             self._receive_ack(id_, decode_ack(record.value))
@@ -250,17 +251,17 @@ class QueryLink:
             self._changed.notify_all()
 
 
-def _message(command: str, record: Any, sub_id: str | None, bookmarks: MemoryBookmarks) -> Message:
+def _message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> Message:
     headers = dict(record.headers)
     return Message(
         command,
-        _text(headers.get(record_headers.TOPIC)),
+        text(headers.get(record_headers.TOPIC)),
         headers.get(record_headers.KEY),
         record.value,
-        _text(headers.get(record_headers.BOOKMARK)),
+        text(headers.get(record_headers.BOOKMARK)),
         sub_id,
-        _text(headers.get(record_headers.CLIENT)),
-        int(_text(headers.get(record_headers.TIMESTAMP))),
+        text(headers.get(record_headers.CLIENT)),
+        int(text(headers.get(record_headers.TIMESTAMP))),
         tuple(
             (name[len(record_headers.APPLICATION) :], value)
             for name, value in record.headers
@@ -268,10 +269,6 @@ def _message(command: str, record: Any, sub_id: str | None, bookmarks: MemoryBoo
         ),
         bookmarks,
     )
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
 
 
 def _position(id_: str) -> tuple[int, int]:

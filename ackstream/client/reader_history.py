@@ -1,11 +1,13 @@
-"""A reader's history: which samples are available, handed to the application, or acknowledged.
+"""A reader's history: which samples are available, handed out, or acknowledged; and its reports to the writers.
 
-Pure: times are milliseconds of any clock that only goes forward. Rules: brokers.md R1 to R5, R7; Connext 31.12.1. What
-a reader cannot know, such as its own crash, is decided by the settle job.
+Pure: times are milliseconds of any clock that only goes forward, and the caller sends the reports. Rules: brokers.md R1
+to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6. What a reader cannot know, such as its own crash, is decided
+by the settle job.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,12 +32,12 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
 
 
+@dataclass(eq=False)
 class Loan:
     """Samples lent to the application; with ``application-auto``, returning them acknowledges them."""
 
-    def __init__(self, samples: list[Sample]) -> None:
-        self.samples = samples
-        self.returned = False
+    samples: list[Sample]
+    returned: bool = False
 
 
 class _WriterHistory:
@@ -71,10 +73,7 @@ class ReaderHistory:
         :param epoch: greater at each start under this name
         :param role: the required subscription it serves
         """
-        self._qos = qos
-        self._name = name
-        self._epoch = epoch
-        self._role = role
+        self._qos, self._name, self._epoch, self._role = qos, name, epoch, role
         self._on_acknowledged = on_acknowledged
         self._writers: dict[str, _WriterHistory] = {}
         self._cache: dict[tuple[str, int], Sample] = {}
@@ -178,10 +177,7 @@ class ReaderHistory:
             self._acknowledge(sample, now, response=response)
 
     def acknowledge_all(self, now: int, response: bytes | None = None) -> None:
-        """Acknowledge every sample that was handed out, but none that is only available.
-
-        :raises BadParameterError: the response is too long
-        """
+        """Acknowledge every sample that was handed out, but none that is only available; see above."""
         if self._qos.kind == "application-explicit":
             self._acknowledge_all(list(self._handed_out.values()), now, response)
 
@@ -193,8 +189,7 @@ class ReaderHistory:
         self, sample: Sample, now: int, *, response: bytes | None = None, auto: AutoReason | None = None
     ) -> None:
         if self._qos.kind != "protocol":
-            reports = self._writer(sample.writer).reports
-            reports.acknowledge(sample.seq, sample.seq, now, response=response, auto=auto)
+            self._writer(sample.writer).reports.acknowledge(sample.seq, now, response=response, auto=auto)
         self._handed_out.pop((sample.writer, sample.seq), None)
         if self._on_acknowledged is not None:
             self._on_acknowledged(sample, response, auto)
@@ -211,15 +206,13 @@ class ReaderHistory:
                 for name, writer in self._writers.items()
                 if writer.received.watermark > writer.reported
             ]
-        reports = [writer.reports.due(now) for writer in self._writers.values()]
-        return [report for report in reports if report is not None]
+        return [report for writer in self._writers.values() if (report := writer.reports.due(now)) is not None]
 
     def flush(self, now: int) -> list[Report]:
         """Return the reports to send at the end: everything that is not confirmed."""
         if not self._qos.reliable or self._qos.kind == "protocol":
             return self.due(now)
-        reports = [writer.reports.flush(now) for writer in self._writers.values()]
-        return [report for report in reports if report is not None]
+        return [report for writer in self._writers.values() if (report := writer.reports.flush(now)) is not None]
 
     def _protocol_ack(self, name: str, writer: _WriterHistory) -> ProtocolAck:
         writer.reported = writer.received.watermark
@@ -228,9 +221,7 @@ class ReaderHistory:
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`due` again; ``None`` while nothing is waiting or unconfirmed."""
-        if not self._qos.reliable or self._qos.kind == "protocol":
-            return None
-        deadlines = [writer.reports.deadline for writer in self._writers.values()]
+        deadlines = [writer.reports.deadline for writer in self._writers.values() if self._qos.reliable]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def confirm(self, conf: AppAckConf) -> bool:
@@ -247,11 +238,6 @@ class ReaderHistory:
         return reported or seq in known.skipped
 
 
-# -- The reports of one reader to one writer: AppAcks, which are repeated until they are confirmed.
-# Pure: times are milliseconds of any clock that only goes forward, and the caller sends the reports. Rules: brokers.md
-# R11 to R17; Connext 31.12.5, 31.12.6.
-
-
 class _AckRun(msgspec.Struct):
     """Unconfirmed samples that were acknowledged alike; ``sent`` is the count of the first AppAck that had them."""
 
@@ -262,9 +248,9 @@ class _AckRun(msgspec.Struct):
     auto: AutoReason | None
     sent: int = 0
 
-    def continues(self, first: int, at: int, response: bytes | None, auto: AutoReason | None) -> bool:
-        """Return whether a run can be appended; the time matters only for how long a response is repeated."""
-        alike = (self.last + 1, self.response, self.auto) == (first, response, auto)
+    def continues(self, seq: int, at: int, response: bytes | None, auto: AutoReason | None) -> bool:
+        """Return whether a sample can be appended; the time matters only for how long a response is repeated."""
+        alike = (self.last + 1, self.response, self.auto) == (seq, response, auto)
         return alike and not self.sent and (response is None or self.at == at)
 
 
@@ -290,21 +276,15 @@ class AckReports:
         """
         self.acknowledged = Intervals() if acknowledged is None else acknowledged
         self.confirmed = Intervals(self.acknowledged, start=self.acknowledged.start)
-        self._qos = qos
-        self._reader = reader
-        self._writer = writer
-        self._epoch = epoch
-        self._role = role
+        self._qos, self._reader, self._writer, self._epoch, self._role = qos, reader, writer, epoch, role
         self._open: list[_AckRun] = []
         self._waiting = 0
         self._waiting_since: int | None = None
         self._count = 0
         self._sent_at: int | None = None
 
-    def acknowledge(
-        self, first: int, last: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None
-    ) -> None:
-        """Acknowledge samples; those that are acknowledged already stay as they are.
+    def acknowledge(self, seq: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None) -> None:
+        """Acknowledge a sample; a second time has no effect.
 
         :raises BadParameterError: the response is longer than ``max_response_length``
         """
@@ -312,13 +292,14 @@ class AckReports:
             raise BadParameterError(
                 f"The response has {len(response)} bytes; max_response_length allows {self._qos.max_response_length}."
             )
-        for begin, end in self.acknowledged.add(first, last):
-            self._waiting += end - begin + 1
-            self._waiting_since = now if self._waiting_since is None else self._waiting_since
-            if self._open and self._open[-1].continues(begin, now, response, auto):
-                self._open[-1].last = end
-            else:
-                self._open.append(_AckRun(begin, end, now, response, auto))
+        if not self.acknowledged.add(seq):
+            return
+        self._waiting += 1
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        if self._open and self._open[-1].continues(seq, now, response, auto):
+            self._open[-1].last = seq
+        else:
+            self._open.append(_AckRun(seq, seq, now, response, auto))
 
     @property
     def deadline(self) -> int | None:
@@ -371,14 +352,10 @@ class AckReports:
         """
         if conf.epoch != self._epoch or not 1 <= conf.count <= self._count:
             return False
-        still_open = []
-        for run in self._open:
-            if 1 <= run.sent <= conf.count:
-                self.confirmed.add(run.first, run.last)
-            else:
-                still_open.append(run)
-        self._open = still_open
-        if not any(run.sent for run in still_open):
+        confirmed = [run for run in self._open if 1 <= run.sent <= conf.count]
+        self.confirmed.merge((run.first, run.last) for run in confirmed)
+        self._open = [run for run in self._open if not 1 <= run.sent <= conf.count]
+        if not any(run.sent for run in self._open):
             self._sent_at = None
         return True
 

@@ -17,11 +17,10 @@ from msgspec import UNSET
 from ackstream.client.commands import json_value
 from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, write_ack
-from ackstream.protocol.ditto.declarations import check_declared
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
-from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.errors import DittoError

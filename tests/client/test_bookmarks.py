@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.bookmarks import MemoryBookmarks, SqliteBookmarks, SubscriptionProgress
+from ackstream.client.bookmarks import Bookmarks, SubscriptionProgress
 from ackstream.client.errors import StoreError
 from ackstream.protocol.queries import Position, bookmark, end
 
@@ -26,17 +26,17 @@ def _mark(number: int) -> str:
     return bookmark(_at(number), TOPIC)
 
 
-def _receive(store: MemoryBookmarks, numbers: Iterable[int]) -> list[int]:
+def _receive(store: Bookmarks, numbers: Iterable[int]) -> list[int]:
     store.open(SUB, TOPIC)
     return [number for number in numbers if store.received(SUB, _mark(number))]
 
 
 @pytest.fixture(params=["memory", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBookmarks:
-    return MemoryBookmarks() if request.param == "memory" else SqliteBookmarks(tmp_path / "store", "p1")
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Bookmarks:
+    return Bookmarks("p1") if request.param == "memory" else Bookmarks("p1", tmp_path / "store")
 
 
-def test_a_subscription_resumes_after_what_was_discarded_without_a_gap(store: MemoryBookmarks) -> None:
+def test_a_subscription_resumes_after_what_was_discarded_without_a_gap(store: Bookmarks) -> None:
     assert store.most_recent(SUB) == "EPOCH"
     assert _receive(store, range(1, 6)) == [1, 2, 3, 4, 5]
     assert store.most_recent(SUB) == "EPOCH"
@@ -46,7 +46,7 @@ def test_a_subscription_resumes_after_what_was_discarded_without_a_gap(store: Me
     assert _receive(store, range(1, 6)) == [3, 5]
 
 
-def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store: MemoryBookmarks) -> None:
+def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store: Bookmarks) -> None:
     _receive(store, [1])
     far = bookmark(end(9), TOPIC)
     store.persisted(SUB, far)
@@ -55,7 +55,7 @@ def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store
     assert store.most_recent(SUB) == far
 
 
-def test_of_a_subscription_without_bookmarks_nothing_is_kept(store: MemoryBookmarks) -> None:
+def test_of_a_subscription_without_bookmarks_nothing_is_kept(store: Bookmarks) -> None:
     store.discard("live", _mark(1))
     assert store.most_recent("live") == "EPOCH"
 
@@ -65,14 +65,14 @@ def test_a_file_remembers_what_memory_remembers(
     received: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("bookmarks") / "store"
-    memory, file = MemoryBookmarks(), SqliteBookmarks(path, "p1")
+    memory, file = Bookmarks("p1"), Bookmarks("p1", path)
     for store in (memory, file):
         _receive(store, range(1, received + 1))
     for number in data.draw(st.lists(st.integers(1, received))):
         for store in (memory, file):
             store.discard(SUB, _mark(number))
     file.close()
-    again = SqliteBookmarks(path, "p1")
+    again = Bookmarks("p1", path)
     assert again.most_recent(SUB) == memory.most_recent(SUB)
     assert _receive(again, range(1, received + 1)) == _receive(memory, range(1, received + 1))
     again.close()
@@ -80,15 +80,15 @@ def test_a_file_remembers_what_memory_remembers(
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    open_one = SqliteBookmarks(path, "p1")
+    open_one = Bookmarks("p1", path)
     with pytest.raises(StoreError, match="another process has it open"):
-        SqliteBookmarks(path, "p1")
+        Bookmarks("p1", path)
     open_one.close()
     with pytest.raises(StoreError, match="belongs to the client p1, not to p2"):
-        SqliteBookmarks(path, "p2")
+        Bookmarks("p2", path)
     (tmp_path / "other").write_bytes(b"x" * 5000)
     with pytest.raises(StoreError, match="damaged"):
-        SqliteBookmarks(tmp_path / "other", "p1")
+        Bookmarks("p1", tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackstream.client.bookmarks import MemoryBookmarks
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.message_stream import Message, MessageStream
 from ackstream.protocol.messages import CommandAck
@@ -10,12 +10,12 @@ from ackstream.protocol.queries import Position, bookmark
 
 
 def _stream(
-    awaited: str = "completed", *, live: bool = False, bookmarks: MemoryBookmarks | None = None
+    awaited: str = "completed", *, live: bool = False, bookmarks: Bookmarks | None = None
 ) -> MessageStream:
     return MessageStream("c1", "s", set(awaited.split()), live=live, bookmarks=bookmarks, handler=None)
 
 
-def _message(number: int, command: str = "publish", bookmarks: MemoryBookmarks | None = None) -> Message:
+def _message(number: int, command: str = "publish", bookmarks: Bookmarks | None = None) -> Message:
     mark = bookmark(Position(1, 0, number), "orders")
     return Message(command, "orders", None, b"%d" % number, mark, "s", "p1", 0, (), bookmarks)
 
@@ -49,7 +49,7 @@ def test_duplicates_from_a_replayed_batch_are_dropped() -> None:
 
 
 def test_a_discarded_message_is_not_delivered_again() -> None:
-    store = MemoryBookmarks()
+    store = Bookmarks("p1")
     store.open("s", "orders")
     stream = _stream(live=True, bookmarks=store)
     _add(stream, *[_message(number, bookmarks=store) for number in (1, 2)])
@@ -64,7 +64,7 @@ def test_a_discarded_message_is_not_delivered_again() -> None:
 
 
 def test_only_the_last_bookmark_is_kept() -> None:
-    store = MemoryBookmarks()
+    store = Bookmarks("p1")
     store.open("s", "orders")
     stream = _stream(live=True, bookmarks=store)
     for number in (7, 9):

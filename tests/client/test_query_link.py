@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import query_link
-from ackstream.client.bookmarks import MemoryBookmarks
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import BadFilterError, CommandTimeout
 from ackstream.client.query_link import QueryLink
 from ackstream.protocol.messages import CommandAck, encode_ack
@@ -50,7 +50,7 @@ class Connection:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryLink]:
     monkeypatch.setattr(query_link, "ClientConnection", Connection)
-    link = QueryLink(Kafka(), "q1", MemoryBookmarks(), timeout=0.05, heartbeat=60, on_ack=None)
+    link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=0.05, heartbeat=60, on_ack=None)
     yield link
     link.close()
 

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from typing import Any
@@ -271,7 +269,7 @@ def _conf(app_ack: AppAck) -> AppAckConf:
 
 def _acknowledge(reports: AckReports, now: int, *samples: int) -> None:
     for sample in samples:
-        reports.acknowledge(sample, sample, now)
+        reports.acknowledge(sample, now)
 
 
 def _sent(reports: AckReports, now: int) -> AppAck:
@@ -349,9 +347,10 @@ def test_acknowledging_again_changes_nothing() -> None:
 
 def test_intervals_with_different_responses_stay_apart() -> None:
     reports = _reports(samples_per_app_ack=4, max_response_length=8)
-    reports.acknowledge(1, 2, 0, response=b"a")
-    reports.acknowledge(3, 3, 0, response=b"b")
-    reports.acknowledge(4, 4, 0, auto="filtered")
+    reports.acknowledge(1, 0, response=b"a")
+    reports.acknowledge(2, 0, response=b"a")
+    reports.acknowledge(3, 0, response=b"b")
+    reports.acknowledge(4, 0, auto="filtered")
     assert _sent(reports, 0).intervals == (
         AckInterval(1, 2, b"a"),
         AckInterval(3, 3, b"b"),
@@ -362,21 +361,21 @@ def test_intervals_with_different_responses_stay_apart() -> None:
 @pytest.mark.parametrize(("keep", "response"), [(0, None), (4_999, None), (5_000, b"x"), (60_000, b"x")])
 def test_a_response_is_repeated_as_long_as_it_is_kept(keep: int, response: bytes | None) -> None:
     reports = _reports(response_keep_ms=keep)
-    reports.acknowledge(1, 1, 0, response=b"x")
+    reports.acknowledge(1, 0, response=b"x")
     assert _sent(reports, 0).intervals == (AckInterval(1, 1, b"x"),)
     assert _sent(reports, 5_000).intervals == (AckInterval(1, 1, response, reported=True),)
 
 
 def test_a_response_goes_out_once_however_long_its_batch_waits() -> None:
     reports = _reports(samples_per_app_ack=10)
-    reports.acknowledge(1, 1, 0, response=b"x")
+    reports.acknowledge(1, 0, response=b"x")
     assert _sent(reports, 5_000).intervals == (AckInterval(1, 1, b"x"),)
 
 
 def test_a_response_that_is_too_long_is_an_error_and_nothing_is_acknowledged() -> None:
     reports = _reports(max_response_length=2)
     with pytest.raises(BadParameterError, match="has 3 bytes; max_response_length allows 2"):
-        reports.acknowledge(1, 1, 0, response=b"abc")
+        reports.acknowledge(1, 0, response=b"abc")
     assert 1 not in reports.acknowledged
     assert reports.deadline is None
 
@@ -384,7 +383,7 @@ def test_a_response_that_is_too_long_is_an_error_and_nothing_is_acknowledged() -
 def test_a_new_epoch_repeats_what_earlier_ones_had_confirmed() -> None:
     qos = ReaderQos(kind="application-explicit")
     reports = AckReports(qos, "R1", "w1", epoch=2, acknowledged=Intervals([(5, 6)], start=5))
-    reports.acknowledge(7, 7, 0)
+    reports.acknowledge(7, 0)
     app_ack = _sent(reports, 0)
     assert (app_ack.epoch, app_ack.count, app_ack.start) == (2, 1, 5)
     assert app_ack.intervals == (AckInterval(5, 6, reported=True), AckInterval(7, 7))

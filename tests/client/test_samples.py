@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from datetime import datetime, timezone
@@ -10,7 +8,7 @@ import pytest
 
 from ackstream.client.samples import ReaderQos, Sample, WriterQos, of_record, of_row
 from ackstream.errors import InconsistentQosError
-from ackstream.jobs.persist.rows import HEADER_COLUMNS
+from ackstream.jobs.persist.metadata import HEADER_COLUMNS
 from ackstream.protocol import record_headers
 
 
