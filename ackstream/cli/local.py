@@ -125,7 +125,7 @@ def _kafka(state: Status, port: int) -> str:
 
 def _java() -> str:
     try:
-        found = java.find()
+        found = java.find_java()
     except LocalError as error:
         return str(error)
     return f"{found.release}, {found.program}"

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import class_data, jars, java
-from ackstream.local.class_data import JAVA_OPTIONS
+from ackstream.local import jars, java, submit
+from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ The code of four queries does not fit into the 48 MB that are the default then: 
 
 def quick_start() -> str:
     """Return the options of a driver that lives for minutes: ``QUICK_START``, and the archive of its classes."""
-    return f"{QUICK_START} {class_data.java_options()}".strip()
+    return f"{QUICK_START} {submit.java_options()}".strip()
 
 
 END_SECONDS = 10
@@ -119,7 +119,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         yield active
         return
     console = Console(stderr=True)
-    java.find()
+    java.ackstream.local.java: find_java()
     paths = jars.resolve("spark", console)
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from kafka.errors import KafkaError
 
 from ackstream.client.labels import Labels
-from ackstream.connectivity.deliveries import backoff
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.kafka import KafkaTransport
 from ackstream.connectivity.mqtt import MqttTransport
 from ackstream.connectivity.outbound import OutboundWorker
 from ackstream.connectivity.system import System
+from ackstream.connectivity.transport import backoff
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.errors import DittoError

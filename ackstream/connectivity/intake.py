@@ -17,17 +17,17 @@ import msgspec
 from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal
 from ackstream.connectivity.transport import outgoing, text_headers
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
+from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.ditto.settlement import Settlement, SettlementAnswer, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.connectivity.system import Received, System
     from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, TargetPublisher
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.settlement import Settlement
     from ackstream.settings.connections import Source
 
     Done = Callable[[Settlement], None]

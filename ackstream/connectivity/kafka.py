@@ -17,8 +17,7 @@ from kafka.errors import KafkaTimeoutError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.group import SESSION_MS, GroupMember
-from ackstream.connectivity.deliveries import Deliveries, Delivery
-from ackstream.connectivity.transport import ExternalMessage, Published
+from ackstream.connectivity.transport import Deliveries, Delivery, ExternalMessage, Published
 from ackstream.errors import StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import OutgoingMessage
-    from ackstream.protocol.ditto.settlement import Settlement
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
     Done = Callable[[Published | Exception], None]

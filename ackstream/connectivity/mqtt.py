@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ackstream.connectivity.deliveries import Deliveries, Delivery, backoff
-from ackstream.connectivity.transport import ExternalMessage, Published
+from ackstream.connectivity.transport import Deliveries, Delivery, ExternalMessage, Published, backoff
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import OutgoingMessage
-    from ackstream.protocol.ditto.settlement import Settlement
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 

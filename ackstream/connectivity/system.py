@@ -17,8 +17,8 @@ from ackstream.connectivity.intake import SourceFailure, verdict
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.correlation_ids import suffixed
+from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.settlement import SettlementAnswer
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID
 

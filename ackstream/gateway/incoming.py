@@ -1,7 +1,7 @@
-"""What a WebSocket client sends: a request, an answer to a signal, or a live event; checked by the rules of WebSockets.
+"""Read what a WebSocket client sends: requests, answers to signals, live events, and control messages.
 
-Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``; the table is in
-``ditto.md`` 1.8.
+Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
+``ProtocolMessageExtractor``; the table is in ``ditto.md`` 1.8.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-_BENEATH = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
+_INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
+"""Headers of the connection that apply to its messages."""
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A message: a request to ask (``response``) or to publish, an answer or a live event to pass on."""
+    """A message: a request, with ``response`` if one is required, or an answer or a live event to forward."""
 
     what: Literal["request", "answer", "event"]
     envelope: Envelope
@@ -45,11 +46,11 @@ class Incoming(msgspec.Struct, frozen=True):
     response: bool = False
 
 
-class RefusedMessage(Exception):  # noqa: N818 - a verdict on somebody's message, not a fault of ours
-    """A message that cannot be taken: what its sender is told, and as much of it as could be read."""
+class RefusedMessage(Exception):  # noqa: N818 - a verdict on a message, not a failure
+    """A rejected message: the error for its sender, and the message as far as it could be read."""
 
     def __init__(self, error: DittoError, envelope: Envelope | None) -> None:
-        """Pair the error with the message."""
+        """Combine the error and the message."""
         super().__init__(error.message)
         self.error = error
         self.envelope = envelope
@@ -58,20 +59,20 @@ class RefusedMessage(Exception):  # noqa: N818 - a verdict on somebody's message
 def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
     """Read a message.
 
-    :param given: headers of the connection, which those of the message win over
-    :param declared: the labels that the session holds
+    :param given: headers of the connection; those of the message take precedence
+    :param declared: the labels of the session
     :param new_id: the correlation-id of a request that has none
-    :raises Refused: 400
+    :raises RefusedMessage: 400
     """
     envelope = None
     try:
         envelope = decode(text.encode("utf-8", "replace"))
         if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
-            envelope.headers = _lower(envelope.headers)
+            envelope.headers = _named(envelope.headers)
             check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
             return Incoming("answer", envelope)
-        under = {name: value for name, value in given.items() if name in _BENEATH}
-        envelope.headers = {**under, CORRELATION_ID: new_id, **_lower(taken_headers(envelope.headers))}
+        inherited = {name: value for name, value in given.items() if name in _INHERITED}
+        envelope.headers = {**inherited, CORRELATION_ID: new_id, **_named(taken_headers(envelope.headers))}
         if stream_of(envelope) == "live-events":
             return Incoming("event", envelope)
         return _request(envelope)
@@ -79,8 +80,8 @@ def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str]
         raise RefusedMessage(error, envelope) from error
 
 
-def _lower(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers with an own correlation-id under its usual name; an empty one is a mistake of the client."""
+def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers with the name of the correlation-id in lower case."""
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
 
 
@@ -99,7 +100,7 @@ def _request(envelope: Envelope) -> Incoming:
 
 
 def _kind(envelope: Envelope) -> Kind:
-    """Return what access is asked for."""
+    """Return the operation, which decides the required access."""
     topic = envelope.topic
     if topic.criterion == "messages":
         return "message"
@@ -119,21 +120,16 @@ def _check_ids(envelope: Envelope) -> None:
         raise json_field_missing("/thingIds")
 
 
-# -- The messages by which a WebSocket client subscribes: ``START-SEND-EVENTS?namespaces=…&filter=…&extraFields=…``.
-# Source of the forms: Eclipse Ditto, ``ProtocolMessageType``, ``ProtocolMessageExtractor``.
-
-
-_NAMES: dict[str, Stream] = {
+_STREAMS: dict[str, Stream] = {
     "EVENTS": "events",
     "MESSAGES": "messages",
     "LIVE-COMMANDS": "live-commands",
     "LIVE-EVENTS": "live-events",
 }
-_ACK = ":ACK"
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What a client wants of a stream: its signals by a subscription, or no more of them (``None``)."""
+    """A change of the subscription to a stream, ``None`` to end it, and the text that confirms it."""
 
     stream: Stream
     subscription: Subscription | None
@@ -141,15 +137,15 @@ class Control(msgspec.Struct, frozen=True):
 
 
 def read_control(text: str) -> Control | None:
-    """Read such a message; ``None`` where it is none.
+    """Read a control message such as ``START-SEND-EVENTS?namespaces=…&filter=…``; ``None`` for any other message.
 
     :raises DittoError: 400, the filter cannot be parsed or evaluated
     """
-    for name, stream in _NAMES.items():
+    for name, stream in _STREAMS.items():
         if text.startswith(start := f"START-SEND-{name}"):
-            return Control(stream, _subscription(stream, text), start + _ACK)
+            return Control(stream, _subscription(stream, text), f"{start}:ACK")
         if text.startswith(stop := f"STOP-SEND-{name}"):
-            return Control(stream, None, stop + _ACK)
+            return Control(stream, None, f"{stop}:ACK")
     return None
 
 

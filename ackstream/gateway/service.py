@@ -1,10 +1,11 @@
-"""The gateway as a service: its parts, its ASGI application and its server."""
+"""The gateway as a service: the exchange with Kafka, its parts, its ASGI application and its server."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
+import asyncio
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -12,23 +13,119 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
 from ackstream.client import Requester
+from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.client.replies import Outcomes
 from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.exchange import Exchange
+from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_down, unavailable
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Live, Pages
 from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
 from ackstream.gateway.session import socket_routes
 from ackstream.gateway.streaming import Streaming
 from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
+    from ackstream.client import Reply
+    from ackstream.client.replies import RequestOutcome
     from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
+
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """Sends requests through Kafka and awaits their replies and outcomes; for one event loop, without threads.
+
+    The threads of the client resolve the futures through the loop. A request that cannot be answered raises the
+    ``DittoError`` for its sender: 503 with Retry-After if Kafka or the service is unavailable or the gateway is
+    shutting down, 409 for a correlation-id that is in use.
+    """
+
+    def __init__(self, requester: Requester, outcomes: Outcomes) -> None:
+        """Use these clients without owning them."""
+        self._requester = requester
+        self._outcomes = outcomes
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._interrupted = False
+
+    async def ask(self, command: Envelope) -> Reply:
+        """Send a request that requires a response, and return its reply."""
+        with _as_http():
+            return await self._wait(self._requester.send(command))
+
+    async def publish(self, command: Envelope) -> None:
+        """Send a request that requires no response; return once the broker has stored it."""
+        with _as_http():
+            await self._wait(self._requester.publish(command))
+
+    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> RequestOutcome | None:
+        """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``.
+
+        :param command: with its correlation-id
+        :param any_answer: no acknowledgements are awaited: the first answer, most likely an error, is the outcome
+        """
+        with (
+            _as_http(),
+            self._outcomes.expect(command.headers[CORRELATION_ID], any_answer=any_answer) as outcome,
+        ):
+            await self._wait(self._requester.publish(command))
+            try:
+                return await asyncio.wait_for(self._wait(outcome), seconds)
+            except asyncio.TimeoutError:
+                return None
+
+    def interrupt(self) -> None:
+        """End all present and future waits with 503; requests already sent continue in Kafka."""
+        self._interrupted = True
+        for waiter in list(self._waiting):
+            if not waiter.done():
+                waiter.set_exception(shutting_down())
+
+    async def _wait(self, future: Future[T]) -> T:
+        if self._interrupted:
+            raise shutting_down()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def done(_future: Future[T]) -> None:
+            # the loop may have been closed already
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake)
+
+        self._waiting.add(waiter)
+        try:
+            future.add_done_callback(done)
+            await waiter
+            return future.result()
+        finally:
+            self._waiting.discard(waiter)
+
+
+@contextmanager
+def _as_http() -> Iterator[None]:
+    """Convert errors of the client to those for a web client."""
+    try:
+        yield
+    except CorrelationIdInUseError as error:
+        raise correlation_id_in_use(error.correlation_id) from error
+    except ClosedError as error:
+        raise shutting_down() from error
+    except NotSentError as error:
+        raise unavailable("Kafka does not accept requests at the moment.", "Try again in a moment.") from error
+    except RequestTimeout as error:
+        raise no_answer() from error
 
 
 TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")

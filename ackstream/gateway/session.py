@@ -23,10 +23,10 @@ from ackstream.gateway.permissions import restrict, seen_by, visible_part
 from ackstream.gateway.translation import QueryParameters, read_request_headers
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
-from ackstream.protocol.ditto.declarations import parse_labels
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
+from ackstream.protocol.ditto.labels import parse_labels
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.errors import DittoError
@@ -101,7 +101,7 @@ class SocketSession:
             if declared is not None:
                 await asyncio.wait_for(declared, DECLARE_SECONDS)
                 self._subscriber = SubscriberState(labels, {})
-                streaming.own(self, labels)
+                streaming.add_labels(self, labels)
             self._start(self._send())
             self._start(self._receive())
             code = await self._end
@@ -110,7 +110,7 @@ class SocketSession:
         except DittoError as error:
             code = await self._refuse(error)
         finally:
-            streaming.leave(self, self._subscriber.labels)
+            streaming.remove(self, self._subscriber.labels)
             if declared is not None and declared.done() and not declared.cancelled() and not declared.exception():
                 streaming.declarer.release(declared.result())
             tasks = list(self._tasks)
@@ -161,10 +161,10 @@ class SocketSession:
     def _subscribe(self, stream: Any, wanted: Subscription | None) -> None:
         subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
         if wanted is None:
-            self._streaming.unwant(self, stream)
+            self._streaming.unsubscribe(self, stream)
         else:
             subscriptions[stream] = wanted
-            self._streaming.want(self, stream)
+            self._streaming.subscribe(self, stream)
         self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
     async def _ask(self, incoming: Incoming) -> None:
@@ -211,7 +211,7 @@ class SocketSession:
             self._issued.add(identity, time.monotonic())
         else:
             envelope.headers[CORRELATION_ID] = self._forwarding.original(identity)
-        self._streaming.answer(envelope, "events" if event else "acks")
+        self._streaming.forward(envelope, "events" if event else "acks")
 
     # -- to the client -------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class SocketSession:
         decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment)
         if isinstance(decision, Drop):
             for ack in weak_acks(signal, decision):
-                self._streaming.answer(write_ack(ack, signal.thing_id))
+                self._streaming.forward(write_ack(ack, signal.thing_id))
             return None
         envelope = decision.envelope
         if not (decision.labels or signal.response_required):

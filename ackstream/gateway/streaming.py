@@ -1,7 +1,7 @@
-"""Signals for all WebSockets of a gateway: read once, handed to the sessions they concern.
+"""Distribute signals to the WebSocket sessions of a gateway.
 
-One thread reads Kafka and one keeps the declared labels, however many sockets there are. Everything else happens in the
-event loop.
+Regardless of the number of sockets, one thread reads Kafka and one maintains the declared labels; everything else runs
+in the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ackstream.gateway.exchange import Exchange
+    from ackstream.gateway.service import Exchange
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication, Stream
     from ackstream.settings import Settings
@@ -40,17 +40,17 @@ _UNTRACKED = 0
 
 
 class Listener(Protocol):
-    """A session as the hub sees it."""
+    """A session that receives signals."""
 
     def receive(self, signal: Publication, moment: datetime) -> None:
-        """Take a signal that is of a stream it wants, or that asks for a label it holds; must not wait."""
+        """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
 
 
 class Streaming(Closing):
-    """The hub; made in any thread, used in the event loop of the gateway."""
+    """The hub; created in any thread, used in the event loop of the gateway."""
 
     def __init__(self, settings: Settings, exchange: Exchange) -> None:
-        """Connect; signals from now on are seen.
+        """Connect; signals written from now on are read.
 
         :raises UnreachableError: no broker, or a topic is missing
         """
@@ -69,46 +69,46 @@ class Streaming(Closing):
             self._connected = stack.pop_all()
 
     def close(self) -> None:
-        """Disconnect; the labels of all sessions are given back."""
+        """Disconnect and release the labels of all sessions."""
         self._connected.close()
 
     # -- for sessions, in the event loop -------------------------------------------------------------------------------
 
-    def want(self, listener: Listener, stream: Stream) -> None:
-        """Hand over the signals of a stream from now on."""
+    def subscribe(self, listener: Listener, stream: Stream) -> None:
+        """Subscribe a session to a stream."""
         self._loop = asyncio.get_running_loop()
         self._streams.setdefault(stream, set()).add(listener)
 
-    def unwant(self, listener: Listener, stream: Stream) -> None:
-        """Hand over no more signals of a stream, but those that ask for labels of the session."""
+    def unsubscribe(self, listener: Listener, stream: Stream) -> None:
+        """End the subscription of a session to a stream; signals that request its labels still arrive."""
         self._streams.get(stream, set()).discard(listener)
 
-    def own(self, listener: Listener, labels: Collection[str]) -> None:
-        """Hand over the signals that ask for one of the labels."""
+    def add_labels(self, listener: Listener, labels: Collection[str]) -> None:
+        """Deliver signals that request one of the labels to a session."""
         self._loop = asyncio.get_running_loop()
         self._labels.update(dict.fromkeys(labels, listener))
 
-    def leave(self, listener: Listener, labels: Collection[str]) -> None:
-        """Forget a session."""
+    def remove(self, listener: Listener, labels: Collection[str]) -> None:
+        """Remove a session."""
         for listeners in self._streams.values():
             listeners.discard(listener)
         for label in labels:
             self._labels.pop(label, None)
 
     def text(self, envelope: Envelope) -> str:
-        """Return a message as it is sent; that of the last one, which many sessions may share, is known."""
+        """Encode a message; the latest is cached, since many sessions may receive the same one."""
         if self._last is None or self._last[0] is not envelope:
             self._last = (envelope, encode(envelope).decode())
         return self._last[1]
 
-    def answer(self, message: Envelope, topic: str = "acks") -> None:
-        """Send an acknowledgement, a live response or a live event on its way."""
+    def forward(self, message: Envelope, topic: str = "acks") -> None:
+        """Forward an acknowledgement, a live response or a live event."""
         self._worker.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
 
     async def enrich(self, thing_id: str, fields: str, signal: Publication) -> dict[str, Any]:
-        """Return fields of a thing as it is now; asked once for all sessions that want the same for a signal.
+        """Return current fields of a thing, retrieved once for all sessions that need them for a signal.
 
-        :raises DittoError: it cannot be asked; a thing that is not there has no fields
+        :raises DittoError: they cannot be retrieved; a missing thing has no fields
         """
         key = (thing_id, fields, signal.correlation_id, signal.envelope.revision)
         task = self._extra.get(key)
@@ -117,7 +117,7 @@ class Streaming(Closing):
 
             def done(found: asyncio.Task[dict[str, Any]]) -> None:
                 del self._extra[key]
-                # those who asked may have left
+                # mark the exception as retrieved: all sessions may have left
                 if not found.cancelled():
                     found.exception()
 
@@ -136,20 +136,20 @@ class Streaming(Closing):
         try:
             signal = read_publication(record)
         except DittoError as error:
-            log.debug("A record of %s is no signal (offset %s): %s", record.topic, record.offset, error)
+            log.debug("Ignored a record of %s that is not a signal (offset %s): %s", record.topic, record.offset, error)
             return
         if signal is not None:
             moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
-            # the loop may have ended with its clients
+            # the loop may have been closed already
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._publish, signal, moment)
+                loop.call_soon_threadsafe(self._distribute, signal, moment)
 
-    def _publish(self, signal: Publication, moment: datetime) -> None:
-        concerned = set(self._streams.get(signal.stream, ()))
-        concerned.update(self._labels[label] for label in signal.labels if label in self._labels)
-        for listener in concerned:
+    def _distribute(self, signal: Publication, moment: datetime) -> None:
+        listeners = set(self._streams.get(signal.stream, ()))
+        listeners.update(self._labels[label] for label in signal.labels if label in self._labels)
+        for listener in listeners:
             try:
                 listener.receive(signal, moment)
             except Exception:
-                # whatever one of them makes of it, the others get it
-                log.exception("A session failed at the signal %s.", signal.correlation_id)
+                # other sessions still receive it
+                log.exception("A session failed to handle the signal %s.", signal.correlation_id)

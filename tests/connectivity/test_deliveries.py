@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.connectivity.deliveries import Deliveries, backoff
+from ackstream.connectivity.transport import Deliveries, backoff
 from tests.prose import each
 
 

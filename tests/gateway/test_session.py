@@ -72,24 +72,24 @@ class Hub:
         self._listeners: set[Any] = set()
         self._loop: Any = None
 
-    def want(self, listener: Any, _stream: str) -> None:
+    def subscribe(self, listener: Any, _stream: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners.add(listener)
 
-    def own(self, listener: Any, _labels: frozenset[str]) -> None:
-        self.want(listener, "")
+    def add_labels(self, listener: Any, _labels: frozenset[str]) -> None:
+        self.subscribe(listener, "")
 
-    def unwant(self, listener: Any, stream: str) -> None:
+    def unsubscribe(self, listener: Any, stream: str) -> None:
         """Leave it in: the session decides, too."""
 
-    def leave(self, listener: Any, _labels: frozenset[str]) -> None:
+    def remove(self, listener: Any, _labels: frozenset[str]) -> None:
         self._listeners.discard(listener)
 
     @staticmethod
     def text(envelope: Envelope) -> str:
         return encode(envelope).decode()
 
-    def answer(self, message: Envelope, topic: str = "acks") -> None:
+    def forward(self, message: Envelope, topic: str = "acks") -> None:
         with self._came:
             self.answers.append((topic, message))
             self._came.notify_all()

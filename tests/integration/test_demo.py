@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -9,21 +10,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free
-from ackstream.settings import Kafka, Local, Settings
+from ackstream.settings import Kafka, Lake, Local, Settings
+from tests.harness.lake import rows
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 pytestmark = pytest.mark.integration
 
@@ -74,6 +78,47 @@ class Place:
         return {pid: command for pid, command in found.items() if command}
 
 
+def expected(labels: Collection[str], acks: Iterable[dict[str, Any]], deadline: datetime) -> tuple[int, str]:
+    """Compute how a command must end, independently of the product: status and ``completed_by``.
+
+    The first acknowledgement of a label counts, an error ends the wait, and a label missing at the deadline gets 408.
+
+    :param acks: rows of the command, in time order
+    """
+    statuses: dict[str, int] = {}
+    for ack in acks:
+        if ack["received_at"] > deadline or statuses.keys() >= set(labels):
+            break
+        if ack["label"] is None and ack["status"] >= 400:
+            return ack["status"], "error"
+        if ack["label"] in labels:
+            statuses.setdefault(ack["label"], ack["status"])
+    failed = any(statuses.get(label, 408) >= 400 for label in labels)
+    return 424 if failed else 200, "acknowledgements" if statuses.keys() >= set(labels) else "timeout"
+
+
+def assert_outcomes_follow_from_acknowledgements(lake: Lake) -> None:
+    """Compare each outcome, and each entry of its reply, with the stored acknowledgements of the devices."""
+    acks: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in sorted(rows(lake, "acknowledgements"), key=lambda row: (row["received_at"], row["offset"])):
+        acks[row["correlation_id"]].append(row)
+    outcomes = {row["correlation_id"]: row for row in rows(lake, "outcomes")}
+    commands = [row for row in rows(lake, "signals") if row["correlation_id"].startswith("demo-")]
+    assert len(commands) == 300
+    for command in commands:
+        key = command["correlation_id"]
+        deadline = command["received_at"] + timedelta(milliseconds=command["timeout_ms"])
+        assert (outcomes[key]["status"], outcomes[key]["completed_by"]) == expected(
+            command["requested_acks"], acks[key], deadline
+        ), (command, acks[key], outcomes[key])
+        if outcomes[key]["completed_by"] == "error":
+            continue
+        entries = json.loads(outcomes[key]["reply"])["value"]
+        for label in command["requested_acks"]:
+            found = [ack["status"] for ack in acks[key] if ack["label"] == label and ack["received_at"] <= deadline]
+            assert entries[label]["status"] == (found or [408])[0], (key, label)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path.resolve())
@@ -86,11 +131,12 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
     assert "300 commands sent = 300 replies received = 300 rows in outcomes = 300 rows in signals" in said
     # 50 devices, six commands each: 43 do as they are told, 5 let it time out, 2 say no
     # the twin has a thing a device, answered for its making and for every command
-    rows = ["acknowledgements", "926"], ["things", "50"], ["thing_events", "350"]
-    for words in (["answered", "258"], ["timed", "out", "30"], ["failed", "12"], *rows):
+    totals = ["acknowledgements", "926"], ["things", "50"], ["thing_events", "350"]
+    for words in (["answered", "258"], ["timed", "out", "30"], ["failed", "12"], *totals):
         assert words in [line.split()[: len(words)] for line in said.splitlines()], said
-    assert said.count("yes  ") == 4
+    assert said.count("yes  ") == 3
     assert "NO" not in said
+    assert_outcomes_follow_from_acknowledgements(Lake(path=str(place.directory / ".ackstream" / "demo" / "lake")))
     assert not re.search(r"\b(WARN|ERROR|Traceback)\b", said), "the log of the JVM is no part of the output"
     eventually(lambda: not place.processes(), "the end of all that was started")
     lines = said.partition("How to open them")[2].splitlines()

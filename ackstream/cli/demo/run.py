@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import catch_up, check, gather
 from ackstream.cli.demo.environment import curl, environment, serve_gateway
-from ackstream.cli.demo.fleet import LABELS, Fleet, fleet
-from ackstream.cli.demo.traffic import send_all
+from ackstream.cli.demo.traffic import LABELS, Fleet, fleet, send_all
 from ackstream.cli.terminal import Interrupts, kill, quiet_session
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
-    from ackstream.cli.demo.fleet import Device
+    from ackstream.cli.demo.traffic import Device
     from ackstream.settings import Settings
 
 DEVICES = 50

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ackstream.cli.console.display import STYLES, span
-from ackstream.cli.demo.fleet import HABITS
+from ackstream.cli.demo.traffic import HABITS
 from ackstream.gateway.meter import VERDICTS, percentile, verdict
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES, TWIN_TABLES
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ackstream.cli.demo.check import Finding
-    from ackstream.cli.demo.fleet import Device
-    from ackstream.cli.demo.traffic import Tally
+    from ackstream.cli.demo.traffic import Device, Tally
     from ackstream.client import Reply
     from ackstream.settings import Settings
 

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import Finding
-from ackstream.cli.demo.fleet import fleet
-from ackstream.cli.demo.traffic import Tally
+from ackstream.cli.demo.traffic import Tally, fleet
 from ackstream.client import NotSentError, Reply
 from ackstream.settings import Lake, Settings
 
