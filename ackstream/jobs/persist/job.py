@@ -17,9 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.metadata import MetadataTable
+from ackstream.jobs.persist.metadata import message_rows, metadata_table, read_metadata, with_headers
 from ackstream.jobs.persist.publishers import PersistResult, PublisherState, fold, is_durability_ack
-from ackstream.jobs.persist.rows import message_rows, metadata_table, with_headers
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHER_TABLES, PUBLISHERS
 from ackstream.protocol.messages import MAX_NUMBER, encode_ack, write_stored
@@ -113,7 +112,7 @@ class PersistFold:
             return
         batch = self._first + batch_id
         floor_ms = self._settings.persist.interval
-        result = fold(MetadataTable.of(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
+        result = fold(read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
         deferred = self._deferred.defers(batch)
         waiting = [entry for entry in result.acks if deferred and is_durability_ack(entry[1])]
         steps = [partial(self._append_messages, found, result, headers.num_rows, query_id, batch)]

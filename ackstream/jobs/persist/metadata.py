@@ -1,8 +1,10 @@
-"""The metadata of a batch of messages (everything but their values), record by record or in runs."""
+"""The metadata of a batch of messages, record by record or in runs, and the rows of the batch.
+
+Metadata (everything but the values) goes to the driver; the values stay in Spark frames.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -10,14 +12,42 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.protocol.messages import read_number
+from ackstream.lake.schemas import MESSAGES
+from ackstream.protocol import record_headers
+from ackstream.spark import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
+    Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    from ackstream.jobs.persist.publishers import RejectedRecord
 
 
 DAY_MS = 86_400_000
+NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
+"""Matches only what certainly fits 64 bits."""
+HEADER_COLUMNS = {
+    "client": record_headers.CLIENT,
+    "seq": record_headers.SEQ,
+    "command": record_headers.COMMAND,
+    "cid": record_headers.CID,
+    "ack": record_headers.ACK,
+    "subject": record_headers.TOPIC,
+    "ttl": record_headers.TTL,
+    "first": record_headers.FIRST,
+    "conflation": record_headers.ACK_CONFLATION,
+}
+"""The record header of each column."""
+
+_REJECTED = pa.schema(
+    [("rejected_partition", pa.int32()), ("rejected_offset", pa.int64()), ("rejected_reason", pa.string())]
+)
 
 
 class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
@@ -53,88 +83,119 @@ class MessageRun(NamedTuple):
     """Returns them one by one."""
 
 
-def milliseconds(text: str | None) -> int | None:
-    """Read a duration in milliseconds, with or without its unit."""
-    return read_number((text or "").removesuffix("ms"))
+def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
+    """Return single messages and runs; those of one client and partition in the order of their offsets.
 
+    Most messages equal the one before but for the next number.
 
-Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.integer]]"
-Booleans: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-
-NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
-"""Matches only what certainly fits 64 bits."""
-
-
-@dataclass(frozen=True)
-class MetadataTable:
-    """An Arrow table with the fields of :class:`MessageMetadata`, ordered by client, partition and offset.
-
-    Iterating finds the runs in it: most messages equal the one before but for the next number.
+    :param table: the fields of :class:`MessageMetadata`, as :func:`metadata_table` returns them
     """
+    if not table.num_rows:
+        return
+    order = [("client", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    table = table.sort_by(order).combine_chunks()
+    numbers = _numbers(table)
+    starts = np.flatnonzero(~_continues(table, numbers))
+    ends = np.append(starts[1:], table.num_rows)
+    sizes, times = table.column("size").to_numpy(), table.column("timestamp").to_numpy()
+    totals, largest = np.add.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
+    newest = np.maximum.reduceat(times, starts)
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        (message,) = _messages(table, start, 1)
+        if end - start == 1:
+            yield message
+            continue
+        first = int(numbers[start])
+        yield MessageRun(
+            message,
+            range(first, first + end - start),
+            int(totals[index]),
+            int(largest[index]),
+            int(newest[index]),
+            partial(_messages, table, start, end - start),
+        )
 
-    table: pa.Table
 
-    @classmethod
-    def of(cls, table: pa.Table) -> MetadataTable:
-        """Order a table."""
-        order = [("client", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-        return cls(table.sort_by(order).combine_chunks())
+def _continues(table: pa.Table, numbers: Integers) -> Booleans:
+    """Return for each row whether it continues the run of the row before it."""
+    plain: Booleans = numbers >= 0
+    for name in ("command", "cid", "ttl"):
+        plain &= table.column(name).is_null().to_numpy(zero_copy_only=False)
+    continues: Booleans = plain.copy()
+    continues[0] = False
+    continues[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
+    codes = [_codes(table, name) for name in ("client", "ack", "topic")]
+    days = table.column("timestamp").to_numpy() // DAY_MS
+    for same in (*codes, table.column("partition").to_numpy(), days):
+        continues[1:] &= same[1:] == same[:-1]
+    return continues
 
-    def __iter__(self) -> Iterator[MessageMetadata | MessageRun]:
-        """Iterate over single messages and runs; those of one client in the order of their offsets."""
-        if not self.table.num_rows:
-            return
-        numbers = self._numbers()
-        starts = np.flatnonzero(~self._continues(numbers))
-        ends = np.append(starts[1:], self.table.num_rows)
-        sizes, times = self._array("size"), self._array("timestamp")
-        totals, largest = np.add.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
-        newest = np.maximum.reduceat(times, starts)
-        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            (message,) = self._messages(start, 1)
-            if end - start == 1:
-                yield message
-                continue
-            first = int(numbers[start])
-            yield MessageRun(
-                message,
-                range(first, first + end - start),
-                int(totals[index]),
-                int(largest[index]),
-                int(newest[index]),
-                partial(self._messages, start, end - start),
-            )
 
-    def _continues(self, numbers: Integers) -> Booleans:
-        """Return for each row whether it continues the run of the row before it."""
-        plain: Booleans = numbers >= 0
-        for name in ("command", "cid", "ttl"):
-            plain &= self.table.column(name).is_null().to_numpy(zero_copy_only=False)
-        continues: Booleans = plain.copy()
-        continues[0] = False
-        continues[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
-        days = self._array("timestamp") // DAY_MS
-        for same in (*map(self._codes, ("client", "ack", "topic")), self._array("partition"), days):
-            continues[1:] &= same[1:] == same[:-1]
-        return continues
+def _numbers(table: pa.Table) -> Integers:
+    text = table.column("seq")
+    valid = pc.fill_null(pc.match_substring_regex(text, NUMBER), False)  # noqa: FBT003 - Arrow's way
+    found: Integers = pc.fill_null(pc.cast(pc.if_else(valid, text, None), pa.int64()), -1).to_numpy()
+    return found
 
-    def _numbers(self) -> Integers:
-        text = self.table.column("seq")
-        valid = pc.fill_null(pc.match_substring_regex(text, NUMBER), False)  # noqa: FBT003 - Arrow's way
-        numbers = pc.cast(pc.if_else(valid, text, None), pa.int64())
-        found: Integers = pc.fill_null(numbers, -1).to_numpy()
-        return found
 
-    def _codes(self, name: str) -> Integers:
-        encoded = self.table.column(name).combine_chunks().dictionary_encode()
-        array = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        found: Integers = pc.fill_null(array.indices, -1).to_numpy()
-        return found
+def _codes(table: pa.Table, name: str) -> Integers:
+    encoded = table.column(name).combine_chunks().dictionary_encode()
+    array = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    found: Integers = pc.fill_null(array.indices, -1).to_numpy()
+    return found
 
-    def _array(self, name: str) -> Integers:
-        found: Integers = self.table.column(name).to_numpy()
-        return found
 
-    def _messages(self, start: int, count: int) -> list[MessageMetadata]:
-        columns = [column.to_pylist() for column in self.table.slice(start, count).columns]
-        return [MessageMetadata(*row) for row in zip(*columns, strict=True)]
+def _messages(table: pa.Table, start: int, count: int) -> list[MessageMetadata]:
+    columns = [column.to_pylist() for column in table.slice(start, count).columns]
+    return [MessageMetadata(*row) for row in zip(*columns, strict=True)]
+
+
+def with_headers(frame: DataFrame) -> DataFrame:
+    """Give each of the service's headers a column; the application's own remain in ``headers``."""
+    found = {name: F.col("found")[header] for name, header in {**HEADER_COLUMNS, "key": record_headers.KEY}.items()}
+    service = sorted(record_headers.PUBLISHER)
+    count = sum((F.col("found")[name].isNotNull().cast("int") for name in service), F.lit(0))
+    own = F.transform(
+        F.filter("headers", lambda header: ~header["key"].isin(service)),
+        lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
+    )
+    # functions over arrays are slow: only records with headers of their own pay for them
+    others = F.when(F.size("headers") > count, own)
+    texts = {name: F.make_valid_utf8(value.cast("string")) for name, value in found.items() if name != "key"}
+    return frame.withColumn("found", F.map_from_entries("headers")).select(
+        *("topic", "partition", "offset", "timestamp", "value"),
+        found["key"].alias("key"),
+        others.alias("headers"),
+        *[value.alias(name) for name, value in texts.items()],
+    )
+
+
+def metadata_table(records: DataFrame) -> pa.Table:
+    """Bring the records to the driver without their values, in the columns of ``MessageMetadata``."""
+    return records.select(
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp"),
+        F.coalesce(F.length("value"), F.lit(0)).alias("size"),
+        *[F.col(name).alias("topic" if name == "subject" else name) for name in HEADER_COLUMNS],
+    ).toArrow()
+
+
+def message_rows(records: DataFrame, rejected: Sequence[RejectedRecord], query_id: str, batch: int) -> DataFrame:
+    """Return the rows to append to ``messages``: rejected ones with their reason; commands and duplicates dropped."""
+    own = {
+        "received_at": F.col("timestamp"),
+        "query_id": F.lit(query_id),
+        "batch": F.lit(batch).cast("long"),
+        "seq": F.expr("try_cast(seq AS BIGINT)"),
+        "ttl_ms": F.expr("try_cast(ttl AS BIGINT)"),
+        "day": F.to_date("timestamp"),
+    }
+    if rejected:
+        known = F.broadcast(records.sparkSession.createDataFrame(batches.arrow(rejected, _REJECTED)))
+        same = (F.col("partition") == F.col("rejected_partition")) & (F.col("offset") == F.col("rejected_offset"))
+        joined = records.join(known, same, "left").withColumn("reason", F.col("rejected_reason"))
+        records = joined.where(F.col("rejected_offset").isNull() | F.col("reason").isNotNull())
+    else:
+        records = records.withColumn("reason", F.lit(None).cast("string"))
+    return records.withColumns(own).select(*MESSAGES.fieldNames())

@@ -8,7 +8,7 @@ import msgspec
 
 from ackstream.jobs.persist.admission import ACCEPTED, Verdict
 from ackstream.jobs.persist.conflation import Conflation
-from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun, milliseconds
+from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
 from ackstream.protocol import queries
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import CommandAck, StoredRange, read_number
@@ -227,7 +227,7 @@ class PublisherBatch:
         else:
             # some rejections are forgotten: the publisher is to resend all it keeps, and each gets its own answer
             watermark = first - 1
-        wanted = milliseconds(message.conflation)
+        wanted = read_number((message.conflation or "").removesuffix("ms"))
         self._acknowledge(
             "processed",
             cid=message.cid,

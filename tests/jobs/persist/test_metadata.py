@@ -9,25 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun, MetadataTable
+from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun, read_metadata
 from ackstream.jobs.persist.publishers import fold
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ackstream.jobs.persist.publishers import RejectedRecord
 
 ADMISSION = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),), max_message_bytes=100))
 
 
-def _table(messages: Sequence[MessageMetadata]) -> MetadataTable:
+def _table(messages: Sequence[MessageMetadata]) -> Iterator[MessageMetadata | MessageRun]:
     hints = get_type_hints(MessageMetadata)
     types = {name: pa.int64() if hint is int else pa.string() for name, hint in hints.items()}
     rows = [msgspec.structs.asdict(message) for message in messages]
-    return MetadataTable.of(
-        pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()})
-    )
+    return read_metadata(pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}))
 
 
 def _message(offset: int, seq: Any, client: str | None = "p", **fields: Any) -> MessageMetadata:

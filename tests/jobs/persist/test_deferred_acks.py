@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.replication import Backlog, DestinationChange
+from ackstream.jobs.persist.deferred_acks import Backlog, DestinationChange
 from ackstream.settings import Destination
 
 
