@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Handlers(NamedTuple):
-    """The callbacks of the application."""
-
-    receipt: Callable[[Receipt], None] | None = None
-    failed_write: Callable[[FailedMessage], None] | None = None
-    ack: Callable[[CommandAck], None] | None = None
-
-
 class _Open(NamedTuple):
     future: Future[Receipt]
     context: Any
@@ -53,8 +45,9 @@ class UnacknowledgedMessages:
     def __init__(
         self,
         messages: MemoryMessages | SqliteMessages,
-        handlers: Handlers,
         *,
+        on_receipt: Callable[[Receipt], None] | None = None,
+        on_failed_write: Callable[[FailedMessage], None] | None = None,
         stage: Stage = "persisted",
         window: int = 1000,
         ack_timeout_ms: int = 60_000,
@@ -78,7 +71,8 @@ class UnacknowledgedMessages:
         self.changed = threading.Condition()
         self.ended: Exception | None = None
         self._messages = messages
-        self._handlers = handlers
+        self._on_receipt = on_receipt
+        self._on_failed_write = on_failed_write
         self._stage: Stage = stage
         self._window = window
         self._ack_timeout_ms = ack_timeout_ms
@@ -98,34 +92,9 @@ class UnacknowledgedMessages:
         self._counts = dict.fromkeys(counted, 0)
 
     @property
-    def numbers(self) -> list[int]:
-        """The numbers of the unacknowledged messages."""
-        return self._messages.numbers()
-
-    @property
-    def count(self) -> int:
-        """The number of unacknowledged messages."""
-        return len(self._messages)
-
-    @property
-    def next_seq(self) -> int:
-        """The number of the next message."""
-        return self._messages.last + 1
-
-    @property
-    def discarded(self) -> int:
-        """The number up to which all messages were dropped."""
-        return self._messages.discarded
-
-    @property
     def statistics(self) -> PublishStatistics:
         """The counts since the start."""
-        return PublishStatistics(**self._counts, unpersisted=self.count)
-
-    def begin_after(self, seq: int) -> None:
-        """Start numbering after ``seq``."""
-        with self.changed:
-            self._messages.drop(seq)
+        return PublishStatistics(**self._counts, unpersisted=len(self._messages))
 
     def logged_on(self, last: int) -> list[int]:
         """Drop the messages up to the service's last one; return those to send again now.
@@ -135,10 +104,10 @@ class UnacknowledgedMessages:
         :raises GapError: the service lacks messages that were dropped, and gaps are errors
         """
         with self.changed:
-            if self._error_on_gap and last < self.discarded:
-                raise GapError(last + 1, self.discarded)
+            if self._error_on_gap and last < self._messages.discarded:
+                raise GapError(last + 1, self._messages.discarded)
             self._messages.drop(last)
-            self._accepted = Intervals(start=self.discarded + 1)
+            self._accepted = Intervals(start=self._messages.discarded + 1)
             self._waiting.extend(self._messages.numbers())
             return self._admit()
 
@@ -153,7 +122,7 @@ class UnacknowledgedMessages:
                 raise self.ended
             if self._full:
                 return None
-            number = self.next_seq
+            number = self._messages.last + 1
             if wanted is not None and wanted != number:
                 raise SequenceError(
                     f"Sequence number {wanted} is not the next one, which is {number}: a gap would never be"
@@ -227,12 +196,19 @@ class UnacknowledgedMessages:
         :raises FlushTimeout: some did not
         """
         with self.changed:
-            last = self.next_seq - 1
-            done = self.changed.wait_for(lambda: self._flushed(last, stage) or self.ended is not None, timeout)
+            last = self._messages.last
+            if not self.wait_for(lambda: self._flushed(last, stage), timeout):
+                raise FlushTimeout(
+                    f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
+                )
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition; return whether it holds, and raise the error of a publisher that has ended."""
+        with self.changed:
+            done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
             if self.ended is not None:
                 raise self.ended
-            if not done:
-                raise FlushTimeout(f"{self.count} messages were not acknowledged within {timeout:g} s; they are kept.")
+            return done
 
     def acknowledged(self, ack: CommandAck) -> list[int]:
         """Drop the messages that an ack covers and end their futures; return the messages to send now."""
@@ -262,10 +238,6 @@ class UnacknowledgedMessages:
             entry.future.set_exception(refused(refusal, f"Message {ack.seq}"))
         return admitted
 
-    def raw(self, ack: CommandAck) -> None:
-        """Show the application an ack as it arrived."""
-        call_handler(self._handlers.ack, ack)
-
     def end(self, error: Exception) -> None:
         """Fail all open futures and all later calls with an error; the first call decides which."""
         with self.changed:
@@ -289,7 +261,7 @@ class UnacknowledgedMessages:
     def _flushed(self, last: int, stage: Stage) -> bool:
         if stage != self._stage:
             return not any(seq <= last for seq in self._sending | self._rejected)
-        return self.discarded >= last or self.count == 0
+        return self._messages.discarded >= last or len(self._messages) == 0
 
     def _give_receipts(self, numbers: list[int], opened: dict[int, _Open | None], duplicate: int | None) -> None:
         now = time.time_ns() // 1_000_000
@@ -306,7 +278,7 @@ class UnacknowledgedMessages:
             if entry is not None:
                 entry.future.set_result(receipt)
             if not self._windowed or seq == numbers[-1]:
-                call_handler(self._handlers.receipt, receipt)
+                call_handler(self._on_receipt, receipt)
 
     def _return_to_application(self, seq: int, reason: str) -> None:
         with self.changed:
@@ -317,7 +289,7 @@ class UnacknowledgedMessages:
             if message is None
             else FailedMessage(seq, reason, message.value, message.key, message.headers, context)
         )
-        call_handler(self._handlers.failed_write, failed)
+        call_handler(self._on_failed_write, failed)
 
 
 def call_handler(handler: Callable[[Any], None] | None, argument: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ackstream.client.errors import GapError, NotEntitledError, SequenceError, WindowError, WouldBlockError
 from ackstream.client.storage import KeptMessage, MemoryMessages
-from ackstream.client.unacknowledged import Handlers, UnacknowledgedMessages
+from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
@@ -26,14 +26,19 @@ class World:
             self.store.add(seq, KeptMessage(b"m%d" % seq, []))
         self.failed: list[FailedMessage] = []
         self.receipts: list[Receipt] = []
-        handlers = Handlers(self.receipts.append, self.failed.append)
-        self.messages = UnacknowledgedMessages(self.store, handlers, clock=lambda: self.now, **options)
+        self.messages = UnacknowledgedMessages(
+            self.store,
+            on_receipt=self.receipts.append,
+            on_failed_write=self.failed.append,
+            clock=lambda: self.now,
+            **options,
+        )
         self.sent = self.messages.logged_on(0) if log_on else []
 
     def add(self, seq: int | None = None) -> Future[Receipt] | None:
         """Publish a message; ``None`` if the window is full."""
         future: Future[Receipt] = Future()
-        message = KeptMessage(b"m%d" % self.messages.next_seq, [])
+        message = KeptMessage(b"m%d" % (self.store.last + 1), [])
         return None if self.messages.add(message, future, "context", seq) is None else future
 
     def ack(self, seq: int | None, reason: str | None = None, status: str | None = None) -> list[int]:
@@ -49,9 +54,9 @@ def test_an_ack_drops_all_messages_up_to_its_number() -> None:
     world = World()
     futures = [world.add() for _ in range(3)]
     world.ack(2)
-    assert world.messages.numbers == [3]
+    assert world.store.numbers() == [3]
     world.ack(1)
-    assert world.messages.count == 1
+    assert len(world.store) == 1
     assert [future and future.done() for future in futures] == [True, True, False]
     assert [(receipt.seq, receipt.first, receipt.context) for receipt in world.receipts] == [
         (1, 1, "context"),
@@ -74,13 +79,13 @@ def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again
     def failed(message: FailedMessage) -> None:
         kept.append((message.seq, message.value, len(store)))
 
-    messages = UnacknowledgedMessages(store, Handlers(failed_write=failed))
+    messages = UnacknowledgedMessages(store, on_failed_write=failed)
     futures: list[Future[Receipt]] = [Future(), Future()]
     for number, future in enumerate(futures, 1):
         messages.add(KeptMessage(b"%d" % number, []), future, None, None)
     messages.acknowledged(CommandAck(ack_type="persisted", status="failure", seq=1, reason="not entitled"))
     assert kept == [(1, b"1", 2)]
-    assert messages.numbers == [2]
+    assert store.numbers() == [2]
     with pytest.raises(NotEntitledError):
         futures[0].result(0)
     assert not futures[1].done()
@@ -105,13 +110,13 @@ def test_an_ack_without_a_number_is_ignored() -> None:
     world = World()
     world.add()
     assert world.ack(None) == []
-    assert world.messages.numbers == [1]
+    assert world.store.numbers() == [1]
 
 
 def test_the_logon_decides_what_is_sent_again_in_order() -> None:
     world = World(earlier=5, log_on=False)
     assert world.messages.logged_on(3) == [4, 5]
-    assert world.messages.count == 2
+    assert len(world.store) == 2
 
 
 def test_a_service_that_lacks_dropped_messages_is_refused_if_gaps_are_errors() -> None:
@@ -120,7 +125,7 @@ def test_a_service_that_lacks_dropped_messages_is_refused_if_gaps_are_errors() -
     with pytest.raises(GapError, match="8 to 10 are missing") as caught:
         world.messages.logged_on(7)
     assert list(caught.value.missing) == [8, 9, 10]
-    assert world.messages.numbers == [11]
+    assert world.store.numbers() == [11]
 
 
 def test_a_service_that_lacks_dropped_messages_is_accepted_otherwise() -> None:
@@ -132,7 +137,7 @@ def test_a_service_that_lacks_dropped_messages_is_accepted_otherwise() -> None:
 def test_numbers_continue_after_those_of_the_service() -> None:
     world = World(log_on=False)
     world.messages.logged_on(41)
-    assert world.messages.next_seq == 42
+    assert world.store.last + 1 == 42
 
 
 def test_a_number_that_is_not_the_next_one_is_refused() -> None:
@@ -181,7 +186,7 @@ def test_messages_of_an_earlier_run_are_sent_as_the_window_has_room_and_before_n
 def test_an_ack_for_messages_that_only_the_earlier_run_has_sent_opens_the_window() -> None:
     world = World(earlier=4, window=1)
     assert world.ack(4) == []
-    assert world.messages.count == 0
+    assert len(world.store) == 0
     assert [receipt.seq for receipt in world.receipts] == [1, 2, 3, 4]
     assert world.add() is not None
     assert world.add() is None
@@ -218,7 +223,7 @@ def test_with_stage_accepted_kafka_acknowledges_in_order() -> None:
     for seq in (2, 1, 3):
         world.messages.sending(seq)
         world.messages.accepted(seq)
-        assert world.messages.numbers == {2: [1, 2, 3], 1: [3], 3: []}[seq]
+        assert world.store.numbers() == {2: [1, 2, 3], 1: [3], 3: []}[seq]
     assert all(future and future.done() for future in futures)
     world.now = 10**9
     assert world.messages.overdue() == []
