@@ -28,24 +28,18 @@ from ackstream.client.errors import (
     WouldBlockError,
 )
 from ackstream.client.message_stream import Message, MessageStream
+from ackstream.client.open_requests import RequesterStatistics, Stored
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
-from ackstream.client.queue_messages import QueueMessage
-from ackstream.client.receipts import (
-    FailedMessage,
-    PublishStatistics,
-    ReaderStatistics,
-    Receipt,
-    RequesterStatistics,
-    Stored,
-)
+from ackstream.client.queue_session import QueueMessage
 from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
-from ackstream.client.sample_reader import SampleReader
+from ackstream.client.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
+from ackstream.client.unacknowledged import FailedMessage, PublishStatistics, Receipt
 from ackstream.errors import ClientError, UnreachableError
 
 __all__ = [

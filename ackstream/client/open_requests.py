@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError
 from ackstream.kafka.clients import RESEND_SECONDS
 
@@ -25,6 +27,37 @@ REMEMBERED = 65_536
 STORE_CHECK_SECONDS = 1.0
 
 Verdict = Literal["resend", "not sent", "no reply"]
+
+
+class RequesterStatistics(msgspec.Struct, frozen=True):
+    """Requests by outcome, and unused records of the reply topic by reason.
+
+    ``sent`` is the sum of ``answered``, ``published`` (stored, without a reply), ``open``, ``no_reply``, ``not_sent``.
+    ``foreign`` replies belong to other requesters, ``repeats`` are duplicates that arrived while a request with the
+    same correlation-id was open, ``malformed`` records were addressed to a request but are not replies, ``unreadable``
+    ones could not be unpacked.
+    """
+
+    sent: int
+    answered: int
+    published: int
+    open: int
+    no_reply: int
+    not_sent: int
+    repeats: int
+    foreign: int
+    malformed: int
+    unreadable: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Where the broker stored a request without a reply; ``timestamp`` in epoch milliseconds."""
+
+    correlation_id: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ackstream.client.samples import ReaderQos, Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.messages import StoredRange
-    from ackstream.protocol.readers import AppAckConf, AutoReason, KnownWriter
+    from ackstream.protocol.readers import AppAckConf, AutoReason, KnownWriter, ReaderStart
 
 log = logging.getLogger(__name__)
 
@@ -102,14 +102,7 @@ class PrefetchBuffer:
     """
 
     def __init__(
-        self,
-        qos: ReaderQos,
-        name: str,
-        *,
-        epoch: int,
-        role: str | None,
-        wanted: Callable[[Sample], bool],
-        on_acknowledged: OnAcknowledged,
+        self, qos: ReaderQos, start: ReaderStart, *, wanted: Callable[[Sample], bool], on_acknowledged: OnAcknowledged
     ) -> None:
         """Begin empty.
 
@@ -118,7 +111,9 @@ class PrefetchBuffer:
         self.counts: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._ended: Exception | None = None
-        self._history = ReaderHistory(qos, name, epoch=epoch, role=role, on_acknowledged=self._acknowledged)
+        self._history = ReaderHistory(
+            qos, start.reader, epoch=start.epoch, role=start.role, on_acknowledged=self._acknowledged
+        )
         self._wanted = wanted
         self._on_acknowledged = on_acknowledged
         self._writers: dict[str, ReorderBuffer[Sample]] = {}
@@ -224,19 +219,12 @@ class PrefetchBuffer:
             self._history.return_loan(loan, _now())
 
     def acknowledge(self, writer: str, seq: int, response: bytes | None) -> None:
-        """Acknowledge one sample.
-
-        :raises PreconditionNotMetError: it was not handed out
-        :raises BadParameterError: the response is too long
-        """
+        """Acknowledge one sample; errors as :meth:`ReaderHistory.acknowledge_sample`."""
         with self._changed:
             self._history.acknowledge_sample(writer, seq, _now(), response)
 
     def acknowledge_all(self, response: bytes | None) -> None:
-        """Acknowledge every sample that was handed out.
-
-        :raises BadParameterError: the response is too long
-        """
+        """Acknowledge every sample that was handed out."""
         with self._changed:
             self._history.acknowledge_all(_now(), response)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
+    from ackstream.client.unacknowledged import FailedMessage, PublishStatistics, Receipt, Stage
     from ackstream.protocol.readers import WriterStateRequest
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.queue_messages import MessageFetcher, QueueMessage
-from ackstream.client.queue_session import QueueSession, after_handler, takes_call
+from ackstream.client.queue_session import QueueMessage, QueueSession, after_handler, takes_call
+from ackstream.client.stored_samples import MessageFetcher
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import POLL_MS, ClientConnection

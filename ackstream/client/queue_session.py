@@ -1,10 +1,11 @@
-"""A consumer's session at a queue: which deliveries are new, which may be settled, and what to send. No I/O.
+"""A consumer's session at a queue: its messages, which may be settled, and what to send. No I/O.
 
 Times are milliseconds of any clock that only goes forward.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -15,8 +16,9 @@ from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ackstream.client.samples import Sample
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
 
 
@@ -32,10 +34,7 @@ message then stays with its consumer (``auto``, as in Solace) or is given back (
 
 
 def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
-    """Return how the library settles a message when its handler has ended; ``None`` if it does not.
-
-    It knows only of the handler: work that was handed to another thread may not be done yet.
-    """
+    """Return how the library settles a message when its handler has ended; ``None`` if it does not."""
     if mode == "client":
         return None
     if not raised:
@@ -64,10 +63,8 @@ class AckBatches:
     """The acceptances of one consumer at one queue that are waiting to be sent (brokers.md A29)."""
 
     def __init__(self, size: int = 1, timeout_ms: int = 1_000) -> None:
-        """Begin empty.
+        """Send acceptances when ``size`` are waiting, or when the oldest has waited for ``timeout_ms``.
 
-        :param size: acceptances are sent when as many are waiting
-        :param timeout_ms: or when the oldest has waited as long
         :raises InconsistentQosError: a batch without a timeout might never be full
         """
         if size < 1 or timeout_ms < 0 or (size > 1 and timeout_ms == 0):
@@ -107,6 +104,61 @@ class AckBatches:
             return None
         batch, self._waiting, self._since = AckBatch(tuple(self._waiting)), [], None
         return batch
+
+
+@dataclass(frozen=True, eq=False)
+class QueueMessage:
+    """One delivery of a message, which belongs to its consumer until it is settled.
+
+    Safe to settle from any thread and in any order; see :class:`QueueConsumer` for who settles when.
+    """
+
+    delivery: MessageDelivered
+    content: Sample
+    _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Its id in the queue, the same in each delivery."""
+        return self.delivery.message
+
+    @property
+    def topic(self) -> str | None:
+        """The subject that its publisher named."""
+        return self.delivery.subject
+
+    @property
+    def key(self) -> bytes | None:
+        """The application's key."""
+        return self.content.key
+
+    @property
+    def value(self) -> bytes | None:
+        """The message itself."""
+        return self.content.value
+
+    @property
+    def headers(self) -> Mapping[str, bytes | None]:
+        """The application's own record headers."""
+        return self.content.headers
+
+    @property
+    def count(self) -> int:
+        """How often it has been delivered, including this time."""
+        return self.delivery.count
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before."""
+        return self.delivery.redelivered
+
+    def settle(self, outcome: SampleOutcome = "accepted") -> None:
+        """Settle the message; a second time has no effect.
+
+        :raises OutcomeNotEnabledError: the consumer did not declare the outcome; it keeps the message
+        :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
+        """
+        self._settle(self, outcome)
 
 
 class QueueSession:

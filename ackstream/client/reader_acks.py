@@ -82,13 +82,7 @@ class WriterAcknowledgements:
 
         :param ask: sends a query to settle
         :param handler: called once for each sample and reader that acknowledged it
-        :raises InconsistentQosError: the qos names roles, which are a setting of settle
         """
-        if qos.required:
-            raise InconsistentQosError(
-                "Required subscriptions hold for all writers: put them under `required` in [settle] of"
-                " conf/ackstream.toml, not into a publisher's qos."
-            )
         self.qos = qos
         self._question = WriterStateRequest(writer)
         self._ask = ask

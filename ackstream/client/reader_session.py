@@ -13,14 +13,12 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.client import samples
 from ackstream.client.errors import SettleTimeout, TakenOverError
 from ackstream.client.stored_samples import Recovery
-from ackstream.kafka.partitions import offsets_since
-from ackstream.kafka.reader import CLOSE_SECONDS, ClientConnection
+from ackstream.kafka.reader import CLOSE_SECONDS, ClientConnection, offsets_since
 from ackstream.protocol import messages, readers
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterator
 
     from ackstream.client.prefetch_buffer import PrefetchBuffer
@@ -148,6 +146,7 @@ class ReaderSession:
         self.producer = self._link.producer
         self._link.consumer.pause(*self._link.assignment.of(self._messages))
         self._recovery = Recovery(self._link.consumer, buffer, lake, max_samples, callbacks)
+        self.counts = self._recovery.counts
         self._thread = threading.Thread(
             target=self._link.follow,
             args=(self._receive, self._step),
@@ -167,11 +166,6 @@ class ReaderSession:
                 f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
                 " acknowledgements (`ackstream submit settle`)."
             )
-
-    @property
-    def counts(self) -> Counter[str]:
-        """The samples that were recovered from the table, or lost."""
-        return self._recovery.counts
 
     @property
     def unreadable(self) -> int:

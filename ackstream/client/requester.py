@@ -12,8 +12,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.commands import address
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
-from ackstream.client.open_requests import OpenRequest, OpenRequests
-from ackstream.client.receipts import RequesterStatistics, Stored
+from ackstream.client.open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
 from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing

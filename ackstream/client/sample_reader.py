@@ -18,7 +18,6 @@ from ackstream.client.group import Work
 from ackstream.client.labels import Labels
 from ackstream.client.prefetch_buffer import PrefetchBuffer
 from ackstream.client.reader_session import ReaderSession
-from ackstream.client.receipts import ReaderStatistics
 from ackstream.client.samples import ReaderQos, SampleCallbacks, text
 from ackstream.client.worker import Outbox, Outgoing
 from ackstream.errors import ClientError, InconsistentQosError
@@ -50,6 +49,31 @@ ANY = 2**31
 """As many samples as are available."""
 
 START_TIMEOUT = 60.0
+ENTITY_ID = "ditto-entity-id"
+
+
+class ReaderStatistics(msgspec.Struct, frozen=True):
+    """Samples of publishers' messages by outcome.
+
+    ``received`` samples were stored and not refused; the application got the ``handed_out`` ones, acknowledged the
+    ``acknowledged`` ones, and never saw ``filtered`` and ``replaced`` ones. ``failed`` ended in an exception of the
+    handler; the application rejected the ``rejected`` ones. ``waiting`` messages are not known to be stored yet.
+    ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are no longer
+    in Kafka and could not be read from a table.
+    """
+
+    received: int
+    handed_out: int
+    acknowledged: int
+    filtered: int
+    replaced: int
+    failed: int
+    rejected: int
+    waiting: int
+    repeats: int
+    fetched: int
+    lost: int
+    unreadable: int
 
 
 class SampleReader(Closing):
@@ -94,7 +118,7 @@ class SampleReader(Closing):
         :param writers: whose messages it reads; ``*`` stands for any run of characters
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
-        :param labels: those that it issues for messages that request them; see ``label_acks``
+        :param labels: those that it issues for messages that request them
         :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only
         :param max_samples: reading pauses while as many are waiting, or are unacknowledged
         :param start_timeout: seconds to wait for the settle job
@@ -111,14 +135,7 @@ class SampleReader(Closing):
         issued = frozenset(labels)
         start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
         _check(self._qos, start, issued, max_samples)
-        self._buffer = PrefetchBuffer(
-            self._qos,
-            name,
-            epoch=start.epoch,
-            role=role,
-            wanted=self._wants,
-            on_acknowledged=self._on_acknowledged,
-        )
+        self._buffer = PrefetchBuffer(self._qos, start, wanted=self._wants, on_acknowledged=self._on_acknowledged)
         self._closed = threading.Event()
         self._handling = threading.Thread(
             target=self._handle_all, args=(handler,), name="ackstream-samples", daemon=True
@@ -170,10 +187,7 @@ class SampleReader(Closing):
         self._buffer.acknowledge(sample.writer, sample.seq, response)
 
     def acknowledge_all(self, response: bytes | None = None) -> None:
-        """Acknowledge every sample that was handed out, but none that is only available.
-
-        :raises BadParameterError: the response is too long; nothing is acknowledged
-        """
+        """Acknowledge every sample that was handed out, but none that is only available; errors as above."""
         self._buffer.acknowledge_all(response)
 
     def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
@@ -259,13 +273,6 @@ def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], max_sampl
         raise InconsistentQosError(f"max_samples is {max_samples}; it must be at least 1.")
 
 
-# -- Acknowledgements of the labels that publishers' messages request, sent by a reader that has declared them.
-
-
-ENTITY_ID = "ditto-entity-id"
-_ENTITY_TYPE = "thing:"
-
-
 class LabelAcks:
     """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
 
@@ -275,8 +282,7 @@ class LabelAcks:
 
     def __init__(self, labels: Labels, outbox: Outbox) -> None:
         """Acknowledge ``labels`` on the topic of ``outbox``."""
-        self._labels = labels
-        self._outbox = outbox
+        self._labels, self._outbox = labels, outbox
 
     def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
         """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
@@ -318,7 +324,7 @@ def _headers(sample: Sample) -> dict[str, Any]:
 
 
 def _thing_id(sample: Sample) -> str:
-    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix(_ENTITY_TYPE), text(sample.key)):
+    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
         namespace, _, name = id_.partition(":")
         if namespace and name and "/" not in id_:
             return id_

@@ -1,4 +1,7 @@
-"""A publisher's message as a reader gets it: from a record of ``messages``, or from a row of that table."""
+"""A publisher's message as a reader gets it, and the settings of a reader and of a writer.
+
+The settings have Connext's names and defaults (brokers.md 2.1, RTI-PY).
+"""
 
 from __future__ import annotations
 
@@ -99,15 +102,10 @@ def text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-# -- Settings of one reader and of one writer, with Connext's names and defaults (brokers.md 2.1, RTI-PY).
-
-
 Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
 """When a sample is acknowledged: when the library has it, when the application has accessed it, or explicitly."""
 
 History: TypeAlias = Literal["keep-all", "keep-last"]
-
-MAX_ROLE_CHARACTERS = 255
 
 
 class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +150,7 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     :param max_samples: the most samples it keeps; ``None`` for any number
     :param max_blocking_ms: with ``keep-all``, how long a write waits for room
     :param propagate_no_response: whether acknowledgements without response data reach the callback
-    :param required: the number of different readers of each role that must acknowledge each sample, connected or not
+    :param required: must be empty: required subscriptions are a setting of settle
     """
 
     reliable: bool = True
@@ -170,12 +168,11 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_samples is not None:
             _check_at_least(1, max_samples=self.max_samples)
         _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
-        if self.required and not self.reliable:
-            raise InconsistentQosError("A best-effort writer cannot have required subscriptions; make it reliable.")
-        for role, quorum in self.required.items():
-            if not 0 < len(role) <= MAX_ROLE_CHARACTERS:
-                raise InconsistentQosError(f"A role has 1 to {MAX_ROLE_CHARACTERS} characters, not {len(role)}.")
-            _check_at_least(1, **{f"the quorum of {role}": quorum})
+        if self.required:
+            raise InconsistentQosError(
+                "Required subscriptions hold for all writers: put them under `required` in [settle] of"
+                " conf/ackstream.toml, not into a publisher's qos."
+            )
 
 
 def _check_at_least(least: int, **values: int) -> None:

@@ -11,10 +11,11 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
-from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, CommandAck
 
@@ -25,6 +26,53 @@ if TYPE_CHECKING:
     from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
 
 log = logging.getLogger(__name__)
+
+Stage: TypeAlias = Literal["accepted", "persisted"]
+"""What a receipt confirms: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The acknowledgement of a message.
+
+    :ivar context: what the application passed to ``publish``
+    :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
+    :ivar duplicate: it was already stored; the first copy counts
+    """
+
+    seq: int
+    stage: Stage
+    context: Any
+    first: int
+    timestamp_ms: int
+    duplicate: bool = False
+
+
+class FailedMessage(msgspec.Struct, frozen=True):
+    """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
+
+    seq: int
+    reason: str
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    context: Any
+
+
+class PublishStatistics(msgspec.Struct, frozen=True):
+    """Counts since the publisher started.
+
+    ``published`` messages were numbered, ``accepted`` stored by Kafka, ``acknowledged`` at the publisher's stage,
+    ``failed`` refused; ``unpersisted`` are still in the store. ``resent`` counts retransmissions, ``window_closed`` how
+    often a message had to wait for room.
+    """
+
+    published: int
+    accepted: int
+    acknowledged: int
+    failed: int
+    unpersisted: int
+    resent: int
+    window_closed: int
 
 
 class _Open(NamedTuple):

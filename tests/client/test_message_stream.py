@@ -9,9 +9,7 @@ from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import Position, bookmark
 
 
-def _stream(
-    awaited: str = "completed", *, live: bool = False, bookmarks: Bookmarks | None = None
-) -> MessageStream:
+def _stream(awaited: str = "completed", *, live: bool = False, bookmarks: Bookmarks | None = None) -> MessageStream:
     return MessageStream("c1", "s", set(awaited.split()), live=live, bookmarks=bookmarks, handler=None)
 
 

@@ -11,7 +11,7 @@ from ackstream.client.errors import ReaderClosedError
 from ackstream.client.prefetch_buffer import PrefetchBuffer, ReorderBuffer
 from ackstream.client.samples import ReaderQos, Sample
 from ackstream.protocol.messages import StoredRange
-from ackstream.protocol.readers import AppAck, AppAckConf, KnownWriter, ProtocolAck
+from ackstream.protocol.readers import AppAck, AppAckConf, KnownWriter, ProtocolAck, ReaderStart
 
 ANY = 1_000
 
@@ -23,9 +23,7 @@ def _sample(seq: int, writer: str = "w1", key: bytes | None = None, offset: int 
 def _buffer(kind: Any = "application-explicit", seen: list[Any] | None = None, **qos: Any) -> PrefetchBuffer:
     return PrefetchBuffer(
         ReaderQos(kind=kind, **qos),
-        "r1",
-        epoch=1,
-        role=None,
+        ReaderStart("r1", 1),
         wanted=lambda sample: sample.value != b"13",
         on_acknowledged=lambda sample, response, auto: (
             None if seen is None else seen.append((sample.seq, response, auto))
@@ -77,9 +75,7 @@ def test_a_restart_wants_what_is_undelivered_and_nothing_else() -> None:
 def test_a_filter_that_fails_hides_nothing() -> None:
     buffer = PrefetchBuffer(
         ReaderQos(kind="application-auto"),
-        "r1",
-        epoch=1,
-        role=None,
+        ReaderStart("r1", 1),
         wanted=lambda sample: sample.key[0] == 7,  # type: ignore[index]  # fails without a key
         on_acknowledged=lambda *_: None,
     )

@@ -13,7 +13,7 @@ from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from ackstream.client.receipts import FailedMessage, Receipt
+    from ackstream.client.unacknowledged import FailedMessage, Receipt
 
 
 class World:

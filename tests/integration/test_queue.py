@@ -18,7 +18,7 @@ from kafka import TopicPartition
 from ackstream.client.errors import BindTimeout, MessageGoneError, UnknownQueueError
 from ackstream.client.publisher import Publisher
 from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queue_messages import MessageFetcher
+from ackstream.client.stored_samples import MessageFetcher
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.queue_messages import QueueMessage
+    from ackstream.client.queue_session import QueueMessage
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,6 @@ from ackstream.protocol.readers import AppAck, ReaderState
 from tests.jobs.settle.logs import RULES, Log, Run
 
 ROLES = {"L1": "Logger", "L2": "Logger", "L3": "Logger", "P1": "Processor"}
-REQUIRED = {"Logger": 2, "Processor": 1}
 PERIOD = 1_000
 
 
@@ -24,7 +23,7 @@ class _World:
     def __init__(self) -> None:
         self.now = 0
         self.log, self.run = Log(), Run(RULES)
-        self.publications = Publications(WriterQos(required=REQUIRED))
+        self.publications = Publications(WriterQos())
         self.readers: dict[str, ReaderHistory] = {}
         self.epochs: Counter[str] = Counter()
         self.confirmed = {name: Intervals() for name in ROLES}
