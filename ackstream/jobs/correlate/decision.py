@@ -6,7 +6,7 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.jobs.correlate.reading import AckReading
-    from ackstream.protocol.errors import DittoError
 
 
 COMMAND_TIMEOUT = "command.timeout"
@@ -30,15 +29,10 @@ SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
 
-class Labelled(Protocol):
-    """An entry of an aggregation."""
+Disposed: TypeAlias = tuple[Received, str]
+"""One acknowledgement of a record, with its disposition."""
 
-    @property
-    def label(self) -> str | None:
-        """The acknowledgement's label."""
-
-
-Entry = TypeVar("Entry", bound=Labelled)
+Entry = TypeVar("Entry", Acknowledgement, Received)
 
 
 class Aggregation(Generic[Entry]):
@@ -53,7 +47,7 @@ class Aggregation(Generic[Entry]):
     def __init__(self, requested: Iterable[str], received: Iterable[Entry] = ()) -> None:
         """Expect ``requested`` (repeated labels collapse to the first), of which ``received`` have arrived already."""
         self.requested = tuple(dict.fromkeys(requested))
-        self._received = {entry.label: entry for entry in received}
+        self._received: dict[str | None, Entry] = {entry.label: entry for entry in received}
 
     def receive(self, entry: Entry) -> bool:
         """Add an acknowledgement; return ``False`` if its label is not, or no longer, expected."""
@@ -96,13 +90,6 @@ def _timeout_payload(timeout_ms: int) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(errors.ack_request_timeout(timeout_ms).to_dict()))
 
 
-class AckEntry(msgspec.Struct, frozen=True):
-    """One acknowledgement of a record, with its disposition."""
-
-    received: Received
-    disposition: str
-
-
 class Decision(msgspec.Struct, frozen=True):
     """How a request ended: combined status, what completed it, the labels that timed out, and the reply."""
 
@@ -112,16 +99,18 @@ class Decision(msgspec.Struct, frozen=True):
     reply: Envelope
 
 
-def apply(pending: Pending, reading: AckReading, record: Record) -> tuple[list[AckEntry], Decision | None]:
+def apply(pending: Pending, reading: AckReading, record: Record) -> tuple[list[Disposed], Decision | None]:
     """Apply a record to an open request, updating ``pending.received`` and ``pending.note``.
 
     :return: the acknowledgements with their dispositions, and the decision if the record completed the request
     """
     if reading.kind == "acks":
         return _acknowledge(pending, reading.acks, record)
-    if reading.kind == "error" and not _is_live_error(pending, reading.envelope):
-        return _fail(pending, reading.envelope, record)
-    return _respond(pending, reading.envelope, record)
+    envelope = reading.envelope
+    # a subscriber's error is a response to a live command, the twin's is not
+    if reading.kind == "error" and not (pending.request.live and envelope.topic.channel == "live"):
+        return _fail(pending, envelope, record)
+    return _respond(pending, envelope, record)
 
 
 def time_out(pending: Pending) -> Decision:
@@ -130,22 +119,23 @@ def time_out(pending: Pending) -> Decision:
     if request.waits_for_acks and request.awaited not in SINGLE:
         return _aggregate(pending, "timeout")
     error = errors.command_timeout(request.timeout_ms, pending.note)
-    return Decision(error.status, "timeout", list(request.awaited), _error(pending, error))
+    reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
+    return Decision(error.status, "timeout", list(request.awaited), reply)
 
 
 def _acknowledge(
     pending: Pending, acks: list[Acknowledgement], record: Record
-) -> tuple[list[AckEntry], Decision | None]:
+) -> tuple[list[Disposed], Decision | None]:
     aggregation = Aggregation(pending.request.awaited, pending.received)
     entries = []
     for index, ack in enumerate(acks):
         received = Received.of(ack, record, index)
-        entries.append(AckEntry(received, _receive(pending, aggregation, received)))
+        entries.append((received, _receive(pending, aggregation, received)))
     done = pending.request.waits_for_acks and aggregation.complete
     return entries, _aggregate(pending, "acknowledgements") if done else None
 
 
-def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list[AckEntry], Decision | None]:
+def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list[Disposed], Decision | None]:
     request = pending.request
     ack = response_to_ack(request, response)
     received = Received.of(ack, record, 0)
@@ -153,20 +143,21 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
         pending.note = invalid
-        return [AckEntry(received, "invalid")], None
+        return [(received, "invalid")], None
     if not request.waits_for_acks:
         pending.received.append(received)
-        return [AckEntry(received, "accepted")], _plain(pending, ack.status, response)
+        return [(received, "accepted")], _plain(pending, ack.status, response)
     aggregation = Aggregation(request.awaited, pending.received)
-    entries = [AckEntry(received, _receive(pending, aggregation, received))]
-    if entries[0].disposition != "accepted" or not aggregation.complete:
+    disposition = _receive(pending, aggregation, received)
+    entries = [(received, disposition)]
+    if disposition != "accepted" or not aggregation.complete:
         return entries, None
     if request.awaited in SINGLE:
         return entries, _plain(pending, ack.status, response)
     return entries, _aggregate(pending, "acknowledgements")
 
 
-def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[AckEntry], Decision]:
+def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[Disposed], Decision]:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
     received = Received.of_envelope(None, error, record)
     pending.received.append(received)
@@ -175,7 +166,7 @@ def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[AckEn
     else:
         reply = msgspec.structs.replace(error, headers=_reply_headers(pending, error.headers))
         decided = Decision(received.status, "error", [], reply)
-    return [AckEntry(received, "accepted")], decided
+    return [(received, "accepted")], decided
 
 
 def _receive(pending: Pending, aggregation: Aggregation[Received], received: Received) -> str:
@@ -202,19 +193,9 @@ def _plain(pending: Pending, status: int, response: Envelope) -> Decision:
     return Decision(status, "response", [], reply)
 
 
-def _error(pending: Pending, error: DittoError) -> Envelope:
-    request = pending.request
-    return error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
-
-
 def _reply_headers(pending: Pending, headers: dict[str, object]) -> dict[str, object]:
     """Restore the request's own correlation-id, which subscribers may have seen with a suffix."""
     return {**headers, "correlation-id": pending.correlation_id, "response-required": False}
-
-
-def _is_live_error(pending: Pending, error: Envelope) -> bool:
-    """Distinguish a subscriber's error, which is a response to a live command, from the twin's."""
-    return pending.request.live and error.topic.channel == "live"
 
 
 class _ErrorBody(msgspec.Struct):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.correlate.decision import AckEntry
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.errors import DittoError
@@ -14,7 +13,7 @@ from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRo
 from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
-    from ackstream.jobs.correlate.decision import Decision
+    from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics, InvalidRequestError
     from ackstream.jobs.correlate.state import Pending, Received, Record
 
@@ -108,25 +107,23 @@ class Writer:
         """Record a dead letter for a request whose correlation-id is in use, or was until recently."""
         self.dead_letter(record, "The correlation-id belongs to a request that is open or was decided recently.")
 
-    def unused(self, correlation_id: str, entries: list[AckEntry], pending: Pending | None) -> None:
+    def unused(self, correlation_id: str, entries: list[Disposed], pending: Pending | None) -> None:
         """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
 
         :param pending: the request they are measured against; ``None``: they get no latency
         """
-        for entry in entries:
-            if entry.disposition == "accepted":
-                continue
-            row = self._ack(correlation_id, entry.received, entry.disposition, pending)
-            self._ledger(correlation_id, "ack", row.id, acks=[row])
+        for received, disposition in entries:
+            if disposition != "accepted":
+                row = self._ack(correlation_id, received, disposition, pending)
+                self._ledger(correlation_id, "ack", row.id, acks=[row])
 
     def unmatched(self, reading: AckReading, record: Record, disposition: str) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
-        entries = [AckEntry(received, disposition) for received in reading.received(record)]
-        self.unused(reading.correlation_id, entries, None)
+        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received(record)], None)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""
-        topic = self._topics.source(record.source)
+        topic = self._topics.acks if record.source else self._topics.signals
         row = ledger.dead_letter(
             reason,
             record.correlation_id,

@@ -49,10 +49,6 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
             settings.correlate.allowed_reply_topics(existing),
         )
 
-    def source(self, number: int) -> str:
-        """Return the topic of a record's ``source``."""
-        return self.acks if number else self.signals
-
     def reply_topic(self, record: Record) -> str:
         """Return the topic for the reply: the one the request chose, else the replies topic.
 
@@ -73,14 +69,6 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
                 )
             return topic
         return self.replies
-
-
-class SignalReading(msgspec.Struct, frozen=True):
-    """A command or message: its ledger row, and the request to keep open (``None`` if it awaits nothing)."""
-
-    signal_id: str
-    row: ledger.SignalRow
-    pending: Pending | None
 
 
 class InvalidRequestError(Exception):
@@ -109,11 +97,8 @@ class AckReading(msgspec.Struct, frozen=True):
         """Return the entries for an answer without an open request; a response's label follows from its channel."""
         if self.kind == "acks":
             return [Received.of(ack, record, index) for index, ack in enumerate(self.acks)]
-        envelope = self.envelope
-        label = None
-        if self.kind == "response":
-            label = RESPONSE_LABELS[envelope.topic.channel or "twin"]
-        return [Received.of_envelope(label, envelope, record)]
+        label = RESPONSE_LABELS[self.envelope.topic.channel or "twin"] if self.kind == "response" else None
+        return [Received.of_envelope(label, self.envelope, record)]
 
 
 class RecordReader:
@@ -129,9 +114,10 @@ class RecordReader:
         self._max_value_bytes = limits.max_value_bytes
         self._topics = topics
 
-    def signal(self, record: Record) -> SignalReading:
-        """Read a record of the signals topic.
+    def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
+        """Read a command or message from a record of the signals topic.
 
+        :return: its id, its ledger row, and the request to keep open (``None`` if it awaits nothing)
         :raises InvalidRequestError: with the error for the requester
         """
         topic = None
@@ -163,7 +149,7 @@ class RecordReader:
             value=envelope.value,
         )
         if not (request.response_required or request.waits_for_acks):
-            return SignalReading(signal_id, row, None)
+            return signal_id, row, None
         pending = Pending(
             correlation_id=key,
             hash=record.hash,
@@ -174,7 +160,7 @@ class RecordReader:
             reply_topic=reply_topic,
             spring_correlation=record.headers.get(SPRING_CORRELATION_ID),
         )
-        return SignalReading(signal_id, row, pending)
+        return signal_id, row, pending
 
     def acknowledgements(self, record: Record) -> AckReading:
         """Read a record of the acks topic.

@@ -137,20 +137,17 @@ class CorrelateShard:
             self._writer.duplicate(record)
             return
         try:
-            reading = self._reader.signal(record)
+            signal_id, row, opened = self._reader.signal(record)
         except InvalidRequestError as invalid:
             self._writer.invalid(record, invalid)
             return
-        if reading.pending is None:
-            self._writer.signal(reading.signal_id, reading.row)
-        else:
-            self._start(reading.pending, reading.row)
-
-    def _start(self, pending: Pending, row: SignalRow) -> None:
-        key = pending.correlation_id
-        self._open[key] = pending
+        if opened is None:
+            self._writer.signal(signal_id, row)
+            return
+        key = opened.correlation_id
+        self._open[key] = opened
         self._unrecorded[key] = row
-        heapq.heappush(self._deadlines, (pending.deadline, key))
+        heapq.heappush(self._deadlines, (opened.deadline, key))
         for early in self._held.pop(key, ()):
             self._process_acknowledgement(early)
 
