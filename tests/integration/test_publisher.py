@@ -35,7 +35,7 @@ from tests.harness.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.client.receipts import FailedMessage, Receipt
+    from ackstream.client.unacknowledged import FailedMessage, Receipt
 
 pytestmark = pytest.mark.integration
 
