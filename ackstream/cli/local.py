@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from ackstream.cli.console.display import plain_table
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import jars, java, process
+from ackstream.local import installation, jars, process
 from ackstream.local.broker import Broker
 from ackstream.local.submit import run, submit_command
 from ackstream.settings import load
@@ -58,7 +58,7 @@ def status() -> None:
     """Show what is installed and running; exit 1 if Kafka does not respond."""
     settings = load()
     state = Broker(settings).status()
-    table = Table("part", "state", box=None, pad_edge=False)
+    table = plain_table("part", "state")
     table.add_row("Java", _java())
     for configuration in ("spark", "broker"):
         table.add_row(f"{configuration} jars", _fetched(jars.present(configuration)))
@@ -125,7 +125,7 @@ def _kafka(state: Status, port: int) -> str:
 
 def _java() -> str:
     try:
-        found = java.find_java()
+        found = installation.find_java()
     except LocalError as error:
         return str(error)
     return f"{found.release}, {found.program}"

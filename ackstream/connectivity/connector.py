@@ -98,12 +98,7 @@ class _Link:
             self._attempts += 1
             wait = backoff(self._attempts)
             self._open_at = time.monotonic() + wait
-            log.warning(
-                "The connection %s cannot be opened: %s Retrying in %g s.",
-                self._connection.id,
-                error,
-                wait,
-            )
+            log.warning("The connection %s cannot be opened: %s Retrying in %g s.", self._connection.id, error, wait)
         else:
             self._attempts = 0
             log.info("The connection %s is open.", self._connection.id)

@@ -14,9 +14,7 @@ from ackstream.client.signals import check_answer
 from ackstream.connectivity.transport import resolved
 from ackstream.protocol.ditto.connections import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text, raw
-from ackstream.protocol.ditto.errors import (
-    header_invalid,
-)
+from ackstream.protocol.ditto.errors import header_invalid
 from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request

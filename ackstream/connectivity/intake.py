@@ -22,18 +22,15 @@ from ackstream.protocol.ditto.envelopes import error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ackstream.connectivity.system import Received, System
     from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, TargetPublisher
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.settings.connections import Source
+    from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]
-    from collections.abc import Mapping
-
-    from ackstream.settings.connections import ReplyTarget, ResponseKind
 
 
 log = logging.getLogger(__name__)
@@ -125,8 +122,7 @@ class Intake:
 
     def _decide(self, collector: Collector, now: float) -> None:
         settlement = collector.settlement(now)
-        done = None if settlement is None else self._open.pop(collector, None)
-        if settlement is not None and done is not None:
+        if settlement is not None and (done := self._open.pop(collector, None)) is not None:
             done(settlement)
 
     def _receive(self, collector: Collector, answer: SettlementAnswer | SourceFailure | None) -> None:

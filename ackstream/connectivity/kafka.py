@@ -28,14 +28,10 @@ from ackstream.protocol.ditto.errors import kafka_message_rejected
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import OutgoingMessage
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
-
-    Done = Callable[[Published | Exception], None]
 
 
 log = logging.getLogger(__name__)
@@ -206,7 +202,7 @@ class KafkaPublisher(Closing):
         self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
 
-    def publish(self, message: OutgoingMessage, done: Done) -> None:
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""
         self._executor.submit(self._send, message, done)
 
@@ -219,7 +215,7 @@ class KafkaPublisher(Closing):
         self._executor.shutdown(cancel_futures=False)
         clients.close_producer(self._producer, _CLOSE_SECONDS)
 
-    def _send(self, message: OutgoingMessage, done: Done) -> None:
+    def _send(self, message: OutgoingMessage, done: Confirm) -> None:
         try:
             where = TargetAddress.parse(message.address)
             sent = self._producer.send(
@@ -235,7 +231,7 @@ class KafkaPublisher(Closing):
             sent.add_callback(partial(self._stored, done))
             sent.add_errback(done)
 
-    def _stored(self, done: Done, metadata: Any) -> None:
+    def _stored(self, done: Confirm, metadata: Any) -> None:
         done(Published(OK, raw(record_metadata(metadata))) if self._debug else Published(NO_CONTENT))
 
 

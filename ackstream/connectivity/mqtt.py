@@ -25,17 +25,13 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from paho.mqtt.client import MQTTMessage
 
     from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import OutgoingMessage
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
-
-    Done = Callable[[Published | Exception], None]
 
 
 log = logging.getLogger(__name__)
@@ -281,12 +277,12 @@ class MqttPublisher(Closing):
         :raises UnreachableError: no broker responds at the address
         """
         self._lock = threading.Lock()
-        self._waiting: dict[int, Done] = {}
+        self._waiting: dict[int, Confirm] = {}
         self._client = mqtt_client(connection, "publisher", persistent=False)
         self._client.on_publish = self._acknowledged
         connect(self._client, connection)
 
-    def publish(self, message: OutgoingMessage, done: Done) -> None:
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""
         try:
             # register the callback before the broker can respond

@@ -20,7 +20,7 @@ from ackstream.connectivity.transport import OutgoingMessage, outgoing
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, write_acks
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.subscriptions import (
@@ -36,14 +36,14 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ackstream.client.group import Work
+    from ackstream.connectivity.transport import Published, TargetPublisher
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Publication, Stream
+    from ackstream.protocol.ditto.subscriptions import Stream
+    from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, MqttConnection, Target
 
     Extra = Callable[[str, str], Mapping[str, Any]]
-    from ackstream.client.group import Work
-    from ackstream.connectivity.transport import Published, TargetPublisher
-    from ackstream.settings import Kafka
 
 
 log = logging.getLogger(__name__)
@@ -146,17 +146,9 @@ class _TargetRules:
         return UNSET if signal.value is UNSET else bytes(signal.value)
 
     def message(self, signal: Envelope, payload: bytes | None) -> OutgoingMessage | None:
+        kind = PROTOCOL_CONTENT_TYPE if payload is None else JSON_CONTENT_TYPE
         target = self._target
-        if payload is None:
-            return outgoing(signal, target.address, target.header_mapping, self._id)
-        return outgoing(
-            signal,
-            target.address,
-            target.header_mapping,
-            self._id,
-            payload=payload,
-            content_type=JSON_CONTENT_TYPE,
-        )
+        return outgoing(signal, target.address, target.header_mapping, self._id, payload=payload, content_type=kind)
 
 
 def answer_of(signal: Publication, acks: list[Acknowledgement]) -> Envelope:

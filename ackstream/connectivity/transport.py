@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ackstream.connectivity.intake import Intake
     from ackstream.settings import Kafka
 
+    Confirm = Callable[["Published | Exception"], None]
+
 
 CONNECTION_ID = "ditto-connection-id"
 
@@ -97,7 +99,7 @@ class Published(msgspec.Struct, frozen=True):
 class TargetPublisher(Protocol):
     """Publishes messages to another system; thread-safe and never blocking."""
 
-    def publish(self, message: OutgoingMessage, done: Callable[[Published | Exception], None]) -> None:
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; ``done`` is called once, in any thread, with the confirmation or the error."""
 
     def status_of(self, error: Exception) -> int:
@@ -138,7 +140,7 @@ class Transport(Protocol):
         """
 
 
-# -- deliveries in order -------------------------------------------------------------------------------------------------
+# -- deliveries in order -----------------------------------------------------------------------------------------------
 
 
 MIN_BACKOFF_SECONDS = 0.1

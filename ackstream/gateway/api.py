@@ -13,8 +13,14 @@ from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, no_answer
 from ackstream.gateway.operations import PREFIX, Match, find
 from ackstream.gateway.permissions import restrict, visible_part
-from ackstream.gateway.translation import QueryParameters, command, read_request_headers
-from ackstream.protocol.correlation_ids import UniqueIds
+from ackstream.gateway.translation import (
+    GRACE_SECONDS,
+    ORIGINATOR,
+    QueryParameters,
+    command,
+    read_request_headers,
+    wire_ids,
+)
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.signal_defaults import (
@@ -35,41 +41,33 @@ if TYPE_CHECKING:
     from ackstream.settings import Gateway
 
 
-ORIGINATOR = "ditto-originator"
-GRACE_SECONDS = 10.0
-"""How long after its deadline an outcome may arrive."""
-
-
 class Api:
     """The ASGI application below :data:`PREFIX`."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         """Use the parts of one gateway."""
         self._dependencies = dependencies
-        settings = dependencies.settings
-        self._settings = settings.gateway
-        remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
-        self._ids = UniqueIds(remembered / 1000 + GRACE_SECONDS)
+        self._settings = dependencies.settings.gateway
+        self._ids = wire_ids(dependencies.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         request = Request(scope, receive)
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
         try:
-            answer = await self._answer(request, headers)
+            answer = await self._answer(request)
         except DittoError as error:
             answer = responses.of_error(error, correlation_id)
         except ClientDisconnect:
             return
         await responses.response(answer)(scope, receive, send)
 
-    async def _answer(self, request: Request, headers: list[tuple[str, str]]) -> HttpAnswer:
+    async def _answer(self, request: Request) -> HttpAnswer:
         subjects = await self._dependencies.authenticator.identify(request)
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         match = find(request.method, raw_path.decode("latin-1").removeprefix(PREFIX))
         query = QueryParameters(tuple(request.query_params.multi_items()))
-        given = read_request_headers(headers, query)
+        given = read_request_headers(request, query)
         client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
         given[CORRELATION_ID] = self._ids.issue(client_id, time.monotonic())
         if self._dependencies.authenticator.required:

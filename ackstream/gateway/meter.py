@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.errors import RetriableError
 
-from ackstream.kafka import partitions
+from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import Closing, check_topics, connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
@@ -164,9 +164,9 @@ class LedgerFeed(Closing):
             stack.callback(self._consumer.close)
             check_topics(self._consumer, kafka, *map(kafka.topic, ("signals", "acks", "ledger")))
             self._reader = TopicReader(self._consumer, threading.Event())
-            self._ledger = partitions.of_topics(self._admin, [kafka.topic("ledger")])
+            self._ledger = kafka_topics.of_topics(self._admin, [kafka.topic("ledger")])
             self._consumer.assign(self._ledger)
-            for partition, offset in partitions.at_time(self._admin, self._ledger, max(0, since)).items():
+            for partition, offset in kafka_topics.at_time(self._admin, self._ledger, max(0, since)).items():
                 self._consumer.seek(partition, offset)
             self._stack = stack.pop_all()
 
@@ -190,7 +190,7 @@ class LedgerFeed(Closing):
 
         :raises KafkaError: the broker is unavailable
         """
-        ends = partitions.ends(self._admin, self._ledger)
+        ends = kafka_topics.ends(self._admin, self._ledger)
         for _ in range(END_POLLS):
             while self.read(meter):
                 pass
@@ -206,7 +206,7 @@ class LedgerFeed(Closing):
         correlate, archive = settings.correlate.group, settings.archive.group
         groups = {"signals": correlate, "acks": correlate, "ledger": archive}
         topics = {settings.kafka.topic(name): group for name, group in groups.items()}
-        ends = partitions.ends(self._admin, partitions.of_topics(self._admin, topics))
+        ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, topics))
         try:
             committed = self._admin.list_group_offsets([correlate, archive])
         except RetriableError:

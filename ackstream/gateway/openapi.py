@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from ackstream import __version__
@@ -164,24 +165,11 @@ def page() -> str:
                 f"<span>{escape(operation['summary'])}</span></summary>"
                 f"<dl>{lines}</dl><h3>Responses</h3><dl>{answers}</dl></details>"
             )
-    return _PAGE.format(title="ackstream API", style=_STYLE, body="".join(parts))
+    frame = (Path(__file__).parent / "page" / "doc.html").read_text("utf-8")
+    return frame.replace("<!-- the document -->", "".join(parts))
 
 
 def _text(text: str) -> str:
     """Render text between backquotes as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
-
-
-_PAGE = (
-    "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-    "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-    "<link rel='icon' href='/page/icon.svg'><title>{title}</title><style>{style}</style></head>"
-    "<body><h1>{title}</h1>{body}</body></html>"
-)
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}"
-    "summary{cursor:pointer;padding:.4rem 0;overflow-wrap:anywhere}summary b{display:inline-block;min-width:4.5rem}"
-    "summary span{opacity:.75;margin-left:.5rem}details{border-bottom:1px solid #8884}dt{font-weight:600}"
-    "dd{margin:0 0 .4rem 1.5rem}h3{font-size:1rem;margin:.5rem 0}details[open]{padding-bottom:.8rem}"
-)

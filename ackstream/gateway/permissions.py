@@ -14,7 +14,7 @@ from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import thing_not_found
-from ackstream.protocol.pointers import escape
+from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
 from ackstream.gateway.permissions import restrict, seen_by, visible_part
-from ackstream.gateway.translation import QueryParameters, read_request_headers
+from ackstream.gateway.translation import ORIGINATOR, QueryParameters, read_request_headers
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ORIGINATOR = "ditto-originator"
 MAX_WAITING = 10_000
 """Maximum number of unread messages; beyond it the socket is closed rather than dropping some."""
 
@@ -330,8 +329,7 @@ def socket_routes(dependencies: Dependencies) -> list[BaseRoute]:
     async def endpoint(websocket: WebSocket) -> None:
         try:
             subjects = await dependencies.authenticator.identify(websocket)
-            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw]
-            given = read_request_headers(headers, QueryParameters(tuple(websocket.query_params.multi_items())))
+            given = read_request_headers(websocket, QueryParameters(tuple(websocket.query_params.multi_items())))
             labels = parse_labels(given.get(DECLARED_ACKS, ()))
         except DittoError as error:
             await websocket.send_denial_response(responses.response(responses.of_error(error)))

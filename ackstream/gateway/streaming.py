@@ -17,8 +17,8 @@ from ackstream.client.group import Work
 from ackstream.client.labels import Declarer
 from ackstream.client.signals import read_publication
 from ackstream.client.worker import Worker
+from ackstream.gateway.translation import wire_ids
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPICS = ("signals", "events")
-GRACE_SECONDS = 10.0
 _UNTRACKED = 0
 
 
@@ -60,8 +59,7 @@ class Streaming(Closing):
         self._labels: dict[str, Listener] = {}
         self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
-        remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
-        self.correlation_ids = UniqueIds(remembered / 1000 + GRACE_SECONDS)
+        self.correlation_ids = wire_ids(settings)
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
             self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))

@@ -23,6 +23,7 @@ from ackstream.gateway.errors import (
     thing_id_differs,
     thing_id_generated,
 )
+from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.headers import (
@@ -39,9 +40,10 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from starlette.requests import HTTPConnection
 
     from ackstream.gateway.operations import Match
+    from ackstream.settings import Settings
 
 HEADER_PARAMETERS = (
     "channel", CORRELATION_ID, "requested-acks", "declared-acks", "response-required", TIMEOUT,
@@ -56,6 +58,10 @@ _JSON_TYPES = (JSON_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
 
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
 """Protocol headers that mean something else in HTTP, or that only the gateway sets."""
+
+ORIGINATOR = "ditto-originator"
+GRACE_SECONDS = 10.0
+"""How long after its deadline an outcome may arrive."""
 
 _PROXIES = ("x-forwarded-", "x-real-ip")
 _SCHEMA_VERSION = 2
@@ -81,14 +87,13 @@ class QueryParameters:
         return [piece for value in self.all(name) for piece in value.split(",") if piece]
 
 
-def read_request_headers(headers: Iterable[tuple[str, str]], query: QueryParameters) -> dict[str, Any]:
+def read_request_headers(connection: HTTPConnection, query: QueryParameters) -> dict[str, Any]:
     """Return the protocol headers of a request: known ones, those starting with ``x-``, and header parameters.
 
-    :param headers: names in lower case
     :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
     """
     given: dict[str, str] = {}
-    for name, value in headers:
+    for name, value in ((key.decode("latin-1"), text.decode("latin-1")) for key, text in connection.headers.raw):
         if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
             if name in given:
                 raise duplicate_header(name)
@@ -99,6 +104,12 @@ def read_request_headers(headers: Iterable[tuple[str, str]], query: QueryParamet
         if taken.setdefault(name, value) != value:
             raise divergent_header(name)
     return read_headers(taken)
+
+
+def wire_ids(settings: Settings) -> UniqueIds:
+    """Return a source of correlation-ids that correlate does not take for repeated ones."""
+    remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
+    return UniqueIds(remembered / 1000 + GRACE_SECONDS)
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParameters, content_type: str, body: bytes) -> Envelope:

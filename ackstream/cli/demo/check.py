@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.replies import Reply, read_reply
 from ackstream.errors import AckstreamError
-from ackstream.kafka import partitions
+from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
@@ -136,7 +136,7 @@ def catch_up(
     until = time.monotonic() + patience
     with connect_admin(settings.kafka) as client:
         for query, names in queries.items():
-            ends = partitions.ends(client, partitions.of_topics(client, map(settings.kafka.topic, names)))
+            ends = topics.ends(client, topics.of_topics(client, map(settings.kafka.topic, names)))
             while any(consumed_offsets(query).get(partition, 0) < end for partition, end in ends.items()):
                 if time.monotonic() > until:
                     return False
@@ -182,7 +182,7 @@ def _records(settings: Settings, name: str, own: Mapping[str, Any]) -> list[Any]
     kafka = settings.kafka
     found: list[Any] = []
     with connect_admin(kafka) as client, closing(connect_consumer(kafka, None)) as consumer:
-        ends = partitions.ends(client, partitions.of_topics(client, [kafka.topic(name)]))
+        ends = topics.ends(client, topics.of_topics(client, [kafka.topic(name)]))
         consumer.assign(list(ends))
         consumer.seek_to_beginning()
         reader = TopicReader(consumer, threading.Event())

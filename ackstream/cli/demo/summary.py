@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.json import JSON
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from ackstream.cli.console.display import STYLES, span
+from ackstream.cli.console.display import STYLES, plain_table, span
 from ackstream.cli.demo.traffic import HABITS
 from ackstream.gateway.meter import VERDICTS, percentile, verdict
 from ackstream.lake import tables
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from rich.console import Console
+    from rich.table import Table
 
     from ackstream.cli.demo.check import Finding
     from ackstream.cli.demo.traffic import Device, Tally
@@ -59,8 +59,7 @@ def show(console: Console, tally: Tally, devices: Sequence[Device]) -> None:
 def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> None:
     """Print the row counts."""
     _title(console, f"Delta tables in {settings.lake.path}")
-    table = Table("table", "rows", "", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
+    table = plain_table("table", "rows", "", right=[1])
     for name, number in rows.items():
         table.add_row(name, f"{number:,}", Text(_TABLES[name].comment, style="dim"))
     console.print(table, "", sep="\n")
@@ -94,9 +93,7 @@ def samples(replies: Iterable[Reply]) -> list[tuple[str, Reply]]:
 
 def _verdicts(tally: Tally) -> Table:
     headings = [f"p{round(share * 100)}" for share in PERCENTILES]
-    table = Table("", "commands", "share", *headings, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = plain_table("", "commands", "share", *headings, right=range(1, 3 + len(headings)))
     sent = len(tally.sent)
     for how in VERDICTS:
         latencies = sorted(latency for found, latency in tally.latencies if found == how)
@@ -115,8 +112,7 @@ def _habits(tally: Tally, devices: Sequence[Device]) -> Table:
     for reply in tally.replies.values():
         how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
         answers[habits[reply.envelope.topic.thing_id]][how] += 1
-    table = Table("devices", "", "behaviour", "answers", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
+    table = plain_table("devices", "", "behaviour", "answers", right=[1])
     for habit, about in HABITS.items():
         number = sum(found == habit for found in habits.values())
         counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
