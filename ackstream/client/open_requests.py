@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.client.errors import ClosedError, CorrelationIdInUseError
+from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
 from ackstream.kafka.clients import RESEND_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ackstream.client.replies import Reply
 
 REMEMBERED = 65_536
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
@@ -84,6 +86,15 @@ class OpenRequest:
     def key(self) -> bytes:
         """The correlation-id as a record header."""
         return self.correlation_id.encode()
+
+    def end(self, outcome: Reply | Stored | RequestError) -> None:
+        """End the future, unless it was cancelled."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, RequestError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
 
 
 class OpenRequests:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
 from ackstream.client.commands import address
-from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
+from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestTimeout
 from ackstream.client.open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
 from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO
 from ackstream.settings import Kafka
@@ -96,14 +97,10 @@ class Requester(Closing):
     def statistics(self) -> RequesterStatistics:
         """The counts since the start."""
         counts = self._requests.counts
+        counted = ("sent", "answered", "published", "no_reply", "not_sent", "repeats")
         return RequesterStatistics(
-            sent=counts["sent"],
-            answered=counts["answered"],
-            published=counts["published"],
+            **{name: counts[name] for name in counted},
             open=len(self._requests),
-            no_reply=counts["no_reply"],
-            not_sent=counts["not_sent"],
-            repeats=counts["repeats"],
             foreign=self._foreign,
             malformed=self._malformed,
             unreadable=self._reader.unreadable,
@@ -136,13 +133,16 @@ class Requester(Closing):
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
         )
-        request = self._read(envelope)
-        if request is not None and not request.response_required:
-            raise NoReplyExpectedError(
-                "The request has response-required false, so that no reply would ever come: use publish(), or require "
-                "a response."
-            )
-        timeout_ms = self._default_timeout_ms if request is None else request.timeout_ms
+        timeout_ms = self._default_timeout_ms
+        # an invalid request is sent, too: the service answers it
+        with suppress(DittoError):
+            request = read_request(envelope, default_timeout_ms=timeout_ms, max_timeout_ms=MAX_TIMEOUT_MS)
+            timeout_ms = request.timeout_ms
+            if not request.response_required:
+                raise NoReplyExpectedError(
+                    "The request has response-required false, so that no reply would ever come: use publish(), or"
+                    " require a response."
+                )
         return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored).future
 
     def request(
@@ -187,20 +187,8 @@ class Requester(Closing):
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
         for request in self._requests.close_all():
-            _fail(
-                request,
-                ClosedError(
-                    f"The requester was closed before the reply to {request.correlation_id} arrived.",
-                    request.correlation_id,
-                ),
-            )
-
-    def _read(self, envelope: Envelope) -> Request | None:
-        """Return the request's parameters; ``None`` if it is invalid, which the service answers."""
-        try:
-            return read_request(envelope, default_timeout_ms=self._default_timeout_ms, max_timeout_ms=MAX_TIMEOUT_MS)
-        except DittoError:
-            return None
+            identity = request.correlation_id
+            request.end(ClosedError(f"The requester was closed before the reply to {identity} arrived.", identity))
 
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
@@ -227,15 +215,12 @@ class Requester(Closing):
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         if request.on_stored is not None:
             request.on_stored()
-        if self._requests.stored(request, time.monotonic()) and request.future.set_running_or_notify_cancel():
-            stored = Stored(
-                request.correlation_id, metadata.topic, metadata.partition, metadata.offset, metadata.timestamp
-            )
-            request.future.set_result(stored)
+        if self._requests.stored(request, time.monotonic()):
+            location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
+            request.end(Stored(request.correlation_id, *location))
 
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
-        retriable = isinstance(error, clients.SEND_AGAIN)
-        self._requests.failed(request, error, time.monotonic(), retriable=retriable)
+        self._requests.failed(request, error, time.monotonic(), retriable=isinstance(error, clients.SEND_AGAIN))
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -249,10 +234,8 @@ class Requester(Closing):
             for request, verdict in self._requests.due(time.monotonic()):
                 if verdict == "resend":
                     self._produce(request)
-                elif verdict == "not sent":
-                    _fail(request, _not_sent(request, request.error))
                 else:
-                    _fail(request, self._timed_out(request))
+                    request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
@@ -267,8 +250,8 @@ class Requester(Closing):
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
             return
         request = self._requests.answer(key, reply_id)
-        if request is not None and request.future.set_running_or_notify_cancel():
-            request.future.set_result(reply)
+        if request is not None:
+            request.end(reply)
 
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
@@ -279,12 +262,8 @@ class Requester(Closing):
         )
 
 
-def _fail(request: OpenRequest, error: RequestError) -> None:
-    if request.future.set_running_or_notify_cancel():
-        request.future.set_exception(error)
-
-
-def _not_sent(request: OpenRequest, error: BaseException | None) -> NotSentError:
+def _not_sent(request: OpenRequest) -> NotSentError:
+    error = request.error
     reason = "no answer in time" if error is None else str(error)
     found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error
