@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.bookmarks import Bookmarks
+from ackstream.client.message_stream import Bookmarks
 from ackstream.client.query_link import QueryLink
 from ackstream.kafka.clients import Closing
 from ackstream.protocol import record_headers

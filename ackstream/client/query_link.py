@@ -21,7 +21,7 @@ from ackstream.protocol.messages import decode_ack, expected
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.bookmarks import Bookmarks
+    from ackstream.client.message_stream import Bookmarks
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 

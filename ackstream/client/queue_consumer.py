@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,15 @@ class QueueConsumer(Closing):
         self._previous: QueueMessage | None = None
         self.ended: Exception | None = None
         """What ended the consumer before it was closed."""
-        self._connect(kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix), lake)
+        kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+        with ExitStack() as stack:
+            self._link = ClientConnection(
+                kafka, name, self._closing, sends="app-acks", addressed="queue-deliveries", checked=("messages",)
+            )
+            stack.callback(self._link.close)
+            self._fetcher = MessageFetcher(kafka, lake)
+            stack.callback(self._fetcher.close)
+            self._connections = stack.pop_all()
         self._threads = [threading.Thread(target=self._run, name="ackstream-queue", daemon=True)]
         if handler is not None:
             work = partial(self._handle_all, handler)
@@ -204,10 +212,9 @@ class QueueConsumer(Closing):
 
     def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
         while True:
-            try:
+            message = None
+            with suppress(Exception):  # it is in ``ended``, and in the log
                 message = self._next(None)
-            except Exception:  # noqa: BLE001 - it is in ``ended``, and in the log
-                return
             if message is None:
                 return
             raised = False
@@ -235,16 +242,6 @@ class QueueConsumer(Closing):
             log.warning("%s", error)
 
     # -- the connection -----------------------------------------------------------------------------------------------
-
-    def _connect(self, kafka: Kafka, lake: Lake | None) -> None:
-        with ExitStack() as stack:
-            self._link = ClientConnection(
-                kafka, self._name, self._closing, sends="app-acks", addressed="queue-deliveries", checked=("messages",)
-            )
-            stack.callback(self._link.close)
-            self._fetcher = MessageFetcher(kafka, lake)
-            stack.callback(self._fetcher.close)
-            self._connections = stack.pop_all()
 
     def _wait_until_bound(self, timeout: float) -> None:
         with self._changed:
@@ -304,12 +301,8 @@ class QueueConsumer(Closing):
         if reason == "replaced":
             self._end(NotConnectedError(f"Another consumer named {self._name} has bound to the queue {self._queue}."))
         elif reason == "unknown-queue":
-            self._end(
-                UnknownQueueError(
-                    f"There is no queue {self._queue}: add it to [[queues]] of the service's settings, or correct the"
-                    " name."
-                )
-            )
+            remedy = "add it to [[queues]] of the service's settings, or correct the name"
+            self._end(UnknownQueueError(f"There is no queue {self._queue}: {remedy}."))
         else:
             log.warning("The session of %s at the queue %s was lost; it binds again.", self._name, self._queue)
             self._counts["lost"] += 1

@@ -81,9 +81,7 @@ class ReaderHistory:
 
     def begin(self, writer: str, acknowledged: Intervals | None = None) -> _WriterHistory:
         """Add a writer, before anything is received from it, with what earlier epochs had confirmed."""
-        reports = AckReports(
-            self._qos, self._name, writer, epoch=self._epoch, role=self._role, acknowledged=acknowledged
-        )
+        reports = AckReports(self._qos, self._name, writer, self._epoch, self._role, acknowledged)
         self._writers[writer] = _WriterHistory(reports)
         return self._writers[writer]
 
@@ -255,17 +253,13 @@ class _AckRun(msgspec.Struct):
 
 
 class AckReports:
-    """What one reader has acknowledged to one writer, and which part of it is confirmed.
-
-    Use: :meth:`acknowledge`, send what :meth:`due` returns, ask again at :attr:`deadline`, :meth:`confirm` the answers.
-    """
+    """What one reader has acknowledged to one writer, and which part of it is confirmed; used as ReaderHistory is."""
 
     def __init__(
         self,
         qos: ReaderQos,
         reader: str,
         writer: str,
-        *,
         epoch: int = 1,
         role: str | None = None,
         acknowledged: Intervals | None = None,

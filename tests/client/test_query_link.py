@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import query_link
-from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import BadFilterError, CommandTimeout
+from ackstream.client.message_stream import Bookmarks
 from ackstream.client.query_link import QueryLink
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka

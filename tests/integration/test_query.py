@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaProducer
 
-from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import (
     BadFilterError,
     CommandTimeout,
@@ -23,6 +22,7 @@ from ackstream.client.errors import (
     RefusedError,
     TakenOverError,
 )
+from ackstream.client.message_stream import Bookmarks
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink
