@@ -47,19 +47,20 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 @dataclass(eq=False)
 class Declaration:
-    """Declared labels; ``held`` is true while the claim is valid."""
+    """Declared labels.
+
+    :ivar held: whether the claim is valid now
+    :ivar lost: called when held labels are lost
+    :ivar send_at: when to send the next renewal, in seconds of the monotonic clock
+    :ivar future: ends when the first claim has been read back
+    """
 
     labels: frozenset[str]
     group: str | None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     held: bool = False
-
-
-@dataclass(eq=False)
-class _Own:
-    declaration: Declaration
-    lost: Callable[[], None] | None
-    send_at: float
+    lost: Callable[[], None] | None = None
+    send_at: float = 0.0
     future: Future[Declaration] = field(default_factory=Future)
 
 
@@ -82,7 +83,7 @@ class Declarer(Closing):
         self._pause = lease_ms / 1000 / _RENEWALS
         self._declarations = Declarations()
         self._lock = threading.Lock()
-        self._own: dict[str, _Own] = {}
+        self._own: dict[str, Declaration] = {}
         self._closing = threading.Event()
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
@@ -108,9 +109,9 @@ class Declarer(Closing):
         :raises DittoError: 400, a label is invalid
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
-        own = _Own(Declaration(parse_labels(labels), group), lost, time.monotonic() + self._pause)
+        own = Declaration(parse_labels(labels), group, lost=lost, send_at=time.monotonic() + self._pause)
         with self._lock:
-            self._own[own.declaration.key] = own
+            self._own[own.key] = own
         self._send(own)
         return own.future
 
@@ -169,42 +170,39 @@ class Declarer(Closing):
         own = self._own.get(key)
         if own is None:
             return
-        declaration = own.declaration
-        was_held, declaration.held = declaration.held, self._declarations.holds(key, record.timestamp)
+        was_held, own.held = own.held, self._declarations.holds(key, record.timestamp)
         # the caller may have cancelled the future
         answers = not was_held and own.future.set_running_or_notify_cancel()
-        if declaration.held and answers:
-            own.future.set_result(declaration)
-        elif not declaration.held or not (was_held or answers):
-            self.release(declaration)
+        if own.held and answers:
+            own.future.set_result(own)
+        elif not own.held or not (was_held or answers):
+            self.release(own)
             if answers:
                 own.future.set_exception(label_not_unique())
             elif was_held and own.lost is not None:
                 own.lost()
 
-    def _send(self, own: _Own) -> None:
+    def _send(self, own: Declaration) -> None:
         """Send a claim, or its renewal."""
         own.send_at = time.monotonic() + self._pause
-        declaration = own.declaration
-        entry = self._declarations.get(declaration.key)
-        claim = Claim(declaration.labels, declaration.group, self._lease_ms) if entry is None else entry.renewal()
+        entry = self._declarations.get(own.key)
+        claim = Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
         self._write(own, _encode(claim))
 
-    def _withdraw(self, own: _Own) -> None:
-        own.declaration.held = False
+    def _withdraw(self, own: Declaration) -> None:
+        own.held = False
         self._write(own, None)
 
-    def _write(self, own: _Own, value: bytes | None) -> None:
-        key = own.declaration.key.encode()
+    def _write(self, own: Declaration, value: bytes | None) -> None:
         try:
-            sent = self._producer.send(self._topic, key=key, value=value, partition=0)
+            sent = self._producer.send(self._topic, key=own.key.encode(), value=value, partition=0)
         except (KafkaError, ValueError) as error:
             self._failed(own, error)
         else:
             sent.add_errback(partial(self._failed, own))
 
-    def _failed(self, own: _Own, error: BaseException) -> None:
-        log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.declaration.labels)), error)
+    def _failed(self, own: Declaration, error: BaseException) -> None:
+        log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)
         own.send_at = time.monotonic() + RETRY_SECONDS
 
 

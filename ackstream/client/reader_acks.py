@@ -160,22 +160,13 @@ class WriterAcknowledgements:
 
         :raises ReaderTimeout: some are not after ``max_wait`` seconds
         """
-        until = None if max_wait is None else time.monotonic() + max_wait
         with self._changed:
-            while self._known.retained:
-                if self._ended is not None:
-                    raise self._ended
-                left = ASK_SECONDS if until is None else until - time.monotonic()
-                if left <= 0:
-                    waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
-                    raise ReaderTimeout(
-                        f"Message {self._known.first_unacknowledged} and perhaps others were not acknowledged within"
-                        f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
-                    )
-                # the answer repeats reports that were missed
-                self._ask(self._question)
-                self._changed.wait_for(
-                    lambda: self._ended is not None or not self._known.retained, min(left, ASK_SECONDS)
+            # the answers repeat reports that were missed
+            if not self._ask_until(lambda: not self._known.retained, max_wait):
+                waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
+                raise ReaderTimeout(
+                    f"Message {self._known.first_unacknowledged} and perhaps others were not acknowledged within"
+                    f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
                 )
 
     def is_complete(self, seq: int) -> bool:
@@ -197,23 +188,27 @@ class WriterAcknowledgements:
         return self._fresh_state(timeout).waiting_for
 
     def _fresh_state(self, timeout: float) -> WriterState:
-        until = time.monotonic() + timeout
         with self._changed:
             before = self._state
-            while (state := self._state) is None or state is before:
-                if self._ended is not None:
-                    raise self._ended
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise SettleTimeout(
-                        f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
-                        " start the job that settles acknowledgements (`ackstream submit settle`)."
-                    )
-                self._ask(self._question)
-                self._changed.wait_for(
-                    lambda: self._state is not before or self._ended is not None, min(left, ASK_SECONDS)
+            if not self._ask_until(lambda: self._state is not before, timeout) or self._state is None:
+                raise SettleTimeout(
+                    f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
+                    " start the job that settles acknowledgements (`ackstream submit settle`)."
                 )
-            return state
+            return self._state
+
+    def _ask_until(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Ask settle until its answers have made a condition true; return whether they have."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not condition():
+            if self._ended is not None:
+                raise self._ended
+            left = ASK_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            self._ask(self._question)
+            self._changed.wait_for(lambda: self._ended is not None or condition(), min(left, ASK_SECONDS))
+        return True
 
     def _release(self, released: int) -> None:
         if self._publications is not None:
