@@ -15,7 +15,7 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import INDEX, JOB as TWIN
 from ackstream.local import jars
-from ackstream.local.class_data import JAVA_OPTIONS, java_options
+from ackstream.local.submit import JAVA_OPTIONS, java_options
 from ackstream.settings import load
 from ackstream.spark.session import session
 
