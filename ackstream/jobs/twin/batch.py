@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import Thing, apply, tag_of
+from ackstream.jobs.twin.changes import OK, Thing, apply, tag_of
 from ackstream.jobs.twin.commands import read_command
-from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, event, failure, query_response, response
+from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, event, failure, response
 from ackstream.protocol.correlation_ids import of_json
 from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -162,7 +162,7 @@ class _TwinBatch:
         if search.concerns_many(envelope):
             # the other half of what correlate accepts is for the headers of the answer
             value = search.answer(envelope, self._things, record.timestamp, self._max_value_bytes // 2)
-            self._messages.append(TwinMessage.of(ACKS, request, query_response(envelope, request, value)))
+            self._messages.append(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
             return
         command = read_command(envelope, record.timestamp)
         result = apply(self._things.get(command.thing_id), command, self._max_thing_bytes)
@@ -170,7 +170,9 @@ class _TwinBatch:
         if result.change is not None:
             messages.append(TwinMessage.of(EVENTS, request, event(envelope, request, result, result.change)))
         if request.response_required or TWIN_PERSISTED in request.awaited:
-            messages.append(TwinMessage.of(ACKS, request, response(envelope, request, result)))
+            revision, tag = result.thing.revision, result.tag
+            answer = response(envelope, request, result.status, result.value, revision=revision, tag=tag)
+            messages.append(TwinMessage.of(ACKS, request, answer))
         # nothing can fail from here on
         if result.change is not None:
             self._changed[command.thing_id] = result.thing

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from ackstream.jobs.twin.commands import check_condition, check_tags
 from ackstream.jobs.twin.search import select
-from ackstream.protocol import pointers
+from ackstream.protocol import json
 from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.errors import json_invalid
 from ackstream.protocol.ditto.thing_errors import conflict, merge_invalid, not_found, thing_too_large
@@ -98,7 +98,7 @@ def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandR
     content = decode(thing.content)
     if command.condition is not None and command.action != "create":
         check_condition(command.condition, thing.whole(), command.timestamp)
-    found = pointers.find(content, command.resource.keys)
+    found = json.find(content, command.resource.keys)
     check_tags(command.if_match, command.if_none_match, _tag(command.resource, found, thing), action=command.action)
     match command.action:
         case "create":
@@ -116,7 +116,7 @@ def tag_of(thing: Thing | None, part: Resource) -> str | None:
     """Return the entity tag of a part of a thing, ``None`` if the part is missing."""
     if thing is None or thing.content is None:
         return None
-    return _tag(part, pointers.find(decode(thing.content), part.keys), thing)
+    return _tag(part, json.find(decode(thing.content), part.keys), thing)
 
 
 def _create(deleted: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
@@ -151,7 +151,7 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
         missing = _missing(content, part)
         if missing.kind == "feature" and part.kind != "feature":
             raise not_found(command.thing_id, missing)
-        now = pointers.put(content, part.keys, value)
+        now = json.put(content, part.keys, value)
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, value, changed)
     if found is UNSET:
@@ -165,7 +165,7 @@ def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_byte
         patch = {key: patch}
     now = _valid(merge_patch(content, patch), command.thing_id)
     changed = _changed(thing, now, command.timestamp, max_bytes)
-    tag = _tag(part, pointers.find(now, part.keys), changed)
+    tag = _tag(part, json.find(now, part.keys), changed)
     return CommandResult(NO_CONTENT, UNSET, tag, changed, ThingChange("merged", command.value, visible=now != content))
 
 
@@ -176,7 +176,7 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     elif found is UNSET:
         raise not_found(command.thing_id, _missing(content, part))
     else:
-        changed = _changed(thing, pointers.remove(content, part.keys), command.timestamp, max_bytes)
+        changed = _changed(thing, json.remove(content, part.keys), command.timestamp, max_bytes)
     return CommandResult(NO_CONTENT, UNSET, None, changed, ThingChange("deleted", UNSET, visible=True))
 
 
@@ -191,7 +191,7 @@ def _valid(content: Any, thing_id: str) -> dict[str, Any]:
 def _missing(content: dict[str, Any], part: Resource) -> Resource:
     """Return the resource to report as missing: the feature if it does not exist, else the part."""
     feature = part if part.feature is None else Resource("feature", part.keys[:2], part.feature)
-    return feature if pointers.find(content, feature.keys) is UNSET else part
+    return feature if json.find(content, feature.keys) is UNSET else part
 
 
 def _changed(thing: Thing | None, content: dict[str, Any], now: int, max_bytes: int) -> Thing:

@@ -15,13 +15,7 @@ from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import (
-    header_type_invalid,
-    json_field_missing,
-    json_invalid,
-    thing_precondition_failed,
-    unknown_topic_path,
-)
+from ackstream.protocol.ditto.errors import header_type_invalid, json_field_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import read_headers
 from ackstream.protocol.ditto.thing_errors import (
     condition_failed,
@@ -30,6 +24,7 @@ from ackstream.protocol.ditto.thing_errors import (
     merge_invalid,
     not_modified,
     policy_id_not_deletable,
+    thing_precondition_failed,
     unknown_path,
 )
 from ackstream.protocol.ditto.things import Resource, resource

@@ -41,22 +41,22 @@ class TwinMessage(msgspec.Struct, frozen=True, gc=False):
         return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID])
 
 
-def response(command: Envelope, request: Request, result: CommandResult) -> Envelope:
-    """Return the response to a successful command: its own topic and path, with a status."""
-    entity = {ENTITY_REVISION: result.thing.revision} | ({} if result.tag is None else {ETAG: result.tag})
-    return _response(command, request.headers | entity, result.status, result.value)
+def response(
+    command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
+) -> Envelope:
+    """Return the response to a successful command or query: its own topic and path, with a status.
 
-
-def query_response(command: Envelope, request: Request, value: Any) -> Envelope:
-    """Return the response to a query over many things."""
-    return _response(command, request.headers, 200, value)
-
-
-def _response(command: Envelope, headers: dict[str, Any], status: int, value: Any) -> Envelope:
-    content = {} if value is UNSET else {CONTENT_TYPE: JSON_CONTENT_TYPE}
+    :param revision: of the thing; a query over many things has neither that nor a tag
+    """
+    headers = {
+        ENTITY_REVISION: revision,
+        ETAG: tag,
+        RESPONSE_REQUIRED: False,
+        CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
+    }
     return Envelope(
         command.topic,
-        headers | {RESPONSE_REQUIRED: False} | content,
+        request.headers | {name: header for name, header in headers.items() if header is not None},
         command.path or "/",
         UNSET if value is UNSET else raw(value),
         status=status,
@@ -68,8 +68,8 @@ def failure(request: Request, error: DittoError, tag: str | None) -> Envelope:
 
     :param tag: the current entity tag, which is reported with a failed precondition
     """
-    entity = {} if tag is None else {ETAG: tag}
-    return error_envelope(error, thing_id=request.thing_id, channel="twin", headers=request.headers | entity)
+    headers = request.headers if tag is None else request.headers | {ETAG: tag}
+    return error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
 
 
 def event(command: Envelope, request: Request, result: CommandResult, change: ThingChange) -> Envelope:

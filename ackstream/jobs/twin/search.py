@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol import pointers
+from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
@@ -48,10 +48,10 @@ class _SearchQuery(msgspec.Struct):
     fields: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class _Page(msgspec.Struct, frozen=True):
     """The requested page: sort keys (field, descending), size, and offset of its first thing."""
 
-    sort: tuple[tuple[str, bool], ...] = ()
+    sort: tuple[tuple[Path, bool], ...] = ()
     size: int = PAGE
     offset: int = 0
 
@@ -77,15 +77,15 @@ def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes:
     found = _filtered(query, things, now)
     if envelope.path == COUNT:
         return len(found)
-    return _page(found, read_options(query.options), query.fields, max_bytes)
+    return _page(found, _read_options(query.options), query.fields, max_bytes)
 
 
-def read_options(options: Iterable[str]) -> Page:
+def _read_options(options: Iterable[str]) -> _Page:
     """Read the options of a search: ``sort(+thingId,-attributes/x)``, ``size(n)``, ``cursor(c)``, ``limit(from,n)``.
 
     :raises DittoError: 400 ``thing-search:search.option.invalid``, ``rql.expression.invalid``
     """
-    page = Page()
+    page = _Page()
     for option in options:
         found = _OPTION.fullmatch(option.strip())
         if found is None:
@@ -124,42 +124,37 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
     if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
         raise json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
     found = [things[identity] for identity in dict.fromkeys(ids) if identity in things]
-    shown, size = [], 0
+    items, size = [], 0
     for thing in found:
         if thing.content is not None:
-            shown.append(_shown(thing.whole(), envelope.fields))
-            size += len(memoryview(shown[-1]))
+            items.append(_shown(thing.whole(), envelope.fields))
+            size += len(memoryview(items[-1]))
             if size > max_bytes:
                 raise answer_too_large(max_bytes)
-    return shown
+    return items
 
 
 def _filtered(query: _SearchQuery, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
-    fits: Callable[[dict[str, Any]], bool] | None = None
-    if query.filter is not None:
-        tree = parse(query.filter)
+    tree = None if query.filter is None else parse(query.filter)
+    if tree is not None:
         check(tree)
-        time = datetime.fromtimestamp(now / 1000, timezone.utc)
-
-        def fits(thing: dict[str, Any]) -> bool:
-            return matches(tree, thing, time=time)
-
+    time = datetime.fromtimestamp(now / 1000, timezone.utc)
     namespaces = None if query.namespaces is None else frozenset(query.namespaces)
     found = []
     for identity, thing in things.items():
         if thing.content is None or (namespaces is not None and identity.partition(":")[0] not in namespaces):
             continue
         whole = thing.whole()
-        if fits is None or fits(whole):
+        if tree is None or matches(tree, whole, time=time):
             found.append(whole)
     return found
 
 
-def _page(found: list[dict[str, Any]], page: Page, fields: str | None, max_bytes: int) -> dict[str, Any]:
+def _page(found: list[dict[str, Any]], page: _Page, fields: str | None, max_bytes: int) -> dict[str, Any]:
     # always the same order: the pages of one search fit together
     found.sort(key=lambda thing: thing["thingId"])
-    for name, descending in reversed(page.sort):
-        found.sort(key=cmp_to_key(_comparison(name)), reverse=descending)
+    for field, descending in reversed(page.sort):
+        found.sort(key=cmp_to_key(_comparison(field)), reverse=descending)
     items: list[msgspec.Raw] = []
     size = 0
     for thing in found[page.offset : page.offset + page.size]:
@@ -181,21 +176,18 @@ def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
     return raw({name: value for name, value in whole.items() if not name.startswith("_")})
 
 
-def _sort_key(argument: str) -> tuple[str, bool]:
-    if argument[:1] not in ("+", "-") or not isinstance(field_of(argument[1:], whole=False), Path):
+def _sort_key(argument: str) -> tuple[Path, bool]:
+    field = field_of(argument[1:], whole=False) if argument[:1] in ("+", "-") else None
+    if not isinstance(field, Path):
         raise option_invalid(f"<{argument}> is not a sort key: write + or - and a field of the thing.")
-    return argument[1:], argument[0] == "-"
+    return field, argument[0] == "-"
 
 
-def _comparison(name: str) -> Callable[[dict[str, Any], dict[str, Any]], int]:
+def _comparison(field: Path) -> Callable[[dict[str, Any], dict[str, Any]], int]:
     """Return a comparison of things by a field, as in RQL; things without the field come first."""
-    path = field_of(name, whole=False)
-
-    def value(thing: dict[str, Any]) -> Any:
-        return next(scalars(find(path, thing).values), None) if isinstance(path, Path) else None
 
     def sign(left: dict[str, Any], right: dict[str, Any]) -> int:
-        one, other = value(left), value(right)
+        one, other = (next(scalars(find(field, thing).values), None) for thing in (left, right))
         if one is None or other is None:
             return (one is not None) - (other is not None)
         return compare(one, other)
@@ -215,30 +207,24 @@ def select(value: Any, selector: str) -> Any:
     """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged.
 
     :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
-    :raises DittoError: 400 ``json.fieldselector.invalid``
+    :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
     """
-    paths = parse_selector(selector)
-    if not isinstance(value, dict):
-        return value
-    return _select(value, paths)
+    paths = _parse_selector(selector)
+    return _select(value, paths) if isinstance(value, dict) else value
 
 
 @lru_cache(maxsize=512)
-def parse_selector(selector: str) -> tuple[pointers.Keys, ...]:
-    """Return the paths of a selector.
-
-    :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
-    """
+def _parse_selector(selector: str) -> tuple[json.Keys, ...]:
     if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > MAX_DEPTH:
         raise _invalid(selector)
     return tuple(dict.fromkeys(_paths(selector)))
 
 
-def _paths(selector: str) -> list[pointers.Keys]:
+def _paths(selector: str) -> list[json.Keys]:
     found = []
     for part in _split(selector):
         head, opened, inner = part.strip().partition("(")
-        keys = pointers.parse(head)
+        keys = json.parse_pointer(head)
         if opened:
             if not inner.endswith(")"):
                 raise _invalid(selector)
@@ -264,7 +250,7 @@ def _split(selector: str) -> list[str]:
     return [*parts, selector[start:]]
 
 
-def _select(value: dict[str, Any], paths: tuple[pointers.Keys, ...], *, depth: int = 0) -> dict[str, Any]:
+def _select(value: dict[str, Any], paths: tuple[json.Keys, ...], *, depth: int = 0) -> dict[str, Any]:
     result = {}
     for key, entry in value.items():
         deeper = [path[1:] for path in paths if path[0] == key or (path[0] == WILDCARD and depth == 1)]
@@ -276,10 +262,10 @@ def _select(value: dict[str, Any], paths: tuple[pointers.Keys, ...], *, depth: i
     return result
 
 
-def _leads(value: Any, path: pointers.Keys) -> bool:
+def _leads(value: Any, path: json.Keys) -> bool:
     if WILDCARD in path[:1] and isinstance(value, dict):
         return any(_leads(entry, path[1:]) for entry in value.values())
-    return pointers.find(value, path[:1]) is not UNSET and (len(path) == 1 or _leads(value[path[0]], path[1:]))
+    return json.find(value, path[:1]) is not UNSET and (len(path) == 1 or _leads(value[path[0]], path[1:]))
 
 
 def _invalid(selector: str) -> DittoError:
