@@ -178,11 +178,6 @@ class SpoolOverQuotaError(RefusedError):
 _ERRORS = {kind.__name__.removesuffix("Error").lower(): kind for kind in RefusedError.__subclasses__()}
 
 
-def error_name(reason: str) -> str:
-    """Return the name of a reason's error without the suffix: ``BadFilter`` for ``bad filter``."""
-    return "".join(word[:1].upper() + word[1:].lower() for word in reason.replace("_", " ").split())
-
-
 def refused(reason: str, subject: str = "The command") -> RefusedError:
-    """Return the error of a reason, a plain :class:`RefusedError` if the reason has none of its own."""
-    return _ERRORS.get(error_name(reason).lower(), RefusedError)(reason, subject)
+    """Return the error of a reason (``bad filter``, ``BAD_FILTER``), :class:`RefusedError` if it has none of its own."""
+    return _ERRORS.get(reason.replace("_", "").replace(" ", "").lower(), RefusedError)(reason, subject)

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from ackstream.client.commands import json_value
 from ackstream.protocol.correlation_ids import correlation_id
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, write_ack
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_ack, read_acks, write_ack
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ackstream.client.worker import Worker
     from ackstream.protocol.ditto.subscriptions import Publication
 
-INTERNAL_ERROR = 500
 _ANSWERS = frozenset({"commands", "messages", "errors"})
 
 

@@ -176,7 +176,22 @@ class Worker(Closing):
         self._progress: OffsetProgress[TopicPartition] = OffsetProgress()
         self._member: GroupMember | None = None
         self._closing = threading.Event()
-        self._connect([kafka.topic(name) for name in topics], kafka.topic("acks"), group, start)
+        names, answers = [kafka.topic(name) for name in topics], kafka.topic("acks")
+        reset = start if group is not None else "earliest"
+        consumer = clients.connect_consumer(kafka, group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS)
+        try:
+            clients.check_topics(consumer, kafka, *names, answers)
+            if group is None:
+                clients.subscribe_at_end(consumer, kafka, *names)
+            else:
+                self._member = GroupMember(consumer, group, names, self._progress, self._progress.start)
+            # with a linger the acknowledgements of one poll share a few produce requests
+            self._producer = clients.connect_producer(kafka, answers, delivery_timeout=DELIVERY_SECONDS, linger_ms=2)
+        except BaseException:
+            consumer.close(autocommit=False)
+            raise
+        self._reader = TopicReader(consumer, self._closing)
+        self.outbox = Outbox(self._producer, answers)
         self._thread = threading.Thread(target=self._run, name="ackstream-worker", daemon=True)
 
     def run(self) -> None:
@@ -228,25 +243,6 @@ class Worker(Closing):
             self._member.leave()
         else:
             self._reader.consumer.close(autocommit=False, timeout_ms=_CLOSE_SECONDS * 1000)
-
-    def _connect(self, topics: list[str], answers: str, group: str | None, start: Start) -> None:
-        reset = start if group is not None else "earliest"
-        consumer = clients.connect_consumer(self._kafka, group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS)
-        try:
-            clients.check_topics(consumer, self._kafka, *topics, answers)
-            if group is None:
-                clients.subscribe_at_end(consumer, self._kafka, *topics)
-            else:
-                self._member = GroupMember(consumer, group, topics, self._progress, self._progress.start)
-            # with a linger the acknowledgements of one poll share a few produce requests
-            self._producer = clients.connect_producer(
-                self._kafka, answers, delivery_timeout=DELIVERY_SECONDS, linger_ms=2
-            )
-        except BaseException:
-            consumer.close(autocommit=False)
-            raise
-        self._reader = TopicReader(consumer, self._closing)
-        self.outbox = Outbox(self._producer, answers)
 
     def _run(self) -> None:
         while not self._closing.is_set():
