@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -19,8 +20,6 @@ from ackstream.lake.schemas import TABLES
 from ackstream.settings import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ackstream.settings import Settings
 
 
@@ -106,24 +105,25 @@ def _list_questions() -> None:
     Console().print(table)
 
 
-Answer = tuple[list[str], list[list[Any]]]
-"""Columns and rows; times are in UTC."""
+Answer = tuple[list[str], Sequence[Sequence[Any]]]
+"""Columns and rows."""
 
 
 def ask(settings: Settings, name: str, *parameters: str) -> Answer:
     """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB where possible, else with Spark.
 
-    Both give the same rows; DuckDB needs no JVM and answers at once.
+    Both give the same rows, with times in UTC; DuckDB needs no JVM and answers at once.
 
     :param parameters: arguments of the question, such as a correlation-id
     :raises StartError: a table does not exist yet
     """
-    here = "://" not in settings.lake.path
-    columns, rows = (ask_duckdb if here and _have_duckdb() else ask_spark)(settings, name, *parameters)
+    installed = find_spec("deltalake") is not None and find_spec("duckdb") is not None
+    local = "://" not in settings.lake.path
+    columns, rows = (ask_duckdb if local and installed else ask_spark)(settings, name, *parameters)
     return columns, [[_in_utc(value) for value in row] for row in rows]
 
 
-def ask_duckdb(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def ask_duckdb(settings: Settings, name: str, *parameters: str) -> Answer:
     """Answer without a JVM; needs the packages deltalake and duckdb."""
     import deltalake  # noqa: PLC0415 - optional
     import duckdb  # noqa: PLC0415 - optional
@@ -144,17 +144,13 @@ def ask_duckdb(settings: Settings, name: str, *parameters: str) -> tuple[list[st
         return [column[0] for column in found.description or ()], found.fetchall()
 
 
-def ask_spark(settings: Settings, name: str, *parameters: str) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def ask_spark(settings: Settings, name: str, *parameters: str) -> Answer:
     """Answer with Spark, wherever the tables are stored."""
     from ackstream.cli.terminal import quiet_session  # noqa: PLC0415 - loads slowly
 
     with quiet_session(settings, "outcomes") as spark:
         frame = getattr(questions, name)(spark, settings.lake, *parameters)
         return frame.columns, frame.collect()
-
-
-def _have_duckdb() -> bool:
-    return find_spec("deltalake") is not None and find_spec("duckdb") is not None
 
 
 def _in_utc(value: Any) -> Any:

@@ -161,25 +161,24 @@ HEADERS = {
 class Pages:
     """The routes outside the API; all require authentication."""
 
-    def __init__(self, dependencies: Dependencies, live: Live | None) -> None:
-        """Serve the page and the documentation; without ``live``, only the documentation."""
+    def __init__(self, dependencies: Dependencies) -> None:
+        """Serve the page and the documentation of one gateway."""
         self._dependencies = dependencies
-        self._live = live
+        self._live = dependencies.live
         directory = Path(__file__).parent / "page"
         self._files = {name: (directory / name).read_bytes() for name in FILES}
 
     @property
     def routes(self) -> list[Route]:
         """The routes."""
-        found = [Route("/doc", self.documentation), Route("/doc/openapi.json", self.document)]
-        if self._live is not None:
-            found += [
-                Route("/", self.page),
-                Route("/page/{name}", self.file),
-                Route("/live.json", self.live),
-                Route("/story.json", self.story),
-            ]
-        return found
+        return [
+            Route("/", self.page),
+            Route("/page/{name}", self.file),
+            Route("/live.json", self.live),
+            Route("/story.json", self.story),
+            Route("/doc", self.documentation),
+            Route("/doc/openapi.json", self.document),
+        ]
 
     async def page(self, request: Request) -> Response:
         """Return the page itself."""
@@ -197,7 +196,6 @@ class Pages:
     async def live(self, request: Request) -> Response:
         """Return the counts and the failures of things that the subjects may read."""
         subjects = await self._subjects(request)
-        assert self._live is not None  # noqa: S101 - the route exists only with it
         view = self._live.view()
         failures = [failure for failure in view.failures if self._may_see(subjects, failure.thing_id)]
         return _json(msgspec.structs.replace(view, failures=failures))
@@ -208,7 +206,6 @@ class Pages:
         wanted = request.query_params.get("correlation-id")
         if not wanted:
             raise parameter_invalid("correlation-id", "is missing")
-        assert self._live is not None  # noqa: S101 - the route exists only with it
         story = await asyncio.to_thread(self._live.story, wanted)
         things = {happening.thing_id for happening in story.happenings if happening.thing_id is not None}
         if not all(self._may_see(subjects, thing_id) for thing_id in things or (None,)):

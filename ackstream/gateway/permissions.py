@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import json_text, raw
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Live, Pages
 from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
-from ackstream.gateway.session import socket_routes
+from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -204,9 +204,9 @@ def application(dependencies: Dependencies) -> Starlette:
     """Build the ASGI application with all routes."""
     return Starlette(
         routes=[
-            *socket_routes(dependencies),
+            socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
-            *Pages(dependencies, dependencies.live).routes,
+            *Pages(dependencies).routes,
         ],
         exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
     )
@@ -224,5 +224,5 @@ class Dependencies:
     authenticator: Authenticator
     access: Access
     exchange: Exchange
-    live: Live | None = None
-    streaming: Streaming | None = None
+    live: Live
+    streaming: Streaming

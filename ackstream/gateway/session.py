@@ -24,22 +24,21 @@ from ackstream.gateway.translation import ORIGINATOR, QueryParameters, read_requ
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
-from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
+from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
 from ackstream.protocol.ditto.labels import parse_labels
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from starlette.routing import BaseRoute
     from starlette.websockets import WebSocket
 
     from ackstream.gateway.service import Dependencies
-    from ackstream.gateway.streaming import Streaming
     from ackstream.protocol.ditto.subscriptions import Publication, Subscription
 
 log = logging.getLogger(__name__)
@@ -63,12 +62,7 @@ class SocketSession:
     """One client during its connection."""
 
     def __init__(
-        self,
-        websocket: WebSocket,
-        dependencies: Dependencies,
-        streaming: Streaming,
-        subjects: tuple[str, ...],
-        given: dict[str, Any],
+        self, websocket: WebSocket, dependencies: Dependencies, subjects: tuple[str, ...], given: dict[str, Any]
     ) -> None:
         """Serve an accepted socket.
 
@@ -76,7 +70,7 @@ class SocketSession:
         """
         self._websocket = websocket
         self._dependencies = dependencies
-        self._streaming = streaming
+        self._streaming = dependencies.streaming
         self._subjects = subjects
         self._given = given
         if dependencies.authenticator.required:
@@ -320,11 +314,8 @@ def _error(error: DittoError, about: Envelope | None) -> str:
     return encode(error_envelope(error, thing_id=thing_id, channel=channel, headers=headers)).decode()
 
 
-def socket_routes(dependencies: Dependencies) -> list[BaseRoute]:
-    """Return the route; none if streaming is off."""
-    streaming = dependencies.streaming
-    if streaming is None:
-        return []
+def socket_route(dependencies: Dependencies) -> WebSocketRoute:
+    """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
 
     async def endpoint(websocket: WebSocket) -> None:
         try:
@@ -335,6 +326,6 @@ def socket_routes(dependencies: Dependencies) -> list[BaseRoute]:
             await websocket.send_denial_response(responses.response(responses.of_error(error)))
             return
         await websocket.accept()
-        await SocketSession(websocket, dependencies, streaming, subjects, given).run(labels)
+        await SocketSession(websocket, dependencies, subjects, given).run(labels)
 
-    return [WebSocketRoute(PATH, endpoint)]
+    return WebSocketRoute(PATH, endpoint)

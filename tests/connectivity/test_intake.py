@@ -22,7 +22,8 @@ from ackstream.connectivity.transport import ExternalMessage
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack, write_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
-from ackstream.protocol.ditto.errors import label_not_declared, thing_not_found
+from ackstream.protocol.ditto.errors import label_not_declared
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.connections import ReplyTarget, Source
 from tests.prose import covers, each, prose

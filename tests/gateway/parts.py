@@ -96,7 +96,7 @@ class Web:
         authenticator = Authenticator(settings.gateway)
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
-        self._app = application(Dependencies(settings, authenticator, access, self.exchange, live))  # type: ignore[arg-type]
+        self._app = application(Dependencies(settings, authenticator, access, self.exchange, live, None))  # type: ignore[arg-type]
 
     @property
     def sent(self) -> Envelope:

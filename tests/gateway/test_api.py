@@ -10,7 +10,8 @@ import pytest
 from ackstream.client.replies import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout, thing_not_found
+from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from tests.gateway.parts import URL, Web, aggregate, decoded, failure, response
 from tests.prose import each, prose
 

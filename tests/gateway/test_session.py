@@ -18,11 +18,12 @@ from ackstream.client.labels import Declaration
 from ackstream.gateway import session
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
 from ackstream.gateway.service import Dependencies
-from ackstream.gateway.session import socket_routes
+from ackstream.gateway.session import socket_route
 from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
-from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
+from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Settings
@@ -119,7 +120,7 @@ class World:
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
         parts: Any = (settings, authenticator, access, self.exchange, None, self.hub)
-        self._app = Starlette(routes=socket_routes(Dependencies(*parts)))
+        self._app = Starlette(routes=[socket_route(Dependencies(*parts))])
 
     @contextmanager
     def client(self, query: str = "", **headers: str) -> Iterator[Client]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -91,7 +90,8 @@ def _demo(
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         queries = [correlating, archiving, keeping, indexing]
         healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
-        _await_first_batch(correlating, healthy)
+        until = time.monotonic() + START_SECONDS
+        _wait(lambda: correlating.lastProgress is not None or time.monotonic() > until, healthy)
         devices = fleet(DEVICES)
         requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
         _create(requester, devices, healthy)
@@ -108,7 +108,7 @@ def _demo(
     console.print()
     tally = send_all(requester, devices, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
-        _await_devices(responder, healthy)
+        _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
         reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
         caught_up = catch_up(own, reads, CATCH_UP_SECONDS, healthy)
         evidence = gather(spark, own, tally)
@@ -128,8 +128,7 @@ def _create(requester: Requester, devices: Sequence[Device], healthy: Callable[[
         requester.send(Command.create_thing(device.thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
         for device in devices
     ]
-    while wait(futures, timeout=POLL_SECONDS).not_done:
-        healthy()
+    _wait(lambda: all(future.done() for future in futures), healthy)
     for reply in (future.result() for future in futures):
         if not reply.ok:
             raise AckstreamError(f"The twin did not create {reply.envelope.topic.thing_id}: {reply.explanation}")
@@ -146,17 +145,8 @@ def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) ->
     return healthy
 
 
-def _await_first_batch(query: StreamingQuery, healthy: Callable[[], None]) -> None:
-    """Wait for the first batch of a query, which is slow."""
-    until = time.monotonic() + START_SECONDS
-    while query.lastProgress is None and time.monotonic() < until:
-        healthy()
-        time.sleep(POLL_SECONDS)
-
-
-def _await_devices(responder: Responder, healthy: Callable[[], None]) -> None:
-    """Wait until delayed acknowledgements have been sent."""
-    while responder.statistics.delayed or responder.statistics.sending:
+def _wait(done: Callable[[], bool], healthy: Callable[[], None]) -> None:
+    while not done():
         healthy()
         time.sleep(POLL_SECONDS)
 

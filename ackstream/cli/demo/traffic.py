@@ -20,7 +20,7 @@ from rich.text import Text
 from ackstream.cli.console.display import requests_table
 from ackstream.client import Ack, After, Command, RequestError
 from ackstream.gateway.meter import Meter, verdict
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
