@@ -124,7 +124,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path.resolve())
 
 
-def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place):
+def test_everything_adds_up_and_the_tables_can_be_queried_as_it_says(place: Place):
     process = place.start("--commands", "300", "--rate", "60")
     assert process.wait(PATIENCE_SECONDS) == 0, place.said()
     said = place.said()
@@ -139,7 +139,7 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
     assert_outcomes_follow_from_acknowledgements(Lake(path=str(place.directory / ".ackstream" / "demo" / "lake")))
     assert not re.search(r"\b(WARN|ERROR|Traceback)\b", said), "the log of the JVM is no part of the output"
     eventually(lambda: not place.processes(), "the end of all that was started")
-    lines = said.partition("How to open them")[2].splitlines()
+    lines = said.partition("How to query them")[2].splitlines()
     ways = [line for above, line in pairwise(lines) if above.startswith("# ")]
     assert len(ways) == 4
     for way in ways:
@@ -156,7 +156,7 @@ def test_everything_adds_up_and_the_tables_can_be_opened_as_it_says(place: Place
     ("after", "delay", "group"),
     [
         ("", 4.0, True),
-        ("To look on from another terminal", 8.0, False),
+        ("To watch from another terminal", 8.0, False),
     ],
     ids=["at once", "while Spark starts"],
 )
