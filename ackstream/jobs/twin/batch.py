@@ -2,7 +2,8 @@
 
 Pure: records and things in; journal rows, messages and the changed things out. The same records over the same things
 give the same result, so a batch that is replayed after a crash sends the same messages again; and the result does not
-depend on where batches are cut.
+depend on where batches are cut. Source of the rules of responses and events: Eclipse Ditto,
+``ThingModifyCommandResponse`` and ``ThingEvent`` in its protocol adapters, ditto.md 8 and 9.
 """
 
 from __future__ import annotations
@@ -10,21 +11,31 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import OK, Thing, apply, tag_of
+from ackstream.jobs.twin.changes import OK, Thing, apply, instant, tag_of
 from ackstream.jobs.twin.commands import read_command
-from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, event, failure, response
 from ackstream.protocol.correlation_ids import of_json
-from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text
-from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
+    Envelope,
+    decode,
+    encode,
+    error_envelope,
+    json_text,
+    raw,
+)
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, WEAK_ACK
+from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED, is_built_in
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.spark.order import in_order
 
@@ -35,10 +46,11 @@ if TYPE_CHECKING:
     from ackstream.jobs.twin.commands import TwinCommand
     from ackstream.settings import Settings
 
-
 log = logging.getLogger(__name__)
 
 _COORDINATES = attrgetter("timestamp", "partition", "offset")
+EVENTS, ACKS = "events", "acks"
+ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +88,20 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     offset: int
     last: bool = False
     thing: str | None = None
+
+
+class TwinMessage(msgspec.Struct, frozen=True, gc=False):
+    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`."""
+
+    topic: str
+    key: str
+    value: bytes
+    correlation_id: str
+
+    @classmethod
+    def of(cls, topic: str, request: Request, envelope: Envelope) -> TwinMessage:
+        """Address an envelope to the thing and the requester of a request."""
+        return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID])
 
 
 class TwinResult(msgspec.Struct):
@@ -208,3 +234,68 @@ def _row(
         partition=record.partition,
         offset=record.offset,
     )
+
+
+def response(
+    command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
+) -> Envelope:
+    """Return the response to a successful command or query: its own topic and path, with a status.
+
+    :param revision: of the thing; a query over many things has neither that nor a tag
+    """
+    headers = {
+        ENTITY_REVISION: revision,
+        ETAG: tag,
+        RESPONSE_REQUIRED: False,
+        CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
+    }
+    return Envelope(
+        command.topic,
+        request.headers | {name: header for name, header in headers.items() if header is not None},
+        command.path or "/",
+        UNSET if value is UNSET else raw(value),
+        status=status,
+    )
+
+
+def failure(request: Request, error: DittoError, tag: str | None) -> Envelope:
+    """Return the error for a failed command.
+
+    :param tag: the current entity tag, which is reported with a failed precondition
+    """
+    headers = request.headers if tag is None else request.headers | {ETAG: tag}
+    return error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
+
+
+def event(command: Envelope, request: Request, result: CommandResult, change: ThingChange) -> Envelope:
+    """Return the event of a change; its requested acknowledgements are those that subscribers issue.
+
+    If none of the requested ones is left, the header is omitted; an explicit ``[]`` stays.
+    """
+    topic = command.topic
+    custom = [label for label in request.awaited if not is_built_in(label)]
+    acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
+    return Envelope(
+        TopicPath(topic.namespace, topic.entity, "things", "twin", "events", change.action),
+        request.headers | {RESPONSE_REQUIRED: False} | acks,
+        command.path or "/",
+        UNSET if change.value is UNSET else raw(change.value),
+        revision=result.thing.revision,
+        timestamp=instant(result.thing.modified),
+    )
+
+
+def search_persisted(thing_id: str, correlation_id: str, *, visible: bool | None) -> TwinMessage:
+    """Return the acknowledgement that a change is in the search index.
+
+    :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
+        indexing failed
+    """
+    if visible is None:
+        ack = Acknowledgement(SEARCH_PERSISTED, 500)
+    elif visible:
+        ack = Acknowledgement(SEARCH_PERSISTED, 204)
+    else:
+        ack = Acknowledgement(SEARCH_PERSISTED, 200, headers={WEAK_ACK: True})
+    envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
+    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id)

@@ -18,9 +18,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.twin.batch import JournalRow, SignalRecord, fold
+from ackstream.jobs.twin.batch import JournalRow, SignalRecord, TwinMessage, fold, search_persisted
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import TwinMessage, search_persisted
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import TWIN_TABLES
 from ackstream.protocol import record_headers

@@ -11,7 +11,7 @@ from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
 from ackstream.settings import Settings
 
 if TYPE_CHECKING:
-    from ackstream.jobs.twin.messages import TwinMessage
+    from ackstream.jobs.twin.batch import TwinMessage
 
 START = 1_700_000_000_000
 THING_ID = "org.acme:lamp"

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
-from ackstream.jobs.twin.messages import search_persisted
+from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold, search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings

@@ -4,9 +4,8 @@ import msgspec
 import pyarrow as pa
 
 from ackstream.jobs.twin import job
-from ackstream.jobs.twin.batch import JournalRow
+from ackstream.jobs.twin.batch import JournalRow, TwinMessage
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import TwinMessage
 from ackstream.spark.batches import arrow
 from tests.jobs.twin.commands import body, run
 
