@@ -85,9 +85,8 @@ class PublisherBatch:
         self._client = client
         self._known = state is not None and state.highest >= 0
         state = state or PublisherState()
-        self._state = msgspec.structs.replace(state, refused=dict(state.refused))
+        self._state = msgspec.structs.replace(state, refused=dict(state.refused), flushes=list(state.flushes))
         self._admission, self._floor_ms, self._newest = admission, floor_ms, newest
-        self._flushes = list(state.flushes)
         self._expect(state.watermark + 1)
         self._absent.merge(state.absent)
         asked = Intervals(state.asked, start=self._first)
@@ -138,7 +137,7 @@ class PublisherBatch:
         if message.command == "logon":
             self._log_on(message)
         elif message.command == "flush":
-            self._flushes.append((self._state.highest, message.cid))
+            self._state.flushes.append((self._state.highest, message.cid))
         else:
             self._acknowledge("processed", cid=message.cid, reason=NO_COMMAND)
 
@@ -263,10 +262,10 @@ class PublisherBatch:
         state.held = self._conflation.held
         state.asked = self._conflation.asked_beyond
         state.absent = [run for run in self._absent if run[0] > watermark]
-        for number, cid in self._flushes:
+        for number, cid in state.flushes:
             if number <= watermark:
                 self._acknowledge("persisted", cid=cid)
-        state.flushes = [flush for flush in self._flushes if flush[0] > watermark]
+        state.flushes = [flush for flush in state.flushes if flush[0] > watermark]
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)
         state.unknown_through = self._conflation.unknown_through
         for seq in acknowledged[:-MAX_REJECTIONS]:
