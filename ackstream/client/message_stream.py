@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.queries import Position
 
 
-PUBLISH = "publish"
-
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE subscriptions (sub_id TEXT PRIMARY KEY, topic TEXT NOT NULL, resume TEXT NOT NULL);
@@ -150,7 +148,7 @@ class MessageStream(Iterator[Message]):
 
     def add_message(self, id_: str, message: Message) -> None:
         """Add a message; drop a duplicate, and one that the application has discarded."""
-        if message.command == PUBLISH:
+        if message.command == "publish":
             position = queries.parse_bookmark(message.bookmark)
             if self._reached is not None and position <= self._reached:
                 return

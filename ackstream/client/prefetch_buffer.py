@@ -126,8 +126,7 @@ class PrefetchBuffer:
     def begin(self, known: KnownWriter) -> None:
         """Continue with a writer where the settle job says that this reader stopped."""
         acknowledged = Intervals(known.acknowledged, start=known.start)
-        wanted = Intervals(known.acknowledged, start=known.start)
-        wanted.merge(known.undelivered)
+        wanted = Intervals([*known.acknowledged, *known.undelivered], start=known.start)
         with self._changed:
             self._begin(known.writer, acknowledged).begin(known.written, known.undelivered)
             if known.start <= known.written:

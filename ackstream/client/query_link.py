@@ -46,12 +46,7 @@ class QueryLink:
         heartbeat: float,
         on_ack: Callable[[CommandAck], None] | None,
     ) -> None:
-        """Connect and begin to read.
-
-        :param timeout: seconds that a command waits for ``processed``
-        :param heartbeat: seconds between two heartbeats
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Connect and begin to read; parameters and errors as of :class:`QueryClient`."""
         self.timeout = timeout
         self.answered_at = time.monotonic()
         self._name = client
@@ -87,7 +82,6 @@ class QueryLink:
         """Send a command and wait for its ``processed`` ack.
 
         :param requested: the types of acks
-        :param headers: of the record
         :raises RefusedError: with the reason
         :raises CommandTimeout: it was not processed in time; a subscription that it may leave behind is cancelled
         :raises StreamClosedError: the client is closed, or has lost its session
@@ -111,7 +105,7 @@ class QueryLink:
                     lambda: self._processed[cid] is not None or cid not in self._streams,
                     min(deadline - time.monotonic(), LOGON_AGAIN_SECONDS if command == "logon" else limit),
                 )
-            expired = time.monotonic() >= deadline
+            expired = command != "logon" or time.monotonic() >= deadline
         with self._changed:
             ack = self._processed.pop(cid)
             timed_out = ack is None and cid in self._streams
@@ -128,7 +122,7 @@ class QueryLink:
             raise self._ended or StreamClosedError(f"The {command} was given up.")
         if ack.status != "success":
             raise refused(ack.reason or "no reason given", f"The {command}")
-        for other in self.subscriptions() if stream.sub_id is not None else ():
+        for other in self.subscriptions():
             if other.sub_id == stream.sub_id and other is not stream:
                 # it has been replaced
                 self.remove(other)
@@ -222,7 +216,8 @@ class QueryLink:
         elif cid.startswith("logon-"):
             self._receive_logon(id_, cid)
         with self._changed:
-            stream = self._streams.get(cid) if ack.cid else self._subscription(ack.sub_id)
+            subscribed = (one for one in self._streams.values() if one.sub_id == ack.sub_id and not one.over)
+            stream = self._streams.get(cid) if ack.cid else next(subscribed, None)
             if stream is not None:
                 stream.add_ack(id_, ack)
             if ack.ack_type == "processed" and self._processed.get(cid, ack) is None:
@@ -238,9 +233,6 @@ class QueryLink:
         elif self._logged_on is not None and position > self._logged_on:
             # not an older one whose answer is repeated
             self._end(TakenOverError(f"Another client has logged on as {self._name}; names must be unique."))
-
-    def _subscription(self, sub_id: str | None) -> MessageStream | None:
-        return next((one for one in self._streams.values() if one.sub_id == sub_id and not one.over), None)
 
     def _end(self, error: StreamClosedError | TakenOverError) -> None:
         with self._changed:

@@ -144,10 +144,7 @@ class ReaderHistory:
         return Loan(taken)
 
     def return_loan(self, loan: Loan, now: int) -> None:
-        """Accept a loan back.
-
-        :raises PreconditionNotMetError: it was returned before
-        """
+        """Accept a loan back; raise ``PreconditionNotMetError`` for one that was returned before."""
         if loan.returned:
             raise PreconditionNotMetError("This loan was returned before; return each loan once.")
         loan.returned = True
@@ -155,9 +152,7 @@ class ReaderHistory:
             self._acknowledge_all(loan.samples, now)
 
     def acknowledge_sample(self, writer: str, seq: int, now: int, response: bytes | None = None) -> None:
-        """Acknowledge one sample that was handed out; a second time has no effect.
-
-        It has no effect either on readers of other kinds than ``application-explicit``.
+        """Acknowledge a sample; no effect a second time, or for a kind other than ``application-explicit``.
 
         :raises PreconditionNotMetError: the application was not handed this sample (R4)
         :raises BadParameterError: the response is too long
@@ -175,7 +170,7 @@ class ReaderHistory:
             self._acknowledge(sample, now, response=response)
 
     def acknowledge_all(self, now: int, response: bytes | None = None) -> None:
-        """Acknowledge every sample that was handed out, but none that is only available; see above."""
+        """Acknowledge every sample that was handed out, but none that is only available."""
         if self._qos.kind == "application-explicit":
             self._acknowledge_all(list(self._handed_out.values()), now, response)
 
@@ -253,7 +248,7 @@ class _AckRun(msgspec.Struct):
 
 
 class AckReports:
-    """What one reader has acknowledged to one writer, and which part of it is confirmed; used as ReaderHistory is."""
+    """What one reader has acknowledged to one writer, and which part of it is confirmed; see ``ReaderHistory``."""
 
     def __init__(
         self,
@@ -272,9 +267,8 @@ class AckReports:
         self.confirmed = Intervals(self.acknowledged, start=self.acknowledged.start)
         self._qos, self._reader, self._writer, self._epoch, self._role = qos, reader, writer, epoch, role
         self._open: list[_AckRun] = []
-        self._waiting = 0
+        self._waiting = self._count = 0
         self._waiting_since: int | None = None
-        self._count = 0
         self._sent_at: int | None = None
 
     def acknowledge(self, seq: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None) -> None:
@@ -303,10 +297,8 @@ class AckReports:
 
     def due(self, now: int) -> AppAck | None:
         """Return the AppAck to send now, if enough samples are waiting or the period is over."""
-        deadline = self.deadline
-        if self._waiting >= self._qos.samples_per_app_ack or (deadline is not None and now >= deadline):
-            return self.flush(now)
-        return None
+        over = self.deadline is not None and now >= self.deadline
+        return self.flush(now) if over or self._waiting >= self._qos.samples_per_app_ack else None
 
     def flush(self, now: int) -> AppAck | None:
         """Return an AppAck with everything that is waiting or unconfirmed, as on closing; ``None`` if nothing is."""

@@ -19,7 +19,7 @@ from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ackstream.client.prefetch_buffer import PrefetchBuffer
     from ackstream.client.samples import SampleCallbacks
@@ -45,55 +45,46 @@ class SessionState:
     """The :class:`ReaderState` records that answer one start. A later answer of a shard replaces the earlier one."""
 
     def __init__(self) -> None:
-        """Begin without answers."""
-        self._answers: dict[int, dict[int, ReaderState]] = {}
+        # by shard and part
+        self._parts: dict[tuple[int, int], ReaderState] = {}
 
     def add(self, state: ReaderState) -> None:
         """Add a record."""
-        parts = self._answers.setdefault(state.shard, {})
-        if any((part.as_of, part.parts) != (state.as_of, state.parts) for part in parts.values()):
-            parts.clear()
-        parts[state.part] = state
+        for key, part in list(self._parts.items()):
+            if part.shard == state.shard and (part.as_of, part.parts) != (state.as_of, state.parts):
+                del self._parts[key]
+        self._parts[state.shard, state.part] = state
 
     @property
     def complete(self) -> bool:
         """Whether every part of every shard has arrived."""
-        shards = next((state.shards for state in self._states()), None)
-        return shards is not None and all(
-            any(len(parts) == part.parts for part in parts.values())
-            for parts in (self._answers.get(shard, {}) for shard in range(shards))
-        )
+        shards = max((state.shards for state in self._parts.values()), default=0)
+        parts = {state.shard: state.parts for state in self._parts.values()}
+        return 0 < shards == len(parts) and sum(parts.values()) == len(self._parts)
 
     @property
     def as_of(self) -> int:
         """The time from which the topic ``stored`` must be read."""
-        return min(state.as_of for state in self._states())
+        return min(state.as_of for state in self._parts.values())
 
     @property
     def lease_ms(self) -> int:
         """How long the reader may be silent."""
-        return min(state.lease_ms for state in self._states())
+        return min(state.lease_ms for state in self._parts.values())
 
     @property
     def writers(self) -> list[KnownWriter]:
         """One record per writer; the runs of a writer may arrive in several."""
         found: dict[str, KnownWriter] = {}
-        for known in (writer for state in self._states() for writer in state.writers):
-            before = found.get(known.writer)
-            found[known.writer] = known if before is None else _merged(before, known)
+        for known in (writer for state in self._parts.values() for writer in state.writers):
+            before = found.setdefault(known.writer, known)
+            if before is not known:
+                found[known.writer] = msgspec.structs.replace(
+                    before,
+                    acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
+                    undelivered=tuple(sorted(before.undelivered + known.undelivered)),
+                )
         return list(found.values())
-
-    def _states(self) -> Iterator[ReaderState]:
-        for parts in self._answers.values():
-            yield from parts.values()
-
-
-def _merged(one: KnownWriter, other: KnownWriter) -> KnownWriter:
-    return msgspec.structs.replace(
-        one,
-        acknowledged=tuple(sorted(one.acknowledged + other.acknowledged)),
-        undelivered=tuple(sorted(one.undelivered + other.undelivered)),
-    )
 
 
 class ReaderSession:
@@ -116,17 +107,12 @@ class ReaderSession:
     ) -> None:
         """Connect.
 
-        :param buffer: receives the samples and the confirmations
-        :param callbacks: of the samples
         :param max_samples: reading pauses while as many are waiting or unacknowledged
         :param after_poll: called several times a second with the monotonic time in seconds
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._start = start
-        self._buffer = buffer
-        self._callbacks = callbacks
-        self._max_samples = max_samples
-        self._after_poll = after_poll
+        self._start, self._buffer, self._callbacks = start, buffer, callbacks
+        self._max_samples, self._after_poll = max_samples, after_poll
         self._state = SessionState()
         self._started = threading.Event()
         self._closing = threading.Event()
@@ -134,7 +120,7 @@ class ReaderSession:
         self._full_since: float | None = None
         self._due = dict.fromkeys(("start", "alive", "recover", "commit"), 0.0)
         self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
-        self._link = ClientConnection(
+        self.link = ClientConnection(
             kafka,
             start.reader,
             self._closing,
@@ -143,12 +129,11 @@ class ReaderSession:
             whole=("messages", "stored"),
             group=kafka.topic(f"reader-{start.reader}"),
         )
-        self.producer = self._link.producer
-        self._link.consumer.pause(*self._link.assignment.of(self._messages))
-        self._recovery = Recovery(self._link.consumer, buffer, lake, max_samples, callbacks)
+        self.link.consumer.pause(*self.link.assignment.of(self._messages))
+        self._recovery = Recovery(self.link.consumer, buffer, lake, max_samples, callbacks)
         self.counts = self._recovery.counts
         self._thread = threading.Thread(
-            target=self._link.follow,
+            target=self.link.follow,
             args=(self._receive, self._step),
             kwargs={"poll_ms": POLL_MS, "max_records": MAX_RECORDS},
             name="ackstream-reader",
@@ -167,11 +152,6 @@ class ReaderSession:
                 " acknowledgements (`ackstream submit settle`)."
             )
 
-    @property
-    def unreadable(self) -> int:
-        """The number of records that could not be unpacked."""
-        return self._link.unreadable
-
     def close(self, *, leave: bool = False) -> None:
         """Report what is acknowledged (for at most 5 s) and disconnect; may be called twice.
 
@@ -187,13 +167,13 @@ class ReaderSession:
                 self._send(report)
             if leave:
                 self._send(ReaderStop(self._start.reader, self._start.epoch))
-        self._link.flush()
+        self.link.flush()
         try:
             if self._started.is_set():
-                self._link.consumer.commit(self._restart_offsets(), timeout_ms=CLOSE_SECONDS * 1000)
+                self.link.consumer.commit(self._restart_offsets(), timeout_ms=CLOSE_SECONDS * 1000)
         except (KafkaError, AssertionError) as error:
             log.warning("The last offsets of reader %s were not committed: %s", self._start.reader, error)
-        self._link.close()
+        self.link.close()
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -246,11 +226,11 @@ class ReaderSession:
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
         self._limit(now)
         if self._is_due("recover", now, RECOVER_SECONDS) and self._recovery.recover(
-            self._link.assignment.of(self._messages), stuck=self._paused
+            self.link.assignment.of(self._messages), stuck=self._paused
         ):
             self._due["recover"] = now
         if self._is_due("commit", now, COMMIT_SECONDS):
-            self._link.consumer.commit_async(self._restart_offsets())
+            self.link.consumer.commit_async(self._restart_offsets())
 
     def _is_due(self, what: str, now: float, period: float) -> bool:
         due = now >= self._due[what]
@@ -260,15 +240,15 @@ class ReaderSession:
 
     def _send(self, record: ConsumerRecord) -> None:
         try:
-            self._link.send(readers.write(record))
+            self.link.send(readers.write(record))
         except (KafkaError, ValueError) as error:
             # each is repeated: when it is next due, or at the end of the period of an AppAck
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
 
     def _start_reading(self) -> None:
         """Seek to the first message that may be unacknowledged, and to what was stored since the state was taken."""
-        consumer, state = self._link.consumer, self._state
-        partitions = self._link.assignment.of(self._messages)
+        consumer, state = self.link.consumer, self._state
+        partitions = self.link.assignment.of(self._messages)
         known = [writer for writer in state.writers if self._reads(writer.writer)]
         committed = {partition: consumer.committed(partition) for partition in partitions}
         if any(writer.undelivered for writer in known):
@@ -277,7 +257,7 @@ class ReaderSession:
         else:
             recent = offsets_since(consumer, partitions, max(0, state.as_of - LOOKBACK_MS))
             starts = {partition: max(committed[partition] or 0, recent[partition]) for partition in partitions}
-        starts |= offsets_since(consumer, self._link.assignment.of(self._stored), state.as_of)
+        starts |= offsets_since(consumer, self.link.assignment.of(self._stored), state.as_of)
         for partition, offset in starts.items():
             consumer.seek(partition, offset)
         for writer in known:
@@ -290,8 +270,8 @@ class ReaderSession:
         waiting = self._buffer.waiting
         full = max(waiting, self._buffer.unacknowledged) >= self._max_samples
         if full != self._paused:
-            consumer = self._link.consumer
-            (consumer.pause if full else consumer.resume)(*self._link.assignment.of(self._messages))
+            consumer = self.link.consumer
+            (consumer.pause if full else consumer.resume)(*self.link.assignment.of(self._messages))
             self._paused = full
         if waiting < self._max_samples:
             self._full_since = None
@@ -302,8 +282,8 @@ class ReaderSession:
             log.warning("Dropped %s messages until they are stored.", self._buffer.drop_unstored())
 
     def _restart_offsets(self) -> dict[Any, OffsetAndMetadata]:
-        consumer = self._link.consumer
-        partitions = {partition.partition: partition for partition in self._link.assignment.of(self._messages)}
+        consumer = self.link.consumer
+        partitions = {partition.partition: partition for partition in self.link.assignment.of(self._messages)}
         read = {number: consumer.position(partition, timeout_ms=5_000) for number, partition in partitions.items()}
         found = self._buffer.restart_offsets({number: offset for number, offset in read.items() if offset is not None})
         return {partitions[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}

@@ -152,7 +152,7 @@ class SampleReader(Closing):
                 after_poll=self._after_poll,
             )
             stack.callback(self._session.close)
-            self._outbox = Outbox(self._session.producer, kafka.topic("acks"))
+            self._outbox = Outbox(self._session.link.producer, kafka.topic("acks"))
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()
@@ -210,7 +210,7 @@ class SampleReader(Closing):
         counters = (self._counts, self._buffer.counts, self._session.counts)
         names = set(ReaderStatistics.__struct_fields__) - {"waiting", "unreadable"}
         counts = {name: sum(counter[name] for counter in counters) for name in names}
-        return ReaderStatistics(**counts, waiting=self._buffer.waiting, unreadable=self._session.unreadable)
+        return ReaderStatistics(**counts, waiting=self._buffer.waiting, unreadable=self._session.link.unreadable)
 
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.

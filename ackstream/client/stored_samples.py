@@ -60,14 +60,10 @@ class Recovery:
 
         :param lake: where the table is; ``None``: missing samples are lost
         :param max_samples: nothing is fetched while as many samples are unacknowledged
-        :param callbacks: of the recovered samples
         """
         self.counts: Counter[str] = Counter()
-        self._consumer = consumer
-        self._buffer = buffer
-        self._lake = lake
-        self._max_samples = max_samples
-        self._callbacks = callbacks
+        self._consumer, self._buffer = consumer, buffer
+        self._lake, self._max_samples, self._callbacks = lake, max_samples, callbacks
         self._suspects: dict[str, list[Interval]] = {}
         self._ends: dict[Any, int] = {}
 
