@@ -179,5 +179,5 @@ _ERRORS = {kind.__name__.removesuffix("Error").lower(): kind for kind in Refused
 
 
 def refused(reason: str, subject: str = "The command") -> RefusedError:
-    """Return the error of a reason (``bad filter``, ``BAD_FILTER``), :class:`RefusedError` if it has none of its own."""
+    """Return the error of a reason, ``bad filter`` or ``BAD_FILTER``; :class:`RefusedError` if it has no own one."""
     return _ERRORS.get(reason.replace("_", "").replace(" ", "").lower(), RefusedError)(reason, subject)

@@ -181,10 +181,7 @@ class WriterAcknowledgements:
             return self._known.first_unacknowledged
 
     def waiting_for(self, timeout: float) -> tuple[str, ...]:
-        """Return who has not acknowledged the oldest incomplete sample.
-
-        :raises SettleTimeout: the settle job does not answer
-        """
+        """Return who has not acknowledged the oldest incomplete sample."""
         return self._fresh_state(timeout).waiting_for
 
     def _fresh_state(self, timeout: float) -> WriterState:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMPLETE = ("acknowledgements", "response")
-CLOSE_MS = 1_000
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -57,7 +54,7 @@ class Reply:
     @property
     def complete(self) -> bool:
         """Whether the answer contains everything that was awaited; if not, ``explanation`` gives the reason."""
-        return self.completed_by in COMPLETE
+        return self.completed_by in ("acknowledgements", "response")
 
     @cached_property
     def envelope(self) -> Envelope:
@@ -207,7 +204,7 @@ class Outcomes:
         """Stop reading; open futures stay unresolved."""
         self._closing.set()
         self._thread.join()
-        self._reader.consumer.close(timeout_ms=CLOSE_MS)
+        self._reader.consumer.close(timeout_ms=1_000)
 
     def _run(self) -> None:
         while not self._closing.is_set():

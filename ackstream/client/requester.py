@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_SECONDS = 65.0
-GRACE_SECONDS = 10.0
-DELIVERY_SECONDS = 120.0
 MAX_TIMEOUT_MS = 86_400_000
 _CLOSE_SECONDS = 5.0
 
@@ -57,9 +54,9 @@ class Requester(Closing):
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
         reply_to: str | None = None,
-        default_timeout: float = DEFAULT_TIMEOUT_SECONDS,
-        grace: float = GRACE_SECONDS,
-        delivery_timeout: float = DELIVERY_SECONDS,
+        default_timeout: float = 65.0,
+        grace: float = 10.0,
+        delivery_timeout: float = 120.0,
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 

@@ -331,12 +331,8 @@ class UnacknowledgedMessages:
     def _return_to_application(self, seq: int, reason: str) -> None:
         with self.changed:
             message, entry = self._messages.get(seq), self._open.get(seq)
-        context = None if entry is None else entry.context
-        failed = (
-            FailedMessage(seq, reason, None, None, [], context)
-            if message is None
-            else FailedMessage(seq, reason, message.value, message.key, message.headers, context)
-        )
+        value, key, headers = (None, None, []) if message is None else (message.value, message.key, message.headers)
+        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
         call_handler(self._on_failed_write, failed)
 
 
