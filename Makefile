@@ -52,7 +52,7 @@ clean:  ## Stop Kafka, remove the virtual environment, the local data and the ca
 
 # First of all: without Java nothing else is worth downloading
 java: $(VENV)/.made
-	@$(PY) -m ackstream.local.java
+	@$(PY) -m ackstream.local.installation
 
 jars: java $(VENV)/.installed
 	@$(ACKSTREAM) jars spark broker > /dev/null

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.protocol.ditto.errors import DittoError
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import jars, java, submit
+from ackstream.local import installation, jars, submit
 from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
 
@@ -119,7 +119,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         yield active
         return
     console = Console(stderr=True)
-    java.ackstream.local.java: find_java()
+    installation.find_java()
     paths = jars.resolve("spark", console)
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from ackstream.conformance.effects import effect, parse_request, requested_acks_
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol import rql
-from ackstream.protocol.ditto import settlement
+from ackstream.protocol.ditto import connections
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
@@ -252,13 +252,13 @@ def _rql_like(given: Json) -> Json:
 
 def _settlement(given: Json) -> Json:
     answers = [
-        settlement.SettlementAnswer(
+        connections.SettlementAnswer(
             tuple(answer["acks"]) if "acks" in answer else (answer["status"],), answer.get("live", False)
         )
         for answer in given.get("responses", [])
     ]
     complete = given.get("complete", True)
-    decision = settlement.settle(given["expected"], answers, complete=complete, error_status=given.get("error"))
+    decision = connections.settle(given["expected"], answers, complete=complete, error_status=given.get("error"))
     return {"settlement": decision}
 
 

@@ -1,11 +1,12 @@
-"""The product's Kafka topics: created as they must be, and checked where someone else created them."""
+"""The product's Kafka topics, created or checked, and the offsets of partitions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import TopicAlreadyExistsError, for_code
 
 from ackstream.errors import LocalError, StartError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.settings import Kafka, Settings
+
 
 TIMESTAMP_TYPE = "message.timestamp.type"
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
@@ -132,3 +134,38 @@ def _check_timestamp_type(admin: Any, kafka: Kafka, names: Iterable[str]) -> Non
                 f"run `kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --topic {name} "
                 f"--add-config {TIMESTAMP_TYPE}=LogAppendTime`."
             )
+
+
+def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
+    """Return the partitions of topics (real names) that exist."""
+    return [
+        TopicPartition(topic["name"], partition["partition_index"])
+        for topic in admin.describe_topics(list(topics))
+        for partition in topic["partitions"]
+    ]
+
+
+def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offset that the next record of each partition will have.
+
+    An admin client finds them all; a consumer's own ``end_offsets()`` omits partitions whose leader has moved.
+
+    :raises KafkaError: the broker went away
+    """
+    return _offsets(admin, partitions, OffsetSpec.LATEST)
+
+
+def at_time(admin: Any, partitions: Iterable[TopicPartition], since: int) -> dict[TopicPartition, int]:
+    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
+
+    :param since: epoch milliseconds
+    :raises KafkaError: the broker went away
+    """
+    partitions = list(partitions)
+    last, found = ends(admin, partitions), _offsets(admin, partitions, since)
+    return {partition: last[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+
+
+def _offsets(admin: Any, partitions: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
+    found = admin.list_partition_offsets(dict.fromkeys(partitions, which))
+    return {partition: entry.offset for partition, entry in found.items()}

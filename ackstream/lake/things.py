@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
-from ackstream.protocol.pointers import escape
+from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

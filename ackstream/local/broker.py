@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 
 from ackstream.errors import LocalError, UnreachableError
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import installation, jars, java
+from ackstream.local import installation, jars
 from ackstream.local.process import PidFile, answers, detach, is_free, owner
 from ackstream.settings import Kafka
 
@@ -76,7 +76,7 @@ class Broker:
         :returns: ``False`` if it was running already
         :raises LocalError: no Java, no jars, a port in use, foreign data, a failed start; with the remedy
         """
-        program = java.find().program
+        program = installation.find_java().program
         class_path = jars.resolve("broker", console)
         with self._locked():
             if self._pid_file.read() is not None:

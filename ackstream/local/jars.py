@@ -19,7 +19,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ackstream.errors import LocalError
-from ackstream.local import installation, java
+from ackstream.local import installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def resolve(configuration: Configuration, console: Console | None = None) -> lis
     """
     if jars := present(configuration):
         return jars
-    program = java.find().program
+    program = installation.find_java().program
     listing = _listing(configuration)
     cache = listing.parent
     with _locked(cache / "lock", console):

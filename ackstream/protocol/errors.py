@@ -6,7 +6,10 @@ The catalogue of Ditto's own errors is ``protocol.ditto.errors``; the errors tha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BAD_REQUEST = 400
 NOT_FOUND = 404
@@ -60,3 +63,14 @@ def shown(text: object) -> str:
     """Return a foreign text as error messages repeat it, cut to ``SHOWN_CHARACTERS``."""
     full = str(text)
     return full if len(full) <= SHOWN_CHARACTERS else f"{full[:SHOWN_CHARACTERS]}…"
+
+
+def error_factory(
+    status: int, code: str, message: str, description: str | None = None, href: str | None = None
+) -> Callable[..., DittoError]:
+    """Return a function that makes an error; its arguments fill the ``{}`` of the message, each cut."""
+
+    def make(*values: object) -> DittoError:
+        return DittoError(status, code, message.format(*map(shown, values)), description, href)
+
+    return make

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kafka.admin import OffsetSpec
 
-from ackstream.kafka import partitions
+from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
 from ackstream.spark.offsets import Repeater, consumed_offsets
 
@@ -104,7 +104,7 @@ class _Topics(ExitStack):
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the ends of all partitions, of those that were added, too."""
-        return partitions.ends(self._admin, partitions.of_topics(self._admin, self._topics))
+        return kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, self._topics))
 
     def timestamp_at(self, partition: TopicPartition, offset: int) -> int | None:
         """Return the timestamp of the record at an offset; of the first one kept, if that one has expired."""

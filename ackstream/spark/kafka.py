@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.kafka import partitions
+from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import connect_admin, spark_options
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS
@@ -59,9 +59,9 @@ def starting_offsets(kafka: Kafka, topics: Mapping[str, int | Mapping[int, int]]
         The latest offsets are looked up now: Spark would look later, and skip what is sent in the meantime
     """
     with connect_admin(kafka) as admin:
-        known = partitions.of_topics(admin, topics)
+        known = kafka_topics.of_topics(admin, topics)
         latest = [partition for partition in known if topics[partition.topic] == LATEST]
-        ends = partitions.ends(admin, latest) if latest else {}
+        ends = kafka_topics.ends(admin, latest) if latest else {}
     found: dict[str, dict[str, int]] = {topic: {} for topic in topics}
     for partition in known:
         start = topics[partition.topic]

@@ -9,7 +9,7 @@ from ackstream.client.replies import RequestOutcome, read_answer, read_outcome, 
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import encode, error_envelope, raw
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 
 ERROR = raw(thing_not_found("a:b").to_dict())

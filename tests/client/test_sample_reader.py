@@ -8,7 +8,7 @@ import pytest
 
 from ackstream.client.sample_reader import LabelAcks
 from ackstream.client.samples import Sample
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
     from ackstream.client.worker import Outgoing

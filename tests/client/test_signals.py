@@ -21,7 +21,7 @@ from ackstream.client.signals import (
 )
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 

@@ -17,7 +17,7 @@ import pytest
 from ackstream.client import Ack, Responder, Response
 from ackstream.jobs.archive import job
 from ackstream.lake import tables
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes

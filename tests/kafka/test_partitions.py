@@ -6,7 +6,7 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.kafka.partitions import PartitionAssignment, offsets_since, partition_of
+from ackstream.kafka.reader import PartitionAssignment, offsets_since, partition_of
 
 NAME = b"r1"
 

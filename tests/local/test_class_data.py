@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import class_data, installation, jars, java, submit
+from ackstream.local import installation, jars, submit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,30 +19,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_an_archive_there_are_no_options():
-    assert class_data.java_options() == ""
+    assert submit.java_options() == ""
 
 
 def test_an_archive_is_used():
-    archive = class_data.archive()
+    archive = submit.archive()
     archive.parent.mkdir(parents=True)
     archive.touch()
-    assert class_data.java_options().split()[0] == f"-XX:SharedArchiveFile={archive}"
+    assert submit.java_options().split()[0] == f"-XX:SharedArchiveFile={archive}"
 
 
 def test_without_java_the_archive_is_not_what_one_is_told_about(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    assert class_data.java_options() == ""
+    assert submit.java_options() == ""
     with pytest.raises(LocalError, match="JAVA_HOME is /nowhere"):
         submit.archive_classes()
 
 
 def test_other_jars_have_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "jars").mkdir()
-    before = class_data.archive()
+    before = submit.archive()
     monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
-    empty = class_data.archive()
+    empty = submit.archive()
     (tmp_path / "jars" / "spark-core.jar").write_bytes(b"1")
-    assert len({before, empty, class_data.archive()}) == 3
+    assert len({before, empty, submit.archive()}) == 3
 
 
 def test_a_program_that_fails_leaves_nothing_behind(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
@@ -55,10 +55,10 @@ def test_a_program_that_fails_leaves_nothing_behind(tmp_path: Path, cache: Path,
 
 
 def test_a_damaged_archive_is_ignored_without_a_word():
-    archive = class_data.archive()
+    archive = submit.archive()
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"damaged")
-    command = [str(java.find().program), *class_data.java_options().split(), "-version"]
+    command = [str(installation.find_java().program), *submit.java_options().split(), "-version"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert answer.stdout == ""
     assert answer.stderr.startswith("openjdk") or "version" in answer.stderr.splitlines()[0]

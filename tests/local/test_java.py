@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import java
+from ackstream.local import installation
 from tests.local.programs import java_home, write_program
 
 if TYPE_CHECKING:
@@ -24,62 +24,62 @@ if TYPE_CHECKING:
 )
 def test_a_java_that_spark_runs_on_is_found(tmp_path: Path, version: str, release: int):
     home = java_home(tmp_path, version=version)
-    assert java.find({"JAVA_HOME": str(home)}) == java.Java(home / "bin" / "java", release)
+    assert installation.find_java({"JAVA_HOME": str(home)}) == installation.Java(home / "bin" / "java", release)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path):
     old = java_home(tmp_path / "old", version='java version "11.0.2"')
     new = java_home(tmp_path / "new")
-    found = java.find({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
+    found = installation.find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
     assert found.program == new / "bin" / "java"
 
 
 def test_without_java_home_the_path_counts(tmp_path: Path):
     home = java_home(tmp_path)
-    assert java.find({"PATH": str(home / "bin")}).program == home / "bin" / "java"
+    assert installation.find_java({"PATH": str(home / "bin")}).program == home / "bin" / "java"
 
 
 def test_a_missing_java_is_reported_with_the_remedy(tmp_path: Path):
     with pytest.raises(
         LocalError, match=r"^No Java was found .*: install Java 17 or 21 .*, or set JAVA_HOME to one\.$"
     ):
-        java.find({"PATH": str(tmp_path)})
+        installation.find_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path):
     with pytest.raises(LocalError, match=rf"^JAVA_HOME is {tmp_path}, but .* correct JAVA_HOME or unset it\.$"):
-        java.find({"JAVA_HOME": str(tmp_path)})
+        installation.find_java({"JAVA_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize(("version", "release"), [("1.8.0_292", 8), ("11.0.2", 11), ("16", 16), ("26.0.1", 26)])
 def test_a_java_that_spark_does_not_run_on_is_refused(tmp_path: Path, version: str, release: int):
     home = java_home(tmp_path, version=f'java version "{version}"')
     with pytest.raises(LocalError, match=rf"is version {release}, but .* run on 17 to 25: install Java 17 or 21"):
-        java.find({"JAVA_HOME": str(home)})
+        installation.find_java({"JAVA_HOME": str(home)})
 
 
 def test_a_java_that_only_prints_an_error_is_quoted(tmp_path: Path):
     write_program(tmp_path / "java", "sys.exit('Unable to locate a Java Runtime.')")
     with pytest.raises(LocalError, match=r"does not start \(Unable to locate a Java Runtime\): install Java"):
-        java.find({"PATH": str(tmp_path)})
+        installation.find_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_that_cannot_be_executed_is_named(tmp_path: Path):
     program = write_program(tmp_path / "java", "")
     program.write_bytes(b"\x7fELF of another machine")
     with pytest.raises(LocalError, match=rf"^The Java at {program} does not start \(.*\): install Java"):
-        java.find({"PATH": str(tmp_path)})
+        installation.find_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_without_a_version_is_named(tmp_path: Path):
     write_program(tmp_path / "java", "")
     with pytest.raises(LocalError, match=r"does not report its version \(it prints nothing\)"):
-        java.find({"PATH": str(tmp_path)})
+        installation.find_java({"PATH": str(tmp_path)})
 
 
 def test_make_can_ask_with_the_standard_library_alone(tmp_path: Path):
     asked = subprocess.run(
-        [sys.executable, "-S", "-m", "ackstream.local.java"],
+        [sys.executable, "-S", "-m", "ackstream.local.installation"],
         env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert asked.returncode == 1

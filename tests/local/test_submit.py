@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import class_data, installation, jars, submit
+from ackstream.local import installation, jars, submit
 from ackstream.settings import Settings, Spark
 
 
@@ -55,7 +55,7 @@ JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
 @pytest.fixture(autouse=True)
 def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "resolve", lambda *_: JARS)
-    monkeypatch.setattr(class_data, "java_options", lambda: "")
+    monkeypatch.setattr(submit, "java_options", lambda: "")
 
 
 def test_the_line_holds_everything_that_spark_needs():
@@ -116,7 +116,7 @@ def test_on_one_machine_spark_needs_no_host_name():
 def test_the_driver_gets_the_archive_of_its_classes_beside_the_options_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(class_data, "java_options", lambda: "-XX:SharedArchiveFile=/cache/spark.jsa")
-    command = submit.submit_command(Settings(spark=Spark(conf={class_data.JAVA_OPTIONS: "-Dmine=1"})), "correlate")
+    monkeypatch.setattr(submit, "java_options", lambda: "-XX:SharedArchiveFile=/cache/spark.jsa")
+    command = submit.submit_command(Settings(spark=Spark(conf={submit.JAVA_OPTIONS: "-Dmine=1"})), "correlate")
     conf = [command[place + 1] for place, text in enumerate(command) if text == "--conf"]
-    assert conf[-1] == f"{class_data.JAVA_OPTIONS}=-XX:SharedArchiveFile=/cache/spark.jsa -Dmine=1"
+    assert conf[-1] == f"{submit.JAVA_OPTIONS}=-XX:SharedArchiveFile=/cache/spark.jsa -Dmine=1"

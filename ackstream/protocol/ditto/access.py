@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET
 
+from ackstream.protocol.json import Keys, keys_of
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.pointers import Keys, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,17 +1,18 @@
-"""Parts of a connection: the labels that its sources declare and its targets issue, and its targets' addresses.
+"""Connections: the labels they declare and issue, their targets' addresses, and whether a consumed message is settled.
 
 Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFilteredTopic`` (ditto.md 6, 10),
-``KafkaPublishTarget``, ``KafkaValidator``.
+``KafkaPublishTarget``, ``KafkaValidator``; for settlement ``BaseConsumerActor``, ``ResponseCollectorActor`` (3.3.0).
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from ackstream.protocol.ditto.acknowledgements import combined_status
 from ackstream.protocol.ditto.errors import label_invalid, label_not_unique, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
@@ -145,3 +146,61 @@ class TargetAddress(msgspec.Struct, frozen=True):
         if partition and _PARTITION.fullmatch(partition) is None:
             raise target_address_invalid(text, f"<{partition}> is not the number of a partition.")
         return TargetAddress(topic, key or None, int(partition) if partition else None)
+
+
+Settlement: TypeAlias = Literal["settle", "reject-with-redelivery", "reject-without-redelivery"]
+
+_TIMEOUT = 408
+_PRECONDITION_FAILED = 412
+_FAILED_DEPENDENCY = 424
+
+
+class SettlementAnswer(msgspec.Struct, frozen=True):
+    """The answer to one signal of a message: the status of a response or acknowledgement, or those of an aggregate.
+
+    ``live``: a response to a live command or message (not an acknowledgement of one). Its status concerns only
+    requester and responder, so only a timeout is a failure.
+    """
+
+    statuses: tuple[int, ...]
+    live: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether this answer prevents the message from being settled."""
+        status = combined_status(self.statuses)
+        return status == _TIMEOUT if self.live else 400 <= status <= 599  # noqa: PLR2004 - client and server errors
+
+
+def settle(
+    expected: int | None,
+    responses: Sequence[SettlementAnswer] = (),
+    *,
+    complete: bool = True,
+    error_status: int | None = None,
+) -> Settlement:
+    """Decide about a message that maps to signals of which ``expected`` await acknowledgements.
+
+    :param expected: ``None`` if unknown, because the mapping of the whole message failed
+    :param responses: the answers so far
+    :param complete: ``False`` if waiting for more answers was abandoned
+    :param error_status: status of a Ditto error that arrived instead of an answer
+    """
+    if error_status is not None and expected is not None:
+        # a message excluded by a condition must not be redelivered
+        return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=_is_transient(error_status))
+    failed = [answer for answer in responses if answer.failed]
+    if complete and len(responses) == expected and not failed:
+        return "settle"
+    # nothing failed: an answer is missing, and may arrive after a redelivery
+    return _reject(
+        redeliver=not failed or any(_is_transient(status) for answer in failed for status in answer.statuses)
+    )
+
+
+def _is_transient(status: int) -> bool:
+    return status in (_TIMEOUT, _FAILED_DEPENDENCY) or 500 <= status <= 599  # noqa: PLR2004 - server errors
+
+
+def _reject(*, redeliver: bool) -> Settlement:
+    return "reject-with-redelivery" if redeliver else "reject-without-redelivery"

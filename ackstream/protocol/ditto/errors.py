@@ -1,8 +1,8 @@
 """The catalogue of Ditto's errors, with its own codes, texts and descriptions: one factory per Ditto exception.
 
- Source of the texts: the exception classes of Eclipse Ditto
-(``AcknowledgementLabelInvalidException``, ``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …).
-Numbers in messages are grouped by thousands (``60,000ms``).
+Source of the texts: the exception classes of Eclipse Ditto (``AcknowledgementLabelInvalidException``,
+``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …). Numbers in messages are
+grouped by thousands (``60,000ms``).
 """
 
 from __future__ import annotations
@@ -11,29 +11,50 @@ from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import (
     BAD_REQUEST,
     CONFLICT,
-    NOT_FOUND,
     REQUEST_TIMEOUT,
     UNPROCESSABLE,
     DittoError,
+    error_factory,
     grouped,
     shown,
 )
 
-LABEL_HREF = "https://www.eclipse.dev/ditto/protocol-specification-topic.html#acknowledgement-criterion-actions"
-
-
 # labels
 
+label_invalid = error_factory(
+    BAD_REQUEST,
+    "acknowledgement:label.invalid",
+    "Acknowledgement label <{}> is invalid.",
+    "An acknowledgement label must conform to the regular expression of Ditto documentation.",
+    "https://www.eclipse.dev/ditto/protocol-specification-topic.html#acknowledgement-criterion-actions",
+)
 
-def label_invalid(label: str) -> DittoError:
-    """Refuse an invalid acknowledgement label."""
-    return DittoError(
-        BAD_REQUEST,
-        "acknowledgement:label.invalid",
-        f"Acknowledgement label <{shown(label)}> is invalid.",
-        "An acknowledgement label must conform to the regular expression of Ditto documentation.",
-        LABEL_HREF,
-    )
+# a built-in label in an acknowledgement from or to the outside
+ditto_label_forbidden = error_factory(
+    BAD_REQUEST,
+    "acknowledgement:ditto.acklabel.forbidden",
+    "The Ditto internal Acknowledgement label <{}> is not allowed to be issued externally!",
+    "Make sure to not issue an Ditto internal Acknowledgement label.",
+)
+
+label_not_declared = error_factory(
+    BAD_REQUEST,
+    "acknowledgement:label.not.declared",
+    "Cannot send acknowledgement with label <{}>, which is not declared.",
+    "Each connection may only send acknowledgements whose label matches one declared for the connection.",
+)
+
+# a declaration of labels that other subscribers hold
+label_not_unique = error_factory(
+    CONFLICT,
+    "acknowledgement:label.not.unique",
+    "One or more declared acknowledgement labels are taken by other subscribers.",
+    "Please ensure all other subscribers with the declared acknowledgement labels are offline.",
+)
+
+correlation_id_missing = error_factory(
+    BAD_REQUEST, "acknowledgement:correlation-id.missing", "Correlation-id header for acknowledgement is missing."
+)
 
 
 def request_parsing_failed(request: str, cause: str | None = None) -> DittoError:
@@ -44,45 +65,6 @@ def request_parsing_failed(request: str, cause: str | None = None) -> DittoError
         "acknowledgement:request.parsing.failed",
         f"<{shown(request)}> cannot be parsed to an acknowledgement request!{because}",
         "The string to be parsed must be a valid representation of an acknowledgement request.",
-    )
-
-
-def ditto_label_forbidden(label: str) -> DittoError:
-    """Refuse a built-in label in an acknowledgement from or to the outside."""
-    return DittoError(
-        BAD_REQUEST,
-        "acknowledgement:ditto.acklabel.forbidden",
-        f"The Ditto internal Acknowledgement label <{shown(label)}> is not allowed to be issued externally!",
-        "Make sure to not issue an Ditto internal Acknowledgement label.",
-    )
-
-
-def label_not_declared(label: str) -> DittoError:
-    """Refuse an acknowledgement with a label that its sender did not declare."""
-    return DittoError(
-        BAD_REQUEST,
-        "acknowledgement:label.not.declared",
-        f"Cannot send acknowledgement with label <{shown(label)}>, which is not declared.",
-        "Each connection may only send acknowledgements whose label matches one declared for the connection.",
-    )
-
-
-def label_not_unique() -> DittoError:
-    """Refuse a declaration of labels that other subscribers hold."""
-    return DittoError(
-        CONFLICT,
-        "acknowledgement:label.not.unique",
-        "One or more declared acknowledgement labels are taken by other subscribers.",
-        "Please ensure all other subscribers with the declared acknowledgement labels are offline.",
-    )
-
-
-def correlation_id_missing() -> DittoError:
-    """Refuse an acknowledgement without a correlation-id."""
-    return DittoError(
-        BAD_REQUEST,
-        "acknowledgement:correlation-id.missing",
-        "Correlation-id header for acknowledgement is missing.",
     )
 
 
@@ -169,14 +151,13 @@ def acks_without_response() -> DittoError:
     )
 
 
-def command_headers_invalid() -> DittoError:
-    """Refuse a query that requires no response."""
-    return DittoError(
-        BAD_REQUEST,
-        "command.headers.invalid",
-        "Query commands must not have the header 'response-required' set to false",
-        "Set the header 'response-required' to true instead in order to receive a response to your query command.",
-    )
+# a query that requires no response
+command_headers_invalid = error_factory(
+    BAD_REQUEST,
+    "command.headers.invalid",
+    "Query commands must not have the header 'response-required' set to false",
+    "Set the header 'response-required' to true instead in order to receive a response to your query command.",
+)
 
 
 # protocol and JSON
@@ -188,14 +169,13 @@ def unknown_topic_path(topic: str, description: str = "Check if the topic path i
     return DittoError(BAD_REQUEST, "protocoladapter:unknown.topicpath", message, shown(description))
 
 
-def json_invalid(message: str) -> DittoError:
-    """Refuse JSON that cannot be parsed or contains a value of the wrong type."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.invalid",
-        shown(message),
-        "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format.",
-    )
+# JSON that cannot be parsed or contains a value of the wrong type
+json_invalid = error_factory(
+    BAD_REQUEST,
+    "json.invalid",
+    "{}",
+    "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format.",
+)
 
 
 def json_type_invalid(value: str, pointer: str, kind: str) -> DittoError:
@@ -203,45 +183,15 @@ def json_type_invalid(value: str, pointer: str, kind: str) -> DittoError:
     return json_invalid(f"Value <{shown(value)}> for <{pointer}> is not of type <{kind}>!")
 
 
-def json_field_missing(pointer: str) -> DittoError:
-    """Report a missing required field; ``pointer`` starts with a slash."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.field.missing",
-        f"JSON did not include required <{pointer}> field!",
-        "Check if all required JSON fields were set.",
-    )
+# the argument is a pointer that starts with a slash
+json_field_missing = error_factory(
+    BAD_REQUEST,
+    "json.field.missing",
+    "JSON did not include required <{}> field!",
+    "Check if all required JSON fields were set.",
+)
 
-
-def json_format_invalid(message: str) -> DittoError:
-    """Refuse JSON of an unexpected form."""
-    return DittoError(BAD_REQUEST, "json.format.invalid", shown(message))
-
-
-# things
-
-
-def thing_not_found(thing_id: str) -> DittoError:
-    """Report that a thing does not exist, or that the requester may not see it."""
-    return DittoError(
-        NOT_FOUND,
-        "things:thing.notfound",
-        f"The Thing with ID '{shown(thing_id)}' could not be found or requester had insufficient permissions to access"
-        " it.",
-        "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
-    )
-
-
-def thing_precondition_failed(header: str, expected: str, actual: str) -> DittoError:
-    """Report that the precondition ``header``, ``expected``, does not hold for the entity tag ``actual``."""
-    return DittoError(
-        412,
-        "things:precondition.failed",
-        f"The comparison of precondition header '{header}' for the requested Thing resource evaluated to false."
-        f" Header value: '{expected}', actual entity-tag: '{actual}'.",
-        "The comparison of the provided precondition header with the current ETag value of the requested Thing"
-        " resource evaluated to false. Check the value of your conditional header value.",
-    )
+json_format_invalid = error_factory(BAD_REQUEST, "json.format.invalid", "{}")
 
 
 # connections
@@ -253,11 +203,10 @@ def target_address_invalid(address: str, description: str) -> DittoError:
     return DittoError(BAD_REQUEST, "connectivity:connection.configuration.invalid", message, shown(description))
 
 
-def kafka_message_rejected(coordinates: str) -> DittoError:
-    """Report that a consumed record was rejected, so that its partition is read again."""
-    return DittoError(
-        REQUEST_TIMEOUT,
-        "connectivity:kafka.message.rejected",
-        f"The message {shown(coordinates)} was rejected.",
-        "It is consumed again, with all behind it.",
-    )
+# a consumed record is rejected, so that its partition is read again
+kafka_message_rejected = error_factory(
+    REQUEST_TIMEOUT,
+    "connectivity:kafka.message.rejected",
+    "The message {} was rejected.",
+    "It is consumed again, with all behind it.",
+)

@@ -1,16 +1,37 @@
-"""Acknowledgement labels, and the table of those that the system issues itself.
+"""Acknowledgement labels: those that the system issues itself, and who may issue the others.
 
-Source of the rules: Eclipse Ditto, ``AcknowledgementLabels``, ``DittoAcknowledgementLabel``, and the setters
-``AbstractCommandAckRequestSetter`` of each kind of signal.
+A subscriber that wants labels appends a *claim* to the topic ``declarations`` (one partition), renews it before its
+lease expires, and appends a tombstone when it no longer wants them. All readers of the log reach the same decision
+without a coordinator: **the earliest live claim wins**. A claim holds its labels if no earlier live claim conflicts
+with it. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
+
+The topic is compacted, so a decision may depend only on the last record of each key:
+
+* the key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's;
+* a renewal replaces the first record, whose offset was the claim's rank, so it carries that rank (``since``);
+* a late renewal keeps nothing, because another claim may hold the labels by then. Whether it is late must be visible
+  from the renewal alone, so it carries the expiry of the lease that it renews (``until``).
+
+A refused claim counts against later ones until its tombstone arrives or its lease expires. That makes a held label
+safe: no claim that becomes live later can precede it.
+
+Source of the rules: Eclipse Ditto, ``AcknowledgementLabels``, ``DittoAcknowledgementLabel``, the setters
+``AbstractCommandAckRequestSetter`` of each kind of signal; for declarations and groups ``AckUpdater`` (ditto.md 6).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackstream.protocol.ditto.errors import label_invalid
+import msgspec
+
+from ackstream.protocol.ditto.errors import label_invalid, label_not_declared
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
 
 TWIN_PERSISTED: Final = "twin-persisted"
 LIVE_RESPONSE: Final = "live-response"
@@ -71,3 +92,143 @@ def is_built_in(label: str) -> bool:
 def of_other_channels(channel: str) -> frozenset[str]:
     """Return the built-in labels that signals of a channel cannot request."""
     return frozenset(label for label, known in BUILT_IN.items() if known.channel != channel)
+
+
+LEASE_MS = 30_000
+"""How long a claim is live without a renewal, in milliseconds; labels stay taken as long after a crash."""
+
+MAX_LEASE_MS = 60_000
+"""Longer leases are cut to this, so that older records are irrelevant to who holds a label now."""
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The value of a record: the claimed labels, and for how long (milliseconds).
+
+    Claims of one ``group`` share their labels, which must be exactly the same. ``since`` and ``until`` make it a
+    renewal: the rank of the claim and the broker's time at which its lease expires, both as in the log.
+    """
+
+    labels: frozenset[str]
+    group: str | None = None
+    lease_ms: int = LEASE_MS
+    since: int | None = None
+    until: int | None = None
+
+    def conflicts(self, other: Claim) -> bool:
+        """Tell whether at most one of two claims can hold its labels."""
+        if self.group is not None and self.group == other.group:
+            return self.labels != other.labels
+        return not self.labels.isdisjoint(other.labels)
+
+
+class DeclarationEntry(msgspec.Struct, frozen=True):
+    """A claim in the log: ``rank`` orders claims, ``expires`` is the broker's time at which its lease expires."""
+
+    claim: Claim
+    rank: int
+    expires: int
+
+    def renewal(self) -> Claim:
+        """Return the next record of the claim."""
+        return msgspec.structs.replace(self.claim, since=self.rank, until=self.expires)
+
+
+_decode = msgspec.json.Decoder(Claim).decode
+
+
+class Declarations:
+    """The claims in the log up to some offset.
+
+    Two readers of the log up to the same offset agree, whether they started at the first record, after a compaction, or
+    at a record ``MAX_LEASE_MS`` older than the time in question. Times are epoch milliseconds of the broker.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, DeclarationEntry] = {}
+        # the claims of each label and of each group: only these can conflict
+        self._rivals: dict[tuple[str, str], set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def apply(self, key: str, value: bytes | None, offset: int, timestamp: int) -> DeclarationEntry | None:
+        """Read the next record; return ``None`` if it holds no claim (a tombstone, or unreadable)."""
+        self._remove(key)
+        claim = _read(value)
+        if claim is None:
+            return None
+        in_time = claim.since is not None and claim.until is not None and timestamp <= claim.until
+        rank = claim.since if claim.since is not None and in_time else offset
+        entry = DeclarationEntry(claim, rank, timestamp + min(claim.lease_ms, MAX_LEASE_MS))
+        self._entries[key] = entry
+        for name in _contested(claim):
+            self._rivals.setdefault(name, set()).add(key)
+        return entry
+
+    def get(self, key: str) -> DeclarationEntry | None:
+        """Return a claim, live or not, ``None`` if it is unknown."""
+        return self._entries.get(key)
+
+    def holds(self, key: str, time: int) -> bool:
+        """Tell whether a claim is live at a time and no earlier live one conflicts with it."""
+        entry = self._entries.get(key)
+        if entry is None or time >= entry.expires:
+            return False
+        rivals = {rival for name in _contested(entry.claim) for rival in self._rivals[name]}
+        return not any(
+            other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim)
+            for other in map(self._entries.__getitem__, rivals)
+        )
+
+    def holders(self, time: int) -> dict[str, list[str]]:
+        """Return the keys of the claims that hold each label at a time; more than one only within a group."""
+        found: dict[str, list[str]] = {}
+        for key, entry in self._entries.items():
+            if self.holds(key, time):
+                for label in entry.claim.labels:
+                    found.setdefault(label, []).append(key)
+        return found
+
+    def forget(self, time: int) -> None:
+        """Drop claims whose lease expired before a time that has passed for all readers."""
+        for key in [key for key, entry in self._entries.items() if time >= entry.expires]:
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        for name in () if entry is None else _contested(entry.claim):
+            rivals = self._rivals[name]
+            rivals.discard(key)
+            if not rivals:
+                del self._rivals[name]
+
+
+def _contested(claim: Claim) -> list[tuple[str, str]]:
+    group = [] if claim.group is None else [("group", claim.group)]
+    return [*group, *[("label", label) for label in claim.labels]]
+
+
+def _read(value: bytes | None) -> Claim | None:
+    if not value:
+        return None
+    try:
+        return _decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def parse_labels(labels: Iterable[str]) -> frozenset[str]:
+    """Return the labels of a declaration.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid``
+    """
+    return frozenset(map(parse_label, labels))
+
+
+def check_declared(label: str, declared: Collection[str]) -> None:
+    """Refuse an acknowledgement that its sender did not declare.
+
+    :raises DittoError: 400 ``acknowledgement:label.not.declared``
+    """
+    if label not in declared:
+        raise label_not_declared(label)

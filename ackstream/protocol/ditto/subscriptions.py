@@ -24,8 +24,8 @@ from ackstream.protocol.ditto.headers import (
     shown_headers,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
-from ackstream.protocol.ditto.partial_things import merged, partial_thing, placeholders
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

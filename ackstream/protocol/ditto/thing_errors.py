@@ -7,125 +7,167 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.ditto.errors import thing_not_found
-from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, DittoError, shown
+from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, DittoError, error_factory, shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.things import Resource
 
-PRECONDITION_FAILED = 412
 NOT_MODIFIED = 304
+PRECONDITION_FAILED = 412
 TOO_LARGE = 413
 
-_OF_THING = "Check if the ID of the Thing was correct and you have sufficient permissions."
+_CHECK = "Check if the ID of the {} and you have sufficient permissions."
+_OF_THING = _CHECK.format("Thing was correct")
 _OF_REQUESTED = "Check if the ID of your requested Thing was correct and you have sufficient permissions."
-_OF_FEATURE = "Check if the ID of the Thing and the Feature ID was correct and you have sufficient permissions."
-_KEY = "Check if the ID of the thing and the key of your requested {} was correct and you have sufficient permissions."
-_FEATURE_KEY = (
-    "Check if the ID of the Thing, the Feature ID and the key of your requested {} was correct and you have sufficient"
-    " permissions."
-)
-_HIDDEN = "or the requester had insufficient permissions to access it."
+_OF_FEATURE = _CHECK.format("Thing and the Feature ID was correct")
+_IN_FEATURE = "of the Feature with ID '{feature}' on the Thing with ID '{thing}'"
 
-# kind of resource: code, message, description
+
+unknown_path = error_factory(
+    BAD_REQUEST,
+    "protocoladapter:unknown.path",
+    "The path '{}' does not correspond to any known command, response or event.",
+    "Check if the path is correct.",
+)
+
+# the thing does not exist, or the requester may not see it
+thing_not_found = error_factory(
+    NOT_FOUND,
+    "things:thing.notfound",
+    "The Thing with ID '{}' could not be found or requester had insufficient permissions to access it.",
+    _OF_REQUESTED,
+)
+
+# kind of resource: code, message up to "or the requester …", description
 _NOT_FOUND = {
-    "policyId": (
-        "policyId",
-        "The Policy ID of the Thing with ID <{thing}> could not be found "
-        + _HIDDEN.replace("the requester", "requester"),
-        _OF_REQUESTED,
-    ),
     "definition": (
         "definition",
-        "The Definition of the Thing with ID <{thing}> could not be found " + _HIDDEN,
-        _KEY.format("definition"),
+        "The Definition of the Thing with ID <{thing}> could not be found",
+        _CHECK.format("thing and the key of your requested definition was correct"),
     ),
-    "attributes": (
-        "attributes",
-        "The Attributes of the Thing with ID '{thing}' could not be found " + _HIDDEN,
-        _OF_THING,
-    ),
+    "attributes": ("attributes", "The Attributes of the Thing with ID '{thing}' could not be found", _OF_THING),
     "attribute": (
         "attribute",
-        "The attribute with key '{pointer}' on the thing with ID '{thing}' could not be found " + _HIDDEN,
-        _KEY.format("attribute"),
+        "The attribute with key '{pointer}' on the thing with ID '{thing}' could not be found",
+        _CHECK.format("thing and the key of your requested attribute was correct"),
     ),
-    "features": ("features", "The Features on the Thing with ID '{thing}' do not exist " + _HIDDEN, _OF_THING),
+    "features": ("features", "The Features on the Thing with ID '{thing}' do not exist", _OF_THING),
     "feature": (
         "feature",
-        "The Feature with ID '{feature}' on the Thing with ID '{thing}' could not be found " + _HIDDEN,
-        _OF_THING.replace("Thing was", "Thing and the ID of your requested Feature was"),
+        "The Feature with ID '{feature}' on the Thing with ID '{thing}' could not be found",
+        _CHECK.format("Thing and the ID of your requested Feature was correct"),
     ),
-    "featureDefinition": (
-        "feature.definition",
-        "The Definition of the Feature with ID '{feature}' on the Thing with ID '{thing}' does not exist " + _HIDDEN,
-        _OF_FEATURE,
-    ),
-    "featureProperties": (
-        "feature.properties",
-        "The Properties of the Feature with ID '{feature}' on the Thing with ID '{thing}' do not exist " + _HIDDEN,
-        _OF_FEATURE,
-    ),
+    "featureDefinition": ("feature.definition", f"The Definition {_IN_FEATURE} does not exist", _OF_FEATURE),
+    "featureProperties": ("feature.properties", f"The Properties {_IN_FEATURE} do not exist", _OF_FEATURE),
     "featureProperty": (
         "feature.property",
-        "The Property with JSON Pointer '{pointer}' of the Feature with ID '{feature}' on the Thing with ID '{thing}'"
-        " does not exist " + _HIDDEN,
-        _FEATURE_KEY.format("property"),
+        f"The Property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
+        _CHECK.format("Thing, the Feature ID and the key of your requested property was correct"),
     ),
     "featureDesiredProperties": (
         "feature.desiredProperties",
-        "The desired properties of the Feature with ID '{feature}' on the Thing with ID '{thing}' do not exist "
-        + _HIDDEN,
+        f"The desired properties {_IN_FEATURE} do not exist",
         _OF_FEATURE,
     ),
     "featureDesiredProperty": (
         "feature.desiredProperty",
-        "The desired property with JSON Pointer '{pointer}' of the Feature with ID '{feature}' on the Thing with ID"
-        " '{thing}' does not exist " + _HIDDEN,
-        _FEATURE_KEY.format("desired property"),
+        f"The desired property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
+        _CHECK.format("Thing, the Feature ID and the key of your requested desired property was correct"),
     ),
 }
+
+_policy_id_not_found = error_factory(
+    NOT_FOUND,
+    "things:policyId.notfound",
+    "The Policy ID of the Thing with ID <{}> could not be found or requester had insufficient permissions to access"
+    " it.",
+    _OF_REQUESTED,
+)
 
 
 def not_found(thing_id: str, resource: Resource) -> DittoError:
     """Report that a thing lacks a part."""
     if resource.kind == "thing":
         return thing_not_found(thing_id)
+    if resource.kind == "policyId":
+        return _policy_id_not_found(thing_id)
     code, message, description = _NOT_FOUND[resource.kind]
     text = message.format(thing=shown(thing_id), feature=shown(resource.feature), pointer=shown(resource.pointer))
-    return DittoError(NOT_FOUND, f"things:{code}.notfound", text, description)
+    hidden = "or the requester had insufficient permissions to access it."
+    return DittoError(NOT_FOUND, f"things:{code}.notfound", f"{text} {hidden}", description)
 
 
-def conflict(thing_id: str) -> DittoError:
-    """Refuse to create an existing thing."""
-    return DittoError(
-        CONFLICT,
-        "things:thing.conflict",
-        f"The Thing with ID '{shown(thing_id)}' already exists",
-        "Choose another Thing ID",
-    )
+conflict = error_factory(
+    CONFLICT, "things:thing.conflict", "The Thing with ID '{}' already exists", "Choose another Thing ID"
+)
 
+# the header, its value, and the entity tag
+thing_precondition_failed = error_factory(
+    PRECONDITION_FAILED,
+    "things:precondition.failed",
+    "The comparison of precondition header '{}' for the requested Thing resource evaluated to false."
+    " Header value: '{}', actual entity-tag: '{}'.",
+    "The comparison of the provided precondition header with the current ETag value of the requested Thing"
+    " resource evaluated to false. Check the value of your conditional header value.",
+)
 
-def not_modified(expected: str, actual: str) -> DittoError:
-    """Answer a query whose if-none-match names the current entity tag."""
-    return DittoError(
-        NOT_MODIFIED,
-        "things:precondition.notmodified",
-        "The comparison of precondition header 'if-none-match' for the requested Thing resource evaluated to false."
-        f" Expected: '{shown(expected)}' not to match actual: '{actual}'.",
-        "The comparison of the provided precondition header 'if-none-match' with the current ETag value of the"
-        " requested Thing resource evaluated to false. Check the value of your conditional header value.",
-    )
+# the answer to a query whose if-none-match names the current entity tag; the value of the header, and the tag
+not_modified = error_factory(
+    NOT_MODIFIED,
+    "things:precondition.notmodified",
+    "The comparison of precondition header 'if-none-match' for the requested Thing resource evaluated to false."
+    " Expected: '{}' not to match actual: '{}'.",
+    "The comparison of the provided precondition header 'if-none-match' with the current ETag value of the"
+    " requested Thing resource evaluated to false. Check the value of your conditional header value.",
+)
 
+# Report that the thing does not meet the command's condition.
+condition_failed = error_factory(
+    PRECONDITION_FAILED,
+    "things:condition.failed",
+    "The specified condition does not match the state of the requested Thing.",
+    "The provided condition did not match the actual Thing state. Please check your provided condition.",
+)
 
-def condition_failed() -> DittoError:
-    """Report that the thing does not meet the command's condition."""
-    return DittoError(
-        PRECONDITION_FAILED,
-        "things:condition.failed",
-        "The specified condition does not match the state of the requested Thing.",
-        "The provided condition did not match the actual Thing state. Please check your provided condition.",
-    )
+# Refuse a thing whose id differs from that of the topic.
+id_not_settable = error_factory(
+    BAD_REQUEST,
+    "things:id.notsettable",
+    "The Thing ID in the thing JSON is not equal to the Thing ID in the topic path.",
+    "Either delete the Thing ID from the thing JSON or use the same Thing ID as in the topic path.",
+)
+
+# Refuse a patch that removes the id.
+id_not_deletable = error_factory(
+    BAD_REQUEST,
+    "things:id.notdeletable",
+    "The Thing ID of a Thing cannot be deleted.",
+    "Remove the Thing ID entry from the request body and retry the request.",
+)
+
+# Refuse a patch that removes the policy's id.
+policy_id_not_deletable = error_factory(
+    BAD_REQUEST,
+    "things:policyId.notdeletable",
+    "The Policy ID of a Thing cannot be deleted.",
+    "Remove Policy ID entry from the request body and retry the request.",
+)
+
+id_invalid = error_factory(
+    BAD_REQUEST,
+    "things:id.invalid",
+    "Thing ID '{}' is not valid!",
+    "It must conform to the namespaced entity ID notation (see Ditto documentation)",
+    "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id",
+)
+
+definition_invalid = error_factory(
+    BAD_REQUEST,
+    "things:definition.identifier.invalid",
+    "Definition identifier <{}> is invalid!",
+    "An identifier string is expected to have the structure 'namespace:name:version' where each segment must"
+    " contain at least one char of [_a-zA-Z0-9\\-.] OR it must be a valid HTTP(s) URL.",
+)
 
 
 def merge_invalid(description: str | None = None) -> DittoError:
@@ -135,58 +177,6 @@ def merge_invalid(description: str | None = None) -> DittoError:
         "things:merge.invalid",
         "The provided JSON Merge Patch is invalid, it must conform to RFC7396.",
         shown(description or "The provided JSON Merge Patch cannot be applied at the given path."),
-    )
-
-
-def id_not_settable() -> DittoError:
-    """Refuse a thing whose id differs from that of the topic."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:id.notsettable",
-        "The Thing ID in the thing JSON is not equal to the Thing ID in the topic path.",
-        "Either delete the Thing ID from the thing JSON or use the same Thing ID as in the topic path.",
-    )
-
-
-def id_not_deletable() -> DittoError:
-    """Refuse a patch that removes the id."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:id.notdeletable",
-        "The Thing ID of a Thing cannot be deleted.",
-        "Remove the Thing ID entry from the request body and retry the request.",
-    )
-
-
-def policy_id_not_deletable() -> DittoError:
-    """Refuse a patch that removes the policy's id."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:policyId.notdeletable",
-        "The Policy ID of a Thing cannot be deleted.",
-        "Remove Policy ID entry from the request body and retry the request.",
-    )
-
-
-def id_invalid(thing_id: str) -> DittoError:
-    """Refuse an invalid id of an entity."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:id.invalid",
-        f"Thing ID '{shown(thing_id)}' is not valid!",
-        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
-        "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id",
-    )
-
-
-def definition_invalid(identifier: str) -> DittoError:
-    """Refuse an invalid definition identifier."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:definition.identifier.invalid",
-        f"Definition identifier <{shown(identifier)}> is invalid!",
-        "An identifier string is expected to have the structure 'namespace:name:version' where each segment must"
-        " contain at least one char of [_a-zA-Z0-9\\-.] OR it must be a valid HTTP(s) URL.",
     )
 
 
@@ -200,16 +190,6 @@ def thing_too_large(size: int, maximum: int) -> DittoError:
     )
 
 
-def unknown_path(path: str) -> DittoError:
-    """Refuse a path that does not exist in things."""
-    return DittoError(
-        BAD_REQUEST,
-        "protocoladapter:unknown.path",
-        f"The path '{shown(path)}' does not correspond to any known command, response or event.",
-        "Check if the path is correct.",
-    )
-
-
 def answer_too_large(maximum: int) -> DittoError:
     """Refuse a query whose answer is too large for a message (bytes)."""
     return DittoError(
@@ -220,13 +200,11 @@ def answer_too_large(maximum: int) -> DittoError:
     )
 
 
-def internal_error() -> DittoError:
-    """Report an internal error."""
-    return DittoError(500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin.")
+internal_error = error_factory(
+    500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin."
+)
 
-
-def option_invalid(message: str) -> DittoError:
-    """Refuse an option of a search."""
-    return DittoError(
-        BAD_REQUEST, "thing-search:search.option.invalid", shown(message), "At least one provided option is invalid."
-    )
+# an option of a search
+option_invalid = error_factory(
+    BAD_REQUEST, "thing-search:search.option.invalid", "{}", "At least one provided option is invalid."
+)

@@ -1,20 +1,28 @@
-"""Resources: the part of a thing that a path denotes, and the values that are valid there.
+"""Resources: the part of a thing that a path denotes, the values that are valid there, and the part an event reports.
 
-Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``.
+Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``, ``ThingEventToThingConverter``,
+``TopicPathPlaceholder``, ``ResourcePlaceholder``, ``FeaturePlaceholder``.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.protocol import pointers
+from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.errors import json_type_invalid
 from ackstream.protocol.ditto.thing_errors import definition_invalid, id_invalid, id_not_settable, unknown_path
+from ackstream.protocol.json import Keys, keys_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+
 
 Kind = Literal[
     "thing", "policyId", "definition", "attributes", "attribute", "features", "feature", "featureDefinition",
@@ -43,14 +51,14 @@ class Resource(msgspec.Struct, frozen=True):
     """
 
     kind: Kind
-    keys: pointers.Keys
+    keys: json.Keys
     feature: str | None = None
     pointer: str = "/"
 
     @property
     def path(self) -> str:
         """The path as it is written in events and responses."""
-        return pointers.write(self.keys)
+        return json.write_pointer(self.keys)
 
 
 @lru_cache(maxsize=4096)
@@ -59,20 +67,20 @@ def resource(path: str) -> Resource:
 
     :raises DittoError: 400 ``protocoladapter:unknown.path``, ``json.pointer.invalid``
     """
-    keys = pointers.parse(path)
+    keys = json.parse_pointer(path)
     match keys:
         case ():
             return Resource("thing", keys)
         case ("policyId" | "definition" | "attributes" | "features" as kind,):
             return Resource(kind, keys)
         case ("attributes", *rest):
-            return Resource("attribute", keys, None, pointers.write(rest))
+            return Resource("attribute", keys, None, json.write_pointer(rest))
         case ("features", feature):
             return Resource("feature", keys, feature)
         case ("features", feature, "definition"):
             return Resource("featureDefinition", keys, feature)
         case ("features", feature, part, *rest) if part in _PARTS:
-            return Resource(_PARTS[part][bool(rest)], keys, feature, pointers.write(rest))
+            return Resource(_PARTS[part][bool(rest)], keys, feature, json.write_pointer(rest))
     raise unknown_path(path)
 
 
@@ -147,7 +155,7 @@ def _check_definitions(value: Any, path: str) -> None:
 def _check_features(value: Any) -> None:
     _check_object(value, "/features")
     for name, feature in value.items():
-        _check_feature(feature, pointers.write(("features", name)))
+        _check_feature(feature, json.write_pointer(("features", name)))
 
 
 def _check_feature(value: Any, path: str) -> None:
@@ -167,3 +175,82 @@ def _check_object(value: Any, path: str) -> None:
 
 def _wrong(value: Any, path: str, kind: str) -> Exception:
     return json_type_invalid(json_text(value), path or "/", kind)
+
+
+def partial_thing(event: Envelope) -> dict[str, Any]:
+    """Return the part of the thing that an event reports: id, revision, timestamp and the change in its place.
+
+    Deleted parts are absent, as are those that a merge patch removes. Other signals report nothing.
+    """
+    topic = event.topic
+    if topic.criterion != "events":
+        return {}
+    thing: dict[str, Any] = {}
+    if event.value is not msgspec.UNSET and topic.action != "deleted":
+        value = msgspec.json.decode(event.value)
+        thing = _nested(keys_of(event.path), without_nulls(value) if topic.action == "merged" else value)
+    thing["thingId"] = topic.thing_id
+    if event.revision is not None:
+        thing["_revision"] = event.revision
+    if event.timestamp is not None:
+        thing["_modified"] = event.timestamp
+    return thing
+
+
+def _nested(path: Keys, value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return value if isinstance(value, dict) else {}
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a merge patch without the parts it deletes."""
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return {} if value is None else value
+
+
+def merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two JSON objects merged recursively; where both have a value, ``over`` wins."""
+    result = dict(base)
+    for key, value in over.items():
+        found = result.get(key)
+        result[key] = merged(found, value) if isinstance(found, dict) and isinstance(value, dict) else value
+    return result
+
+
+def placeholders(signal: Envelope, thing: Mapping[str, Any]) -> dict[str, Mapping[str, str | list[str]]]:
+    """Return the placeholders of a signal for filters, by prefix (``topic``, ``resource``, ``entity`` …).
+
+    :param thing: the partial thing that the signal reports
+    """
+    topic = signal.topic
+    named = {
+        "full": str(topic),
+        "namespace": topic.namespace,
+        "entityName": topic.entity,
+        "group": topic.group,
+        "channel": topic.channel,
+        "criterion": topic.criterion,
+        "action": topic.action,
+        "subject": topic.subject,
+        "action-subject": topic.action or topic.subject,
+    }
+    identity = {"id": topic.thing_id, "namespace": topic.namespace, "name": topic.entity}
+    kind = "message" if topic.criterion == "messages" else "thing"
+    return {
+        "topic": {name: text for name, text in named.items() if text is not None},
+        "resource": {"type": kind, "path": signal.path},
+        "entity": identity,
+        "thing": identity,
+        "feature": {"id": _features(signal.path, thing)},
+    }
+
+
+def _features(path: str, thing: Mapping[str, Any]) -> list[str]:
+    """Return the features that a signal concerns: the one in its path, else those whose change it reports."""
+    match keys_of(path):
+        case ("features", feature, *_):
+            return [feature]
+    features = thing.get("features")
+    return list(features) if isinstance(features, dict) else []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.pointers import json_pointer_invalid
+from ackstream.protocol.json import json_pointer_invalid
 from ackstream.protocol.rql import values as rql_values
 from ackstream.protocol.rql.nodes import (
     And,

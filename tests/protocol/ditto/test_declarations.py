@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.declarations import (
-    LEASE_MS,
-    MAX_LEASE_MS,
-    Claim,
-    Declarations,
-    check_declared,
-    parse_labels,
-)
 from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, check_declared, parse_labels
 from ackstream.protocol.errors import DittoError
 from tests.prose import each
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto import errors, thing_errors
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
@@ -174,8 +174,8 @@ def test_ten_thousand_headers_and_a_huge_one_are_read() -> None:
 def test_prose_error_envelope(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     thing_id = given_["thingId"]
     known = {
-        "notfound": errors.thing_not_found(str(thing_id)),
-        "precondition": errors.thing_precondition_failed("if-match", '"rev:1"', '"rev:2"'),
+        "notfound": thing_errors.thing_not_found(str(thing_id)),
+        "precondition": thing_errors.thing_precondition_failed("if-match", '"rev:1"', '"rev:2"'),
         "headerinvalid": errors.zero_timeout(),
         "acktimeout": errors.ack_request_timeout(1337),
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto import errors, thing_errors
 from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import DittoError, grouped
 from tests.prose import each, prose
@@ -43,7 +43,7 @@ def test_a_note_follows_the_description_of_a_command_timeout() -> None:
         errors.json_format_invalid("x" * 5_000),
         timeout_invalid("x" * 5_000),
         errors.header_type_invalid("timeout", "x" * 5_000, "duration"),
-        errors.thing_not_found("x" * 5_000),
+        thing_errors.thing_not_found("x" * 5_000),
     ],
     ids=lambda error: error.error,
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.partial_things import merged, partial_thing, placeholders
+from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
 from ackstream.protocol.ditto.topics import TopicPath
 
 FACTS = {"thingId": "org.acme:lamp", "_revision": 7, "_modified": "2026-01-01T00:00:00Z"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.settlement import SettlementAnswer, settle
+from ackstream.protocol.ditto.connections import SettlementAnswer, settle
 from tests.prose import prose
 
 SETTLED = SettlementAnswer((204,))
