@@ -170,11 +170,11 @@ class QueueSession:
     def __init__(self, bind: Bind, ack_batch: int, ack_timeout_ms: int, counts: Counter[str]) -> None:
         """Begin with a bind that is due at once.
 
-        :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout_ms``
         :param counts: of the consumer, over all its sessions
         :raises InconsistentQosError: batches that might never be full
         """
         self._bind = bind
+        self._identity = (bind.queue, bind.consumer, bind.session)
         self._next_ms: int | None = None
         self._last = 0
         self._held: set[str] = set()
@@ -237,18 +237,16 @@ class QueueSession:
         if self._next_ms is None or now_ms >= self._next_ms:
             bound = self.bound
             self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // ALIVE_PER_SESSION)
-            yield self._bind if bound is None else Alive(self._bind.queue, self._bind.consumer, self._bind.session)
+            yield self._bind if bound is None else Alive(*self._identity)
         yield from self._settlements(self._batches.due(now_ms))
 
     def end(self) -> Iterator[QueueRequest]:
         """Return the last records to send; nothing can be settled afterwards."""
         if self.over is None:
             yield from self._settlements(self._batches.flush())
-            self.over = Unbound(self._bind.queue, self._bind.consumer, self._bind.session, "closed")
-            yield Unbind(self._bind.queue, self._bind.consumer, self._bind.session)
+            self.over = Unbound(*self._identity, "closed")
+            yield Unbind(*self._identity)
 
     def _settlements(self, batch: AckBatch | None) -> Iterator[SettleMessages]:
         if batch is not None:
-            yield SettleMessages(
-                self._bind.queue, self._bind.consumer, self._bind.session, batch.messages, batch.outcome
-            )
+            yield SettleMessages(*self._identity, batch.messages, batch.outcome)
