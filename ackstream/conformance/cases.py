@@ -15,7 +15,6 @@ import msgspec
 from ackstream.conformance.effects import effect, parse_request, requested_acks_out
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate import decision as correlate_decision
-from ackstream.protocol import rql
 from ackstream.protocol.ditto import connections
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
@@ -44,6 +43,7 @@ from ackstream.protocol.ditto.signal_defaults import check_combination, default_
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.rql import evaluation, nodes, parser, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -239,15 +239,15 @@ def _aggregate_body(given: Json) -> Json:
 
 
 def _rql_parse(given: Json) -> Json:
-    return {"tree": rql.to_dict(rql.parse(given["filter"]))}
+    return {"tree": nodes.to_dict(parser.parse(given["filter"]))}
 
 
 def _rql_match(given: Json) -> Json:
-    return {"matches": rql.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))}
+    return {"matches": evaluation.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))}
 
 
 def _rql_like(given: Json) -> Json:
-    return {"matches": rql.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])}
+    return {"matches": values.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])}
 
 
 def _settlement(given: Json) -> Json:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.protocol import rql
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import (
@@ -26,6 +25,7 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
+from ackstream.protocol.rql import evaluation, nodes, parser
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -163,7 +163,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     stream: Stream
     namespaces: frozenset[str] = frozenset()
-    filter: rql.Node | None = None
+    filter: nodes.Node | None = None
     extra_fields: str | None = None
 
     def covers(self, signal: Publication) -> bool:
@@ -184,7 +184,7 @@ class Subscription(msgspec.Struct, frozen=True):
         if self.filter is None:
             return True
         thing = merged(dict(extra), signal.thing) if extra else signal.thing
-        return rql.matches(self.filter, thing, time=time, **signal.placeholders)
+        return evaluation.matches(self.filter, thing, time=time, **signal.placeholders)
 
 
 def subscription(
@@ -200,8 +200,8 @@ def subscription(
     """
     tree = None
     if filter:
-        tree = rql.parse(filter)
-        rql.check(tree)
+        tree = parser.parse(filter)
+        evaluation.check(tree)
     return Subscription(stream, frozenset(namespaces), tree, extra_fields or None)
 
 
