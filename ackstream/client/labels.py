@@ -67,7 +67,7 @@ class Declaration:
 class Declarer(Closing):
     """Declares labels and renews the claims, all in one thread. Safe to use from several threads.
 
-    The rules are in ``protocol.ditto.declarations``; this class reads and writes the log. Leases are measured by the
+    The rules are in ``protocol.ditto.labels``; this class reads and writes the log. Leases are measured by the
     broker's timestamps; the local clock only decides when to send the next renewal.
     """
 

@@ -191,7 +191,7 @@ class Subscriber(_Receiver):
     that no requester waits for this subscriber in vain.
 
     The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
-    ``protocol.ditto.declarations``). If they are lost nevertheless, it continues without them and declares them again.
+    ``protocol.ditto.labels``). If they are lost nevertheless, it continues without them and declares them again.
     """
 
     def __init__(

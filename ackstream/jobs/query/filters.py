@@ -15,7 +15,9 @@ import msgspec
 
 from ackstream.errors import AckstreamError
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql import And, Node, Not, Or, check, matches, parse
+from ackstream.protocol.rql.evaluation import check, matches
+from ackstream.protocol.rql.nodes import And, Node, Not, Or
+from ackstream.protocol.rql.parser import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

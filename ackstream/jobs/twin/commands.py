@@ -28,7 +28,7 @@ from ackstream.protocol.ditto.thing_errors import (
     unknown_path,
 )
 from ackstream.protocol.ditto.things import Resource, resource
-from ackstream.protocol.rql import matches
+from ackstream.protocol.rql.evaluation import matches
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope

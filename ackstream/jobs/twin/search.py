@@ -21,8 +21,8 @@ from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
-from ackstream.protocol.rql import MAX_DEPTH, check, matches, parse
-from ackstream.protocol.rql.evaluation import Path, field_of, find
+from ackstream.protocol.rql.evaluation import Path, check, field_of, find, matches
+from ackstream.protocol.rql.parser import MAX_DEPTH, parse
 from ackstream.protocol.rql.values import compare, scalars
 
 if TYPE_CHECKING:
