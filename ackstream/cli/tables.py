@@ -99,8 +99,8 @@ def maintain(
 def _list_questions() -> None:
     table = plain_table("question", "")
     for name in questions.QUESTIONS:
-        # each question is a function of that name, whose docstring begins with "Ask"
-        about = str(getattr(questions, name).__doc__).strip().partition("\n")[0].removeprefix("Ask ")
+        # each question is a function of that name, whose docstring begins with "Return"
+        about = str(getattr(questions, name).__doc__).strip().partition("\n")[0].removeprefix("Return ")
         table.add_row(name, about)
     Console().print(table)
 

@@ -1,4 +1,4 @@
-"""Ready-made questions to the tables.
+"""Predefined questions to the tables.
 
 Each is plain SQL that both Spark and DuckDB accept (:func:`sql`), and a function that runs it in Spark. DuckDB needs
 one line first, because it has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``.

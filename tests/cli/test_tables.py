@@ -123,7 +123,7 @@ def test_without_a_question_all_are_listed_with_what_they_tell():
     result = run("outcomes")
     assert result.exit_code == 0
     assert {row[0] for row in rows(result) if row} >= lake_questions.QUESTIONS.keys()
-    assert "who acknowledges slowly" in result.stdout
+    assert "the slowest labels" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_without_a_question_all_are_listed_with_what_they_tell():
             ["slowest-labels", "c-1"],
             "The question slowest_labels is about all requests: leave out the correlation-id.\n",
         ),
-        (["slowest-labels"], "There is no table acknowledgements at "),
+        (["slowest-labels"], "The table acknowledgements does not exist at "),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_a_sentence(arguments: list[str], sentence: str):

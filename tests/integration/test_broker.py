@@ -115,7 +115,7 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
         return result.exit_code, result.stdout
 
     kafka = f"Kafka is up at {settings.kafka.bootstrap}; its log is {settings.local.data}/logs/kafka.log\n"
-    assert run("up") == (0, f"{kafka}Topics: {len(TOPICS)}, {len(TOPICS)} of them created now\n")
+    assert run("up") == (0, f"{kafka}Topics: {len(TOPICS)}, {len(TOPICS)} of them new\n")
     code, text = run("up")
     assert code == 0
     assert "was up already" in text
