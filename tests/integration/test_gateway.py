@@ -201,6 +201,7 @@ def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(chromium() is None, reason="no Chromium is installed (Debian: chromium); the page is not looked at")
 def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
     seen = half_acknowledged(running, "seen")
