@@ -1,19 +1,31 @@
+""""""
+
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.labels import (
     BUILT_IN,
+    LEASE_MS,
     LIVE_RESPONSE,
+    MAX_LEASE_MS,
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
+    Claim,
+    Declarations,
+    check_declared,
     is_built_in,
     parse_label,
+    parse_labels,
 )
 from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
@@ -87,3 +99,252 @@ def test_prose_a_built_in_label_equals_a_parsed_one(given_: dict[str, Any], expe
 def test_prose_labels_compare_as_texts(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     left, right = map(parse_label, given_["compare"])
     assert (left > right) - (left < right) == expect["sign"]
+
+
+SECOND = 1_000
+
+
+@dataclass
+class Log:
+    """A topic of one partition with append times; compaction keeps the last record of each key, at its offset."""
+
+    records: list[tuple[str, bytes | None, int, int]] = field(default_factory=list)
+    time: int = 0
+
+    def append(self, key: str, claim: Claim | None) -> int:
+        value = None if claim is None else msgspec.json.encode(claim)
+        self.records.append((key, value, len(self.records), self.time))
+        return len(self.records) - 1
+
+    def read(self, start: int = 0, end: int | None = None) -> Declarations:
+        found = Declarations()
+        for record in self.records[start:end]:
+            found.apply(*record)
+        return found
+
+    def compacted(self, upto: int, *, tombstones: bool = True) -> Declarations:
+        """Read what is left when the cleaner has run over the first records."""
+        last = {key: offset for key, _, offset, _ in self.records[:upto]}
+        found = Declarations()
+        for key, value, offset, time in self.records:
+            if offset >= upto or (last[key] == offset and (value is not None or tombstones)):
+                found.apply(key, value, offset, time)
+        return found
+
+
+def claim(*labels: str, group: str | None = None, lease: int = LEASE_MS) -> Claim:
+    return Claim(frozenset(labels), group, lease)
+
+
+def renew(log: Log, key: str) -> None:
+    entry = log.read().get(key)
+    assert entry is not None
+    log.append(key, entry.renewal())
+
+
+@each("labels", "declare-", but=("declare-pubsub",))
+def test_declarations_as_in_ditto(given_: dict[str, Any], expect: dict[str, Any]):
+    log, results = Log(), []
+    for number, wanted in enumerate(given_["declarations"]):
+        key = str(number)
+        log.append(key, claim(*wanted["labels"], group=wanted["group"]))
+        if log.read().holds(key, log.time):
+            results.append({"ok": True})
+        else:
+            # who is refused withdraws
+            log.append(key, None)
+            results.append({"ok": False, "error": label_not_unique().to_dict()})
+    assert results == expect["results"]
+
+
+@each("labels", "declare-pubsub-failAck")
+def test_a_label_that_is_taken_is_refused_on_whatever_node(given_: dict[str, Any], expect: dict[str, Any]):
+    assert given_["second subscriber declares a taken label on"] in ("same node", "other node")
+    log = Log()
+    log.append("first", claim("a1"))
+    log.append("second", claim("a1"))
+    assert log.read().holds("second", log.time) is expect["ok"]
+    assert label_not_unique().error == expect["error"]["error"]
+
+
+@each("labels", "declare-pubsub-remove")
+def test_a_label_that_was_released_is_free_at_once(given_: dict[str, Any], expect: dict[str, Any]):
+    assert given_
+    log = Log()
+    log.append("first", claim("a1"))
+    log.append("first", None)
+    log.append("second", claim("a1"))
+    assert log.read().holds("second", log.time) is expect["ok"]
+
+
+def test_who_does_not_renew_loses_its_labels_when_the_lease_ends():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * SECOND))
+    log.time = 10 * SECOND - 1
+    log.append("early", claim("a1"))
+    assert not log.read().holds("early", log.time)
+    log.append("early", None)
+    log.time = 10 * SECOND
+    log.append("second", claim("a1"))
+    assert log.read().holds("second", log.time)
+    assert log.read().holders(log.time) == {"a1": ["second"]}
+
+
+def test_a_renewal_keeps_the_rank_of_the_claim_also_behind_a_compaction():
+    log = Log()
+    log.append("first", claim("a1"))
+    log.time = 5 * SECOND
+    log.append("second", claim("a1"))
+    renew(log, "first")
+    for reader in (log.read(), log.compacted(3), log.compacted(3, tombstones=False)):
+        assert reader.holds("first", log.time)
+        assert not reader.holds("second", log.time)
+
+
+def test_a_renewal_that_comes_too_late_takes_nothing_back():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * SECOND))
+    late = log.read().get("first")
+    assert late is not None
+    log.time = 20 * SECOND
+    log.append("second", claim("a1"))
+    log.append("first", late.renewal())
+    for reader in (log.read(), log.compacted(3)):
+        assert reader.holds("second", log.time)
+        assert not reader.holds("first", log.time)
+
+
+def test_a_renewal_that_comes_too_late_is_a_new_claim_where_the_label_is_free():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * SECOND))
+    late = log.read().get("first")
+    assert late is not None
+    log.time = 20 * SECOND
+    log.append("first", late.renewal())
+    assert log.read().holds("first", log.time)
+
+
+def test_a_lease_is_cut_to_the_longest_one():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * MAX_LEASE_MS))
+    assert log.read().holds("first", MAX_LEASE_MS - 1)
+    assert not log.read().holds("first", MAX_LEASE_MS)
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"labels":1}', b'{"labels":["a"],"lease_ms":"x"}', b"\xff"])
+def test_what_cannot_be_read_claims_nothing(value: bytes):
+    found = Declarations()
+    assert found.apply("first", value, 0, 0) is None
+    assert not found.holds("first", 0)
+    assert len(found) == 0
+
+
+def test_claims_that_have_ended_can_be_forgotten():
+    log = Log()
+    log.append("first", claim("a1", lease=SECOND))
+    log.append("second", claim("a2"))
+    found = log.read()
+    found.forget(SECOND)
+    assert found.get("first") is None
+    assert found.holds("second", SECOND)
+
+
+@each("labels", "ws-ack-not-declared", "ws-declared-ack", "conn-ack-not-declared", "conn-ack-target-issued")
+def test_only_declared_labels_may_be_sent(given_: dict[str, Any], expect: dict[str, Any]):
+    declared = given_.get("declaredAcks", given_.get("sourceDeclaredAcks"))
+    # in this case the acknowledgement is written in words
+    label = given_["ack"]["label"] if "ack" in given_ else given_["ack via source"]
+    if expect.get("forwarded"):
+        check_declared(label, declared)
+        return
+    with pytest.raises(DittoError) as caught:
+        check_declared(label, declared)
+    wanted = expect.get("error") or expect["publishedAtReplyTarget"]
+    assert wanted.items() <= caught.value.to_dict().items()
+
+
+def test_a_declaration_of_an_invalid_label_is_refused():
+    assert parse_labels(["my-ack", "my-ack"]) == {"my-ack"}
+    with pytest.raises(DittoError):
+        parse_labels(["my ack"])
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+ACTION = st.tuples(
+    st.sampled_from(["claim", "renew", "stale renewal", "release", "wait"]),
+    st.integers(0, 5),
+    st.sets(st.sampled_from(["a1", "a2", "a3"]), min_size=1),
+    st.sampled_from([None, "g1", "g2"]),
+    st.integers(0, 40).map(lambda seconds: seconds * SECOND),
+)
+
+
+class Clients:
+    """Clients that behave: only who holds renews, with what it read last, and who is refused withdraws."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self._names = count()
+        self._held: dict[int, str] = {}
+        self._seen: dict[str, Claim] = {}
+
+    def act(self, action: str, client: int, labels: set[str], group: str | None, seconds: int) -> None:
+        log, key = self.log, self._held.get(client)
+        if action == "wait":
+            log.time += seconds
+        elif action == "claim" and key is None:
+            self._take(client, f"c{next(self._names)}", Claim(frozenset(labels), group))
+        elif action == "release" and key is not None:
+            log.append(self._held.pop(client), None)
+        elif action == "renew" and key is not None:
+            entry = log.read().get(key)
+            assert entry is not None
+            self._seen[key] = entry.renewal()
+            self._take(client, key, entry.renewal())
+        elif action == "stale renewal" and key in self._seen:
+            # sent once more, because the broker did not answer
+            self._take(client, key, self._seen[key])
+
+    def _take(self, client: int, key: str, wanted: Claim) -> None:
+        self.log.append(key, wanted)
+        if self.log.read().holds(key, self.log.time):
+            self._held[client] = key
+        else:
+            self._held.pop(client, None)
+            self.log.append(key, None)
+
+
+@given(st.lists(ACTION, max_size=30), st.data())
+@settings(max_examples=200)
+def test_all_readers_agree_wherever_they_start(actions: list[Any], data: st.DataObject):
+    clients = Clients()
+    for action in actions:
+        clients.act(*action)
+    log = clients.log
+    whole = log.read().holders(log.time)
+    upto = data.draw(st.integers(0, len(log.records)))
+    assert log.compacted(upto).holders(log.time) == whole
+    assert log.compacted(upto, tombstones=False).holders(log.time) == whole
+    recent = [offset for *_, offset, time in log.records if time <= log.time - MAX_LEASE_MS]
+    start = data.draw(st.integers(0, max(recent, default=0)))
+    assert log.read(start).holders(log.time) == whole
+
+
+@given(st.lists(ACTION, max_size=30))
+@settings(max_examples=200)
+def test_no_two_hold_what_conflicts_and_who_holds_keeps_it_while_it_is_live(actions: list[Any]):
+    clients = Clients()
+    for action in actions:
+        clients.act(*action)
+    log = clients.log
+    now = Declarations()
+    holding: set[str] = set()
+    for key, value, offset, time in log.records:
+        ended = {name for name in holding if (entry := now.get(name)) is None or entry.expires <= time}
+        now.apply(key, value, offset, time)
+        holds = {name for names in now.holders(time).values() for name in names}
+        assert holding - ended - {key} <= holds
+        claims = [entry.claim for name in holds if (entry := now.get(name)) is not None]
+        assert not any(one.conflicts(other) for one in claims for other in claims if one is not other)
+        holding = holds
