@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
-from ackstream.cli.terminal import quick_start
+from ackstream.cli.console.session import quick_start
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import session

@@ -66,7 +66,7 @@ def demo(
 @app.command()
 def gateway() -> None:
     """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
-    from ackstream.cli.terminal import Interrupts  # noqa: PLC0415 - only the commands that serve need these
+    from ackstream.cli.console.session import Interrupts  # noqa: PLC0415 - only the commands that serve need these
     from ackstream.gateway.service import Server, connected  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -105,7 +105,7 @@ def password(
 @app.command()
 def connect() -> None:
     """Run all [[connections]] of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
-    from ackstream.cli.terminal import Interrupts  # noqa: PLC0415
+    from ackstream.cli.console.session import Interrupts  # noqa: PLC0415
     from ackstream.connectivity.connector import Connector  # noqa: PLC0415
 
     settings = load()

@@ -36,7 +36,7 @@ def inflight(
     as_json: Annotated[bool, typer.Option("--json", help="Print all fields, one JSON object per line.")] = False,
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
-    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
+    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415
     from ackstream.jobs.correlate.inflight import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
 
     settings = load()
@@ -86,7 +86,7 @@ def maintain(
     ] = None,
 ) -> None:
     """Compact the Delta tables and delete files no longer needed; the jobs may keep running."""
-    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415
+    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415
     from ackstream.lake import maintenance  # noqa: PLC0415 - Spark loads slowly
 
     settings = load()
@@ -146,7 +146,7 @@ def ask_duckdb(settings: Settings, name: str, *parameters: str) -> Answer:
 
 def ask_spark(settings: Settings, name: str, *parameters: str) -> Answer:
     """Answer with Spark, wherever the tables are stored."""
-    from ackstream.cli.terminal import quiet_session  # noqa: PLC0415 - loads slowly
+    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415 - loads slowly
 
     with quiet_session(settings, "outcomes") as spark:
         frame = getattr(questions, name)(spark, settings.lake, *parameters)

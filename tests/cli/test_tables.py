@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream.cli import tables as cli_tables
-from ackstream.cli import terminal
+from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.jobs.correlate import inflight
@@ -41,7 +41,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(terminal, "quiet_session", none)
+    monkeypatch.setattr(session, "quiet_session", none)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ackstream.cli.terminal import QUICK_START
+from ackstream.cli.console.session import QUICK_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,11 +7,11 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from ackstream.cli.console.session import Interrupts, kill, quiet_session
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import catch_up, check, gather
 from ackstream.cli.demo.environment import curl, environment, serve_gateway
 from ackstream.cli.demo.traffic import LABELS, Fleet, fleet, send_all
-from ackstream.cli.terminal import Interrupts, kill, quiet_session
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
 from ackstream.jobs.archive import job as archive

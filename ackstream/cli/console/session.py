@@ -1,4 +1,7 @@
-"""Ctrl-C at any time: one is enough, and what then cleans up is not interrupted."""
+"""Ctrl-C at any time, and Spark behind a command: its output goes to a file, and the JVM ends with the command.
+
+One Ctrl-C is enough; the cleanup that follows is not interrupted.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals wait until the end of the block, which should be short; for the main thread."""
+    """Defer signals until the end of the block, which should be short; for the main thread."""
     seen: list[int] = []
     before = {number: signal.signal(number, lambda found, _frame: seen.append(found)) for number in SIGNALS}
     try:
@@ -64,20 +67,20 @@ class Interrupts:
             signal.signal(number, before)
 
     def listen(self) -> None:
-        """Take the signals over; again after a library has taken them (PySpark does, when a session starts)."""
+        """Handle the signals; call again after a library has replaced the handlers, as PySpark does when a session starts."""
         for number in SIGNALS:
             signal.signal(number, self._take)
 
     def check(self) -> None:
-        """Raise what was seen and got lost: an exception in a destructor is only printed.
+        """Raise for a signal whose exception was lost, as an exception in a destructor is only printed.
 
-        :raises KeyboardInterrupt: a signal has come
+        :raises KeyboardInterrupt: a signal was received
         """
         if self.seen and not self._deaf:
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """Let the cleaning up be done in peace."""
+        """Ignore further signals, so that the cleanup is not interrupted."""
         self._deaf = True
 
     def _take(self, _number: int, _frame: object) -> None:
@@ -86,13 +89,10 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-# -- Spark behind a command on a terminal: what the JVM says goes to a file, and the JVM ends with the command.
-
-
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""What suits a JVM that lives for minutes: it spends more on optimising its code than it ever gets back.
+"""Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code.
 
-The code of four queries does not fit into the 48 MB that are the default then: the compiler would stop.
+The code of four queries exceeds the 48 MB that are then the default, and the compiler would stop.
 """
 
 
@@ -102,15 +102,15 @@ def quick_start() -> str:
 
 
 END_SECONDS = 10
-"""How long a JVM that was told to end is waited for before it is killed."""
+"""How long to wait for a JVM to end before it is killed."""
 
 
 @contextlib.contextmanager
 def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Start Spark for the time of the block; a session that is there already is used and left alone.
+    """Start Spark for the duration of the block; an active session is used instead and left running.
 
-    The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. When the
-    block raises, the JVM is killed: nothing a command reads or a demo writes is worth waiting for then.
+    The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
+    block raises, the JVM is killed: nothing it still does is worth waiting for.
 
     :raises LocalError: no Java, a jar that cannot be fetched, Spark does not start; with the remedy
     """
@@ -129,8 +129,8 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
                 try:
                     spark = session(settings, name, jars=paths, conf=_conf(settings))
                 except Exception as error:
-                    raise LocalError(f"Spark did not start: correct what its log {log} tells.") from error
-            # it would print a stack trace where the JVM is killed
+                    raise LocalError(f"Spark did not start: correct what its log {log} reports.") from error
+            # it would print a stack trace when the JVM is killed
             spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001 - its base class's hook
             yield spark
             spark.stop()
@@ -145,18 +145,18 @@ def _conf(settings: Settings) -> dict[str, str]:
 
 
 def kill(spark: SparkSession) -> None:
-    """Kill the session's JVM at once, so that nothing waits for what it is doing; the session is of no use then."""
+    """Kill the JVM of a session at once; the session is unusable afterwards."""
     spark.sparkContext._gateway.proc.kill()  # noqa: SLF001 - PySpark has no public way to end its JVM
 
 
 def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
-    """End the JVM that a session was started with.
+    """End the JVM of a session.
 
-    :param patience: seconds it has for ending by itself before it is killed
+    :param patience: seconds to wait before it is killed
     """
     for process in launched:
         if process.stdin is not None:
-            # the end of its input tells the JVM that its program has ended
+            # the JVM ends when its standard input is closed
             with contextlib.suppress(OSError):
                 process.stdin.close()
         try:
@@ -164,15 +164,15 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # the next session is to start a JVM of its own
+    # the next session starts a JVM of its own
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - see above
 
 
 @contextlib.contextmanager
 def _launching(output: IO[bytes]) -> Iterator[list[subprocess.Popen[Any]]]:
-    """Let PySpark start its JVM with another output, and remember it.
+    """Redirect the output of the JVM that PySpark starts, and yield its process.
 
-    PySpark itself forgets a JVM whose start was interrupted, and such a JVM would stay for ever.
+    PySpark forgets a JVM whose start was interrupted, and that JVM would never end.
     """
     launched: list[subprocess.Popen[Any]] = []
 

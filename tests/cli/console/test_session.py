@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
-from ackstream.cli import terminal
-from ackstream.cli.terminal import SIGNALS, Interrupts, quiet_session, uninterrupted
+from ackstream.cli.console import session
+from ackstream.cli.console.session import SIGNALS, Interrupts, quiet_session, uninterrupted
 from ackstream.errors import LocalError
 from ackstream.settings import Settings
 
@@ -107,10 +107,10 @@ class Spark:
 def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
     monkeypatch.chdir(tmp_path)
     spark = Spark()
-    monkeypatch.setattr(terminal, "session", spark.session)
-    monkeypatch.setattr(terminal, "SparkContext", SimpleNamespace())
-    monkeypatch.setattr(terminal, "SparkSession", SimpleNamespace(getActiveSession=lambda: None))
-    monkeypatch.setattr(terminal.jars, "resolve", lambda *_: [])
+    monkeypatch.setattr(session, "session", spark.session)
+    monkeypatch.setattr(session, "SparkContext", SimpleNamespace())
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None))
+    monkeypatch.setattr(session.jars, "resolve", lambda *_: [])
     monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "")
     return spark
 
@@ -125,7 +125,7 @@ def test_spark_is_stopped_and_its_jvm_ends(spark: Spark, capfd: pytest.CaptureFi
 
 
 def test_a_jvm_that_does_not_end_is_killed(spark: Spark, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(terminal, "END_SECONDS", 0.1)
+    monkeypatch.setattr(session, "END_SECONDS", 0.1)
     spark.program = STUBBORN
     with quiet_session(Settings(), "test"):
         pass
@@ -165,7 +165,7 @@ def test_a_spark_that_does_not_start_is_a_sentence(spark: Spark):
 
 def test_a_session_that_is_there_is_left_alone(spark: Spark, monkeypatch: pytest.MonkeyPatch):
     there = object()
-    monkeypatch.setattr(terminal, "SparkSession", SimpleNamespace(getActiveSession=lambda: there))
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: there))
     with quiet_session(Settings(), "test") as found:
         assert found is there
     assert spark.process is None
