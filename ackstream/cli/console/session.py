@@ -67,7 +67,7 @@ class Interrupts:
             signal.signal(number, before)
 
     def listen(self) -> None:
-        """Handle the signals; call again after a library has replaced the handlers, as PySpark does when a session starts."""
+        """Handle the signals; call again after a library has replaced the handlers, as PySpark does."""
         for number in SIGNALS:
             signal.signal(number, self._take)
 

@@ -157,7 +157,7 @@ def test_a_jvm_whose_start_was_interrupted_is_not_forgotten(spark: Spark):
 def test_a_spark_that_does_not_start_is_a_sentence(spark: Spark):
     spark.error = RuntimeError("[JAVA_GATEWAY_EXITED] …")
     with (
-        pytest.raises(LocalError, match=r"Spark did not start: correct what its log .*spark-test.log tells."),
+        pytest.raises(LocalError, match=r"Spark did not start: correct what its log .*spark-test.log reports."),
         quiet_session(Settings(), "test"),
     ):
         pass
