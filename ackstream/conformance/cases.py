@@ -73,7 +73,7 @@ class FileResult(msgspec.Struct):
 
     @property
     def ok(self) -> bool:
-        """Tell whether all cases passed."""
+        """Return whether all cases passed."""
         return not self.failed and not self.not_run
 
 

@@ -62,7 +62,7 @@ class Duration(msgspec.Struct, frozen=True):
 
     @property
     def is_zero(self) -> bool:
-        """Tell whether the amount is zero."""
+        """Return whether the amount is zero."""
         return self.amount == 0
 
     @property

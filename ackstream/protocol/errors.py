@@ -69,8 +69,11 @@ def error_factory(
     status: int, code: str, message: str, description: str | None = None, href: str | None = None
 ) -> Callable[..., DittoError]:
     """Return a function that makes an error; its arguments fill the ``{}`` of the message, each cut."""
+    expected = message.count("{}")
 
     def make(*values: object) -> DittoError:
+        if len(values) != expected:
+            raise TypeError(f"The error {code} takes {expected} values, not {len(values)}.")
         return DittoError(status, code, message.format(*map(shown, values)), description, href)
 
     return make

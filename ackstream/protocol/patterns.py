@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern matches the whole name, in a time that is proportional to both at worst."""
+    """Return whether a pattern matches the whole name, in a time that is proportional to both at worst."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -27,7 +27,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matches_any(patterns: Iterable[str], name: str) -> bool:
-    """Tell whether at least one pattern matches."""
+    """Return whether at least one pattern matches."""
     return any(matches(pattern, name) for pattern in patterns)
 
 

@@ -183,7 +183,7 @@ def span(text: str, topic: str, newest: Position) -> LogSpan:
 
 
 def ends(text: str) -> bool:
-    """Tell whether the span that :func:`span` reads from a text has an end."""
+    """Return whether the span that :func:`span` reads from a text has an end."""
     found = _RANGE.fullmatch(text)
     return found is not None and bool(found[3])
 

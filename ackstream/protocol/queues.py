@@ -112,7 +112,7 @@ class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
 
     @property
     def redelivered(self) -> bool:
-        """Tell whether it was delivered before."""
+        """Return whether it was delivered before."""
         return self.count > 1
 
 

@@ -131,7 +131,7 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
 
     @property
     def valid_response(self) -> bool:
-        """Tell whether there is response data: some was given and is still kept."""
+        """Return whether there is response data: some was given and is still kept."""
         return self.response is not None
 
 

@@ -299,7 +299,7 @@ def read_filter(text: str) -> Selection:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Tell whether a message matches RQL; only a JSON object can."""
+    """Return whether a message matches RQL; only a JSON object can."""
     try:
         message = msgspec.json.decode(text or "")
     except (msgspec.DecodeError, RecursionError):

@@ -186,7 +186,7 @@ class SubscriptionPlan:
             self.changed = True
 
     def knows(self, client: str) -> bool:
-        """Tell whether a client has a session."""
+        """Return whether a client has a session."""
         return client in self._state.sessions
 
     def find(self, client: str, sub_id: str) -> LogSubscription | None:

@@ -146,7 +146,7 @@ def unreadable(record: ReportRecord, detail: str) -> IgnoredRow:
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
-    """Tell whether a record, even an unreadable one, is about a reader alone."""
+    """Return whether a record, even an unreadable one, is about a reader alone."""
     try:
         return _typed.decode(record.value or b"").type in OF_READERS
     except UNREADABLE:

@@ -34,7 +34,7 @@ class Presence(msgspec.Struct, array_like=True):
     present: bool = True
 
     def reads(self, writer: str) -> bool:
-        """Tell whether it reads a writer's samples."""
+        """Return whether it reads a writer's samples."""
         return matches_any(self.writers, writer)
 
 
@@ -52,7 +52,7 @@ class ReaderPresences:
         self.known = {} if known is None else known
 
     def is_stale(self, reader: str, epoch: int) -> bool:
-        """Tell whether a later epoch of a reader is known."""
+        """Return whether a later epoch of a reader is known."""
         known = self.known.get(reader)
         return known is not None and epoch < known.epoch
 

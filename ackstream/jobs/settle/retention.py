@@ -212,7 +212,7 @@ class Retention:
         return None, self._assume(known, report.role)
 
     def lacks(self, report: Report) -> bool:
-        """Tell whether a report acknowledges samples that have not been written yet."""
+        """Return whether a report acknowledges samples that have not been written yet."""
         if isinstance(report, ProtocolAck):
             return report.up_to > self.written
         return any(interval.first <= interval.last > self.written for interval in report.intervals)

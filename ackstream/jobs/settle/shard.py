@@ -263,7 +263,7 @@ class SettleShard:
             retention.forget(reader)
 
     def _is_stale(self, record: ReportRecord, report: ReaderRecord) -> bool:
-        """Tell whether a later epoch of the reader is known, and record that."""
+        """Return whether a later epoch of the reader is known, and record that."""
         stale = self._readers.is_stale(report.reader, report.epoch)
         if stale:
             self._ignore(record, report, "stale-epoch")

@@ -38,12 +38,12 @@ class Access:
         self._rules = tuple(rules)
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
-        """Tell whether one of the subjects has the permission at ``path`` and on everything below it."""
+        """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
 
     def knows(self, subjects: Iterable[str], thing_id: str) -> bool:
-        """Tell whether one of the subjects may read any part of the thing; to others it does not exist."""
+        """Return whether one of the subjects may read any part of the thing; to others it does not exist."""
         return any(True for _ in self._granted("READ", subjects, thing_id))
 
     def visible(self, subjects: Iterable[str], thing_id: str, path: str, value: Any) -> Any:

@@ -63,22 +63,22 @@ class Acknowledgement(msgspec.Struct):
 
     @property
     def success(self) -> bool:
-        """Tell whether the status is 200 to 299."""
+        """Return whether the status is 200 to 299."""
         return is_success(self.status)
 
     @property
     def timed_out(self) -> bool:
-        """Tell whether the status is 408."""
+        """Return whether the status is 408."""
         return self.status == REQUEST_TIMEOUT
 
     @property
     def weak(self) -> bool:
-        """Tell whether the system issued it because the signal does not concern the party."""
+        """Return whether the system issued it because the signal does not concern the party."""
         return self.headers.get(WEAK_ACK) is True
 
 
 def is_success(status: int) -> bool:
-    """Tell whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
+    """Return whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
     return OK <= status < 300  # noqa: PLR2004 - the class of successes
 
 

@@ -167,7 +167,7 @@ class SettlementAnswer(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Tell whether this answer prevents the message from being settled."""
+        """Return whether this answer prevents the message from being settled."""
         status = combined_status(self.statuses)
         return status == _TIMEOUT if self.live else 400 <= status <= 599  # noqa: PLR2004 - client and server errors
 

@@ -220,7 +220,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def _is_deep(data: bytes) -> bool:
-    """Tell whether valid JSON is nested deeper than allowed, by removing its innermost pairs level by level."""
+    """Return whether valid JSON is nested deeper than allowed, by removing its innermost pairs level by level."""
     brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")

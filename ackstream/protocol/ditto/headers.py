@@ -82,7 +82,7 @@ def _json(name: str, kind: type, title: str) -> Callable[[Any], Any]:
 
 
 def _is_storable(text: str, parsed: Any) -> bool:
-    """Tell whether JSON that arrived as text is within the limits of an envelope."""
+    """Return whether JSON that arrived as text is within the limits of an envelope."""
     if text.count("{") + text.count("[") > MAX_DEPTH:
         return False
     try:

@@ -85,7 +85,7 @@ def _is_label(text: str) -> bool:
 
 
 def is_built_in(label: str) -> bool:
-    """Tell whether the system issues the label itself; case matters."""
+    """Return whether the system issues the label itself; case matters."""
     return label in BUILT_IN
 
 
@@ -115,7 +115,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     until: int | None = None
 
     def conflicts(self, other: Claim) -> bool:
-        """Tell whether at most one of two claims can hold its labels."""
+        """Return whether at most one of two claims can hold its labels."""
         if self.group is not None and self.group == other.group:
             return self.labels != other.labels
         return not self.labels.isdisjoint(other.labels)
@@ -170,7 +170,7 @@ class Declarations:
         return self._entries.get(key)
 
     def holds(self, key: str, time: int) -> bool:
-        """Tell whether a claim is live at a time and no earlier live one conflicts with it."""
+        """Return whether a claim is live at a time and no earlier live one conflicts with it."""
         entry = self._entries.get(key)
         if entry is None or time >= entry.expires:
             return False

@@ -61,7 +61,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def live(self) -> bool:
-        """Tell whether the response counts as ``live-response``: live commands, messages and smart queries."""
+        """Return whether the response counts as ``live-response``: live commands, messages and smart queries."""
         return self.kind in LIVE_KINDS
 
 

@@ -116,12 +116,12 @@ def _is_zero(headers: Mapping[str, Any]) -> bool:
 
 
 def takes_acks(kind: SignalKind) -> bool:
-    """Tell whether acknowledgements can be requested for a signal at all."""
+    """Return whether acknowledgements can be requested for a signal at all."""
     return kind == "twin" or kind in LIVE_KINDS
 
 
 def waits_for_acks(kind: SignalKind, labels: Iterable[str]) -> bool:
-    """Tell whether acknowledgements are awaited, given the labels after the defaults."""
+    """Return whether acknowledgements are awaited, given the labels after the defaults."""
     if kind == "twin":
         return any(label != RESPONSE_LABELS["live"] for label in labels)
     if kind == "smartQuery":

@@ -138,7 +138,7 @@ def stream_of(envelope: Envelope) -> Stream | None:
 
 
 def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: bool) -> bool:
-    """Tell whether acknowledgements of subscribers are forwarded to the sender of the signal.
+    """Return whether acknowledgements of subscribers are forwarded to the sender of the signal.
 
     :param labels: the requested ones
     """
@@ -167,13 +167,13 @@ class Subscription(msgspec.Struct, frozen=True):
     extra_fields: str | None = None
 
     def covers(self, signal: Publication) -> bool:
-        """Tell whether the signal belongs to the stream and to one of the namespaces."""
+        """Return whether the signal belongs to the stream and to one of the namespaces."""
         return signal.stream == self.stream and (not self.namespaces or signal.namespace in self.namespaces)
 
     def matches(
         self, signal: Publication, extra: Mapping[str, Any] | None = None, time: datetime | None = None
     ) -> bool:
-        """Tell whether a signal passes the filter.
+        """Return whether a signal passes the filter.
 
         An event is filtered on the partial thing (id, revision, timestamp, change) and the extra fields, any other
         signal on the extra fields alone; the signal's own fields win.

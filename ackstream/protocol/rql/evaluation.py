@@ -71,7 +71,7 @@ def matches(
     time: datetime | None = None,
     **placeholders: Mapping[str, str | Sequence[str]],
 ) -> bool:
-    """Tell whether the thing (JSON values, whole or partial) matches the filter (tree or text).
+    """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text).
 
     ``time`` is the value of ``time:now``, with a time zone; the other placeholders are given by prefix, each with its
     names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field

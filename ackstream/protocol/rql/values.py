@@ -57,7 +57,7 @@ def compare(value: Scalar, literal: Scalar) -> int:
 
 
 def like(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
-    """Tell whether the whole value matches: ``*`` is any run within a line, ``?`` any character except a line break.
+    """Return whether the whole value matches: ``*`` is any run within a line, ``?`` any character except a line break.
 
     ``ignore_case`` affects the letters A to Z only.
     """
@@ -65,7 +65,7 @@ def like(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
 
 
 def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool) -> bool:
-    """Tell whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it."""
+    """Return whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it."""
     if value is None:
         return bool(pattern) and not pattern.strip("*")
     if isinstance(value, bool):
