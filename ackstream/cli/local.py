@@ -14,7 +14,7 @@ from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars, process
 from ackstream.local.broker import Broker
-from ackstream.local.submit import run, submit_command
+from ackstream.local.submit import archive_classes, run, submit_command
 from ackstream.settings import load
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ def _jars(
     ] = None,
     *,
     comma: Annotated[bool, typer.Option(help="One comma-separated line, as spark-submit --jars expects it.")] = False,
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Also archive their classes: once 40 s, then jobs start in half the time.")
+    ] = False,
 ) -> None:
     """Download missing JVM jars and print the paths of all."""
     console = Console(stderr=True)
@@ -86,6 +89,11 @@ def _jars(
             raise LocalError(f"Unknown jar configuration {name!r}: use spark or broker.")
         found += jars.resolve("spark" if name == "spark" else "broker", console)
     typer.echo(("," if comma else "\n").join(map(str, found)))
+    if archive:
+        with console.status("Archiving the classes that Spark drivers load"):
+            written = archive_classes()
+        if not written:
+            raise LocalError("This Java writes no archive of classes; jobs run without one, but start more slowly.")
 
 
 def submit(

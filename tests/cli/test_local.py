@@ -65,6 +65,15 @@ def test_jars_prints_a_line_for_each_or_one_for_spark_submit(monkeypatch: pytest
     assert run("jars", "--comma").stdout == "/a.jar,/b.jar\n"
 
 
+@pytest.mark.parametrize(("written", "code"), [(True, 0), (False, 1)])
+def test_jars_archives_the_classes_on_request(monkeypatch: pytest.MonkeyPatch, *, written: bool, code: int):
+    monkeypatch.setattr(jars, "resolve", lambda *_: [Path("/a.jar")])
+    monkeypatch.setattr(local, "archive_classes", lambda: written)
+    result = run("jars", "--archive")
+    assert (result.exit_code, result.stdout) == (code, "/a.jar\n")
+    assert ("This Java writes no archive" in result.stderr) is not written
+
+
 def test_jars_refuses_an_unknown_configuration():
     result = run("jars", "kafka")
     assert result.exit_code == 1
