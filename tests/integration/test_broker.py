@@ -118,11 +118,11 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     assert run("up") == (0, f"{kafka}Topics: {len(TOPICS)}, {len(TOPICS)} of them new\n")
     code, text = run("up")
     assert code == 0
-    assert "was up already" in text
+    assert "was already up" in text
     assert f"{len(TOPICS)}, 0 of them" in text
     code, text = run("status")
     assert code == 0
-    assert f"answers at {settings.kafka.bootstrap}" in text
-    assert run("down") == (0, f"Kafka is stopped; its data stay in {settings.local.data}/kafka/data\n")
+    assert f"responding at {settings.kafka.bootstrap}" in text
+    assert run("down") == (0, f"Kafka is stopped; its data stays in {settings.local.data}/kafka/data\n")
     assert process.is_free(settings.local.port)
     assert run("status")[0] == 1
