@@ -119,7 +119,7 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     code, text = run("up")
     assert code == 0
     assert "was already up" in text
-    assert f"{len(TOPICS)}, 0 of them" in text
+    assert f"{len(TOPICS)}, 0 of them new" in text
     code, text = run("status")
     assert code == 0
     assert f"responding at {settings.kafka.bootstrap}" in text
