@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Settings
-from tests.gateway import ledgers
+from tests.harness import ledgers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from ackstream.gateway.meter import LedgerFeed, Meter, percentile, verdict
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import ledger
 from ackstream.settings import Archive, Correlate, Settings
-from tests.gateway.ledgers import outcome
+from tests.harness.ledgers import outcome
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka

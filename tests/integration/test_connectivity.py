@@ -21,6 +21,7 @@ from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
 from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
+from tests.harness.ledgers import accepted, outcome
 from tests.harness.processes import environment
 from tests.harness.waiting import eventually
 
@@ -184,14 +185,9 @@ def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka,
 
 def ledger(record: Any, *statuses: int) -> bytes:
     """Return what the correlate job notes of a request without response."""
-    request = decode(record.value)
-    labels = request.headers["requested-acks"]
-    acks = [
-        {"correlation_id": "", "label": label, "status": status, "disposition": "accepted"}
-        for label, status in zip(labels, statuses, strict=True)
-    ]
-    outcome = {"status": 200, "completed_by": "acknowledgements", "requested": labels}
-    return json.dumps({"kind": "outcome", "id": "", "acks": acks, "outcome": outcome}).encode()
+    labels = decode(record.value).headers["requested-acks"]
+    acks = [accepted("", label, status) for label, status in zip(labels, statuses, strict=True)]
+    return outcome("", acks, requested=tuple(labels))
 
 
 def test_without_response_the_ledger_tells_what_became_of_it(topics: Kafka, elsewhere: Elsewhere) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ackstream.protocol.ledger import LedgerRecord, OutcomeRow, SignalRow, encode
+from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRow, encode
 
 _SIGNAL = {
     "thing_id": "a:b", "channel": "twin", "criterion": "commands", "action": "modify", "path": "/",
@@ -23,7 +23,13 @@ def signal(identity: str, **parts: Any) -> bytes:
     return encode(LedgerRecord("signal", identity, "query", 1, signal=row))
 
 
-def outcome(identity: str, **parts: Any) -> bytes:
-    """Return the record of a decided request."""
+def outcome(identity: str, acks: list[AckRow] | None = None, **parts: Any) -> bytes:
+    """Return the record of a decided request, with the acknowledgements that were used."""
     row = OutcomeRow(correlation_id=identity, **{**_OUTCOME, **parts})
-    return encode(LedgerRecord("outcome", identity, "query", 1, outcome=row))
+    return encode(LedgerRecord("outcome", identity, "query", 1, acks=acks, outcome=row))
+
+
+def accepted(identity: str, label: str, status: int) -> AckRow:
+    """Return an acknowledgement that was used."""
+    return AckRow(identity, label, status, weak=False, received_at=2, latency_ms=1, disposition="accepted",
+                  topic="acks", partition=0, offset=0, index=0)  # fmt: skip
