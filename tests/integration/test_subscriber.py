@@ -192,6 +192,17 @@ def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(worl
             living.declare(["living"]).result(PATIENCE_SECONDS)
 
 
+def test_a_claim_is_renewed_under_its_own_key_for_as_long_as_its_declarer_lives(world: World):
+    with Declarer(world.kafka, lease_ms=1_500) as declarer:
+        declarer.declare(["a-a"]).result(PATIENCE_SECONDS)
+
+        def renewals() -> bool:
+            keys = [record.key for record in records(world.kafka, "declarations") if record.value]
+            return any(keys.count(key) > 3 for key in set(keys))
+
+        eventually(renewals, "the first renewals")
+
+
 def test_a_group_goes_on_where_it_was_and_what_was_not_acknowledged_comes_again(world: World):
     seen: list[Any] = []
     lock = threading.Lock()
