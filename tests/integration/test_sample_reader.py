@@ -423,5 +423,5 @@ def test_the_examples_of_the_page_run_one_after_the_other(topics: Kafka, capsys:
         exec(compile(example, "docs", "exec"), names)
     told = capsys.readouterr().out
     assert "('shipping',) has not acknowledged 1" in told
-    assert sorted((ack.seq, ack.response) for ack in names["told"]) == [(1, b"shipped later"), (2, b"shipped")]
+    assert sorted((ack.seq, ack.response) for ack in names["confirmed"]) == [(1, b"shipped later"), (2, b"shipped")]
     assert "packing b'7'" in told

@@ -153,7 +153,7 @@ def test_a_batch_run_again_is_skipped_by_its_transaction_even_without_ids(
 
 
 def test_many_rows_go_to_several_files(spark: SparkSession, made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "ROWS_A_FILE", 10)
+    monkeypatch.setattr(tables, "ROWS_PER_FILE", 10)
     ArchiveFold(made).write(records.frame(spark, outcomes(*range(20))).repartition(4), 0, APPLICATION)
     assert len(deltalake.DeltaTable(made.table("acknowledgements")).file_uris()) == 4
     assert ids(made) == expected(*range(20))
