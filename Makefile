@@ -21,10 +21,10 @@ help:  ## List what can be done here
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 3 minutes
 	@$(ACKSTREAM) demo
 
-test: jars  ## All tests but the long ones, with a real broker and real Spark: 15 minutes
+test: jars  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
 	@$(PY) -m pytest -m "not long"
 
-test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: one minute
+test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute and a half
 	@$(PY) -m pytest -m "not integration and not long"
 
 test-long: jars  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
