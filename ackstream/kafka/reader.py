@@ -214,7 +214,7 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return the same as :func:`at_time`, by a consumer.
+    """Return the same as :func:`ackstream.kafka.topics.at_time`, by a consumer.
 
     :param time_ms: of the broker, in epoch milliseconds
     :raises KafkaError: the broker does not answer

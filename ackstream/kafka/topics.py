@@ -79,11 +79,10 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
         return _create(admin, settings.kafka, names)
 
 
-def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> set[str]:
+def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
     """Create missing topics and refuse unsuitable ones, before a job starts.
 
     :param names: names without the prefix
-    :returns: the real names of all topics on the broker, the product's and others
     :raises StartError: the records of a topic carry their producer's clock; with the command that corrects it
     :raises LocalError: Kafka refuses to create a topic
     :raises UnreachableError: no broker answers
@@ -92,7 +91,6 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> set[str]:
     with connect_admin(settings.kafka) as admin:
         _create(admin, settings.kafka, names)
         _check_timestamp_type(admin, settings.kafka, names)
-        return set(admin.list_topics())
 
 
 def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
