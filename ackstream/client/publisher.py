@@ -307,7 +307,7 @@ class Publisher(ReaderAcknowledgements, Closing):
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                for record in self._connection.poll():
+                for record in self._connection.read():
                     self._receive(record)
                 self._send_again(self._unacknowledged.overdue())
         except StoreError as error:

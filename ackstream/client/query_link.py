@@ -67,7 +67,7 @@ class QueryLink:
             kafka, client, self._closing, sends="queries", addressed="query-results", linger_ms=0
         )
         self._thread = threading.Thread(
-            target=self._link.follow, args=(self._receive, self._step), name="ackstream-query-client", daemon=True
+            target=self._link.follow, args=(self._receive, self._step), name=f"ackstream-query-{client}", daemon=True
         )
         self._thread.start()
 

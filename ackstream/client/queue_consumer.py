@@ -259,7 +259,7 @@ class QueueConsumer(Closing):
             while not self._closing.is_set() and self.ended is None:
                 with self._changed:
                     self._send(self._session.due(_now()))
-                for record in self._link.poll(0 if self._fetchable else POLL_MS):
+                for record in self._link.read(0 if self._fetchable else POLL_MS):
                     self._receive(record)
                 self._fetch()
         except Exception as error:  # noqa: BLE001 - such as what a lake may raise; it is raised to the application

@@ -13,7 +13,8 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.client import samples
 from ackstream.client.errors import SettleTimeout, TakenOverError
 from ackstream.client.stored_samples import Recovery
-from ackstream.kafka.reader import CLOSE_SECONDS, ClientConnection, offsets_since
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.reader import ClientConnection, offsets_since
 from ackstream.protocol import messages, readers
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
@@ -136,7 +137,7 @@ class ReaderSession:
             target=self.link.follow,
             args=(self._receive, self._step),
             kwargs={"poll_ms": POLL_MS, "max_records": MAX_RECORDS},
-            name="ackstream-reader",
+            name=f"ackstream-reader-{start.reader}",
             daemon=True,
         )
 

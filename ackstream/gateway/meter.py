@@ -13,7 +13,7 @@ from kafka.errors import RetriableError
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import Closing, check_topics, connect_admin, connect_consumer
-from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.reader import TopicReader, offsets_since
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
@@ -166,7 +166,7 @@ class LedgerFeed(Closing):
             self._reader = TopicReader(self._consumer, threading.Event())
             self._ledger = kafka_topics.of_topics(self._admin, [kafka.topic("ledger")])
             self._consumer.assign(self._ledger)
-            for partition, offset in kafka_topics.at_time(self._admin, self._ledger, max(0, since)).items():
+            for partition, offset in offsets_since(self._consumer, self._ledger, max(0, since)).items():
                 self._consumer.seek(partition, offset)
             self._stack = stack.pop_all()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -25,7 +26,7 @@ from kafka.partitioner import DefaultPartitioner, murmur2
 from ackstream.errors import SettingsError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from ackstream.settings import Kafka
@@ -55,6 +56,9 @@ identifies the second as its duplicate."""
 RESEND_SECONDS = 0.2
 """How long to wait before that."""
 
+DELIVERY_SECONDS = 120.0
+CLOSE_SECONDS = 5.0
+
 _COMMON = {
     "bootstrap_timeout_ms": BOOTSTRAP_MS,
     "reconnect_backoff_max_ms": RECONNECT_MS,
@@ -68,7 +72,9 @@ JVM_OPTIONS = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.")
 ``ssl.cafile``), which the JVM ignores. So one map serves both."""
 
 
-def connect_producer(kafka: Kafka, topic: str | None, *, delivery_timeout: float, linger_ms: int = 0) -> Any:
+def connect_producer(
+    kafka: Kafka, topic: str | None, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = 0
+) -> Any:
     """Return a producer that neither loses nor duplicates records while the broker is away for a while.
 
     :param topic: its real name; it must exist. Its partitions are known afterwards, so that sending does not block.
@@ -98,7 +104,27 @@ def connect_producer(kafka: Kafka, topic: str | None, *, delivery_timeout: float
     return producer
 
 
-def close_producer(producer: Any, timeout: float) -> None:
+def send(
+    producer: Any,
+    stored: Callable[[Any], None],
+    failed: Callable[[BaseException], None],
+    topic: str,
+    **record: Any,
+) -> None:
+    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed.
+
+    The report may come at once, or in the producer's thread.
+    """
+    try:
+        sent = producer.send(topic, **record)
+    except (KafkaError, ValueError) as error:
+        failed(error)
+    else:
+        sent.add_callback(stored)
+        sent.add_errback(failed)
+
+
+def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
     """Send what is buffered for at most ``timeout`` seconds; what then remains fails."""
     try:
         producer.close(timeout=timeout)
@@ -225,11 +251,19 @@ def unreachable(kafka: Kafka) -> UnreachableError:
     )
 
 
-class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
-    """Puts a key on the partition that every Kafka client puts it on; caches the hashes of keys."""
+@lru_cache(maxsize=65_536)
+def _hash(key: bytes) -> int:
+    return int(murmur2(key)) & 0x7FFFFFFF
 
-    def __init__(self) -> None:
-        self._hashes: dict[bytes, int] = {}
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the number of the partition where every Kafka client puts records of a key."""
+    # partition numbers have no gaps
+    return _hash(key) % partitions
+
+
+class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
+    """Puts a key on the partition that every Kafka client puts it on; the hashes of keys are cached."""
 
     def partition(
         self, topic: str, key: Any, serialized_key: bytes | None, value: Any, serialized_value: Any, cluster: Any
@@ -237,19 +271,10 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
         """Return the partition of a record."""
         if serialized_key is None:
             return int(super().partition(topic, key, serialized_key, value, serialized_value, cluster))
-        found = self._hashes.get(serialized_key)
-        if found is None:
-            if len(self._hashes) >= _HASHES:
-                self._hashes.clear()
-            found = self._hashes[serialized_key] = murmur2(serialized_key) & 0x7FFFFFFF
         partitions = cluster.partitions_for_topic(topic)
         if not partitions:
             raise LeaderNotAvailableError(topic)
-        # partition numbers have no gaps
-        return found % len(partitions)
-
-
-_HASHES = 65_536
+        return partition_of(serialized_key, len(partitions))
 
 
 class Closing(AbstractContextManager):  # type: ignore[type-arg]  # __enter__ returns the object itself

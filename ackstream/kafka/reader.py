@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from kafka.partitioner import murmur2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ackstream.kafka import clients
+from ackstream.kafka.clients import partition_of
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable
+
+    from typing_extensions import Self
 
     from ackstream.settings import Kafka
 
@@ -29,8 +26,6 @@ log = logging.getLogger(__name__)
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
-DELIVERY_SECONDS = 120.0
-CLOSE_SECONDS = 5.0
 
 
 class TopicReader:
@@ -38,14 +33,33 @@ class TopicReader:
 
     Such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks) makes the
     library raise once, and the next poll would then never return.
+
+    :ivar unreadable: the number of records that could not be unpacked
+    :ivar skipped: the number of records that could not be handled
     """
 
     def __init__(self, consumer: Any, stop: threading.Event) -> None:
-        """Read with ``consumer``; ``stop`` ends a wait for the broker."""
+        """Read with ``consumer``; ``stop`` ends :meth:`follow` and a wait for the broker."""
         self.consumer = consumer
-        self.unreadable = 0
+        self.unreadable = self.skipped = 0
         self._stop = stop
         self._last_skipped: tuple[Any, int] | None = None
+
+    @classmethod
+    def at_end(cls, kafka: Kafka, stop: threading.Event, *topics: str, checked: Iterable[str] = ()) -> Self:
+        """Connect a consumer of its own; every record written to the topics (real names) from now on will be read.
+
+        :param checked: further topics that must exist
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        try:
+            clients.check_topics(consumer, kafka, *topics, *checked)
+            clients.subscribe_at_end(consumer, kafka, *topics)
+        except BaseException:
+            consumer.close()
+            raise
+        return cls(consumer, stop)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that arrived within the time, none after an error; never raises for what Kafka does."""
@@ -59,6 +73,32 @@ class TopicReader:
                 self._stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
+
+    def follow(
+        self,
+        handle: Callable[[Any], None],
+        after_poll: Callable[[float], None] = lambda _now: None,
+        *,
+        poll_ms: int = POLL_MS,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        """Handle each record until the client stops; log exceptions and carry on.
+
+        :param after_poll: called after the records of each poll with the monotonic time in seconds
+        """
+        while not self._stop.is_set():
+            for record in self.read(poll_ms, max_records):
+                try:
+                    handle(record)
+                except Exception:
+                    # an unusable record or a failing callback must not stop the client
+                    self.skipped += 1
+                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
+            try:
+                after_poll(time.monotonic())
+            except Exception:
+                log.exception("A step of the thread %s failed and will be retried.", threading.current_thread().name)
+                self._stop.wait(BACKOFF_SECONDS)
 
     def _resume_rebalance(self) -> None:
         """Make the next poll finish a rebalance that is in progress.
@@ -102,7 +142,7 @@ class TopicReader:
         return True
 
 
-class ClientConnection:
+class ClientConnection(TopicReader):
     """The consumer and the producer of a client whose name is the key of the records from it and for it.
 
     Everything but ``send`` and ``producer`` is for one thread.
@@ -123,7 +163,6 @@ class ClientConnection:
     ) -> None:
         """Connect; every record written after this returns will be read. Topics are named without the prefix.
 
-        :param stop: ends ``follow``, and a wait for the broker
         :param sends: the topic that ``send`` writes to
         :param addressed: the topic with the records for this client; others in its partition are ignored
         :param whole: topics of which all partitions are read
@@ -132,30 +171,19 @@ class ClientConnection:
         :raises UnreachableError: no broker, or a topic is missing
         """
         self.name = name.encode()
-        self._stop = stop
         self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
         topics = [kafka.topic(topic) for topic in whole]
         with ExitStack() as stack:
-            self.consumer = clients.connect_consumer(kafka, group, auto_offset_reset="earliest")
-            stack.callback(self.consumer.close, autocommit=False, timeout_ms=1_000)
-            required = (self._topic, self._addressed, *topics, *map(kafka.topic, checked))
-            clients.check_topics(self.consumer, kafka, *required)
+            consumer = clients.connect_consumer(kafka, group, auto_offset_reset="earliest")
+            stack.callback(consumer.close, autocommit=False, timeout_ms=1_000)
+            clients.check_topics(consumer, kafka, self._topic, self._addressed, *topics, *map(kafka.topic, checked))
             try:
-                self.assignment = PartitionAssignment(
-                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
-                )
+                self.assignment = PartitionAssignment(consumer, self.name, whole=topics, addressed=(self._addressed,))
             except KafkaError as error:
                 raise clients.unreachable(kafka) from error
-            self.producer = clients.connect_producer(
-                kafka, self._topic, delivery_timeout=DELIVERY_SECONDS, linger_ms=linger_ms
-            )
+            self.producer = clients.connect_producer(kafka, self._topic, linger_ms=linger_ms)
             self._connections = stack.pop_all()
-        self._reader = TopicReader(self.consumer, stop)
-
-    @property
-    def unreadable(self) -> int:
-        """The number of records that could not be unpacked."""
-        return self._reader.unreadable
+        super().__init__(consumer, stop)
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
         """Send a record, and return the producer's future; safe to call from any thread.
@@ -165,43 +193,18 @@ class ClientConnection:
         """
         return self.producer.send(self._topic, value, self.name, headers)
 
-    def poll(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
+    def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records for this client that arrived within the time; never raises for what Kafka does."""
         try:
             self.assignment.update()
         except KafkaError as error:
             log.warning("Looking up new partitions failed and will be retried: %s", error)
-        records = self._reader.read(timeout_ms, max_records)
+        records = super().read(timeout_ms, max_records)
         return [record for record in records if record.topic != self._addressed or record.key == self.name]
-
-    def follow(
-        self,
-        handle: Callable[[Any], None],
-        after_poll: Callable[[float], None],
-        *,
-        poll_ms: int = POLL_MS,
-        max_records: int = MAX_RECORDS,
-    ) -> None:
-        """Handle each record until the client stops; log exceptions and carry on.
-
-        :param after_poll: called after the records of each poll with the monotonic time in seconds
-        """
-        while not self._stop.is_set():
-            for record in self.poll(poll_ms, max_records):
-                try:
-                    handle(record)
-                except Exception:
-                    # an unusable record or a failing callback must not stop the client
-                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
-            try:
-                after_poll(time.monotonic())
-            except Exception:
-                log.exception("A step of client %s failed and will be retried.", self.name.decode())
-                self._stop.wait(BACKOFF_SECONDS)
 
     def flush(self) -> None:
         """Send what is buffered (for at most 5 s) and close the producer."""
-        clients.close_producer(self.producer, CLOSE_SECONDS)
+        clients.close_producer(self.producer)
 
     def close(self) -> None:
         """Flush and disconnect."""
@@ -214,7 +217,7 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return the same as :func:`ackstream.kafka.topics.at_time`, by a consumer.
+    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
 
     :param time_ms: of the broker, in epoch milliseconds
     :raises KafkaError: the broker does not answer
@@ -226,11 +229,6 @@ def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dic
     last = consumer.end_offsets(wanted)
     found = consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
     return {partition: last[partition] if found[partition] is None else found[partition].offset for partition in wanted}
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the number of the partition where every Kafka client puts records of a key."""
-    return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class PartitionAssignment:

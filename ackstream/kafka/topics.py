@@ -150,20 +150,5 @@ def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
     :raises KafkaError: the broker went away
     """
-    return _offsets(admin, partitions, OffsetSpec.LATEST)
-
-
-def at_time(admin: Any, partitions: Iterable[TopicPartition], since: int) -> dict[TopicPartition, int]:
-    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
-
-    :param since: epoch milliseconds
-    :raises KafkaError: the broker went away
-    """
-    partitions = list(partitions)
-    last, found = ends(admin, partitions), _offsets(admin, partitions, since)
-    return {partition: last[partition] if found[partition] < 0 else found[partition] for partition in partitions}
-
-
-def _offsets(admin: Any, partitions: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
-    found = admin.list_partition_offsets(dict.fromkeys(partitions, which))
+    found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}

@@ -70,14 +70,6 @@ def test_a_key_goes_where_every_kafka_client_puts_it(number: int) -> None:
     assert ours.partition("t", None, None, b"", b"", Cluster(number)) in range(number)
 
 
-def test_keys_beyond_the_cache_still_go_to_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_HASHES", 3)
-    ours, theirs = clients.KeyPartitioner(), DefaultPartitioner()
-    for number in range(10):
-        arguments = ("t", None, b"%d" % number, b"", b"", Cluster(5))
-        assert ours.partition(*arguments) == theirs.partition(*arguments)
-
-
 def test_a_send_is_retried_when_the_partitions_of_its_topic_are_unknown_for_a_moment() -> None:
     with pytest.raises(LeaderNotAvailableError) as caught:
         clients.KeyPartitioner().partition("t", None, b"k", b"", b"", Cluster(0))
