@@ -43,7 +43,7 @@ from ackstream.protocol.ditto.signal_defaults import check_combination, default_
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-from ackstream.protocol.rql import evaluation, nodes, parser, values
+from ackstream.protocol.rql import evaluation, parser, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -208,13 +208,15 @@ def _write_ack(given: Json) -> Json:
 
 def _aggregate(given: Json) -> Json:
     correlation_id, timeout = given["correlation-id"], Duration.parse(given["timeout"]).milliseconds
-    received: correlate_decision.Aggregation[Acknowledgement] = correlate_decision.Aggregation(given["requested"])
-    for ack in given["received"]:
-        received.receive(_ack(ack))
-    entries = received.entries(lambda label: correlate_decision.timed_out(label, correlation_id, timeout))
+    awaited = tuple(dict.fromkeys(given["requested"]))
+    received: list[Acknowledgement] = []
+    for ack in map(_ack, given["received"]):
+        if correlate_decision.disposition(ack.label, awaited, received) == "accepted":
+            received.append(ack)
+    entries = correlate_decision.entries(awaited, received, correlation_id, timeout)
     return {
         "status": combined_status([ack.status for ack in entries]),
-        "missing": correlate_decision.missing(entries),
+        "missing": [ack.label for ack in entries if ack.timed_out],
         "successful": [ack.label for ack in entries if ack.success],
         "failed": [ack.label for ack in entries if not ack.success],
         "entries": _entries(entries),
@@ -239,7 +241,7 @@ def _aggregate_body(given: Json) -> Json:
 
 
 def _rql_parse(given: Json) -> Json:
-    return {"tree": nodes.to_dict(parser.parse(given["filter"]))}
+    return {"tree": msgspec.to_builtins(parser.parse(given["filter"]))}
 
 
 def _rql_match(given: Json) -> Json:

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql import evaluation, nodes, parser, values
+from ackstream.protocol.rql import evaluation, parser, values
 from tests.prose import prose
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -117,7 +119,7 @@ def test_a_refusal_says_where_and_what_was_expected(filter_: str, message: str) 
     ],
 )
 def test_a_literal_is_read(text: str, value: Any) -> None:
-    tree = nodes.to_dict(parser.parse(f"eq(a,{text})"))
+    tree = msgspec.to_builtins(parser.parse(f"eq(a,{text})"))
     assert repr(tree["value"]) == repr(value)
 
 
@@ -147,17 +149,17 @@ def test_what_is_no_query_is_refused(filter_: str) -> None:
 
 
 def test_a_property_keeps_its_blanks_and_loses_its_escapes() -> None:
-    assert parser.parse('exists( a\\u002c\\u0029\\"\\\\/ )') == nodes.Exists(' a,)"\\/ ')
+    assert parser.parse('exists( a\\u002c\\u0029\\"\\\\/ )') == parser.Presence("exists", ' a,)"\\/ ')
 
 
 def test_not_has_one_argument() -> None:
-    assert nodes.to_dict(parser.parse("not(exists(a))")) == {"op": "not", "args": [{"op": "exists", "property": "a"}]}
+    assert parser.parse("not(exists(a))") == parser.Combination("not", (parser.Presence("exists", "a"),))
 
 
 def test_a_filter_that_nests_too_deeply_is_refused() -> None:
     deepest = "not(" * (parser.MAX_DEPTH - 1) + "exists(attributes/x)" + ")" * (parser.MAX_DEPTH - 1)
     assert evaluation.matches(deepest, thing(1)) is (parser.MAX_DEPTH % 2 == 1)
-    assert nodes.to_text(parser.parse(deepest)) == deepest
+    assert written(parser.parse(deepest)) == deepest
     error = refusal(parser.parse, f"and({deepest})")
     assert (error.error, error.message[:37]) == (INVALID, "The RQL expression nests deeper than ")
     assert refusal(parser.parse, "or(" * 100_000).error == INVALID
@@ -165,7 +167,7 @@ def test_a_filter_that_nests_too_deeply_is_refused() -> None:
 
 def test_the_leaves_come_in_the_order_they_are_written() -> None:
     tree = parser.parse("and(exists(a),or(not(eq(b,1)),in(c,1)),empty(d))")
-    assert [leaf.property for leaf in nodes.leaves(tree)] == ["a", "b", "c", "d"]
+    assert [leaf.property for leaf in parser.leaves(tree)] == ["a", "b", "c", "d"]
 
 
 # comparison
@@ -440,8 +442,8 @@ def test_without_a_moment_a_time_placeholder_is_null() -> None:
 # laws
 
 OPERATORS = ("eq", "ne", "gt", "ge", "lt", "le", "like", "ilike")
-PLACEHOLDERS = st.sampled_from(["time:now", "time:now-1h[d]", "time: x\\n"]).map(nodes.Placeholder)
-VALUES: st.SearchStrategy[nodes.Value] = (
+PLACEHOLDERS = st.sampled_from(["time:now", "time:now-1h[d]", "time: x\\n"]).map(parser.Placeholder)
+VALUES: st.SearchStrategy[parser.Value] = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
@@ -451,21 +453,47 @@ VALUES: st.SearchStrategy[nodes.Value] = (
 )
 
 
-def trees(properties: st.SearchStrategy[str], values: st.SearchStrategy[nodes.Value]) -> st.SearchStrategy[nodes.Node]:
+def negated(tree: parser.Node) -> parser.Node:
+    return parser.Combination("not", (tree,))
+
+
+def written(tree: parser.Node) -> str:
+    """A filter of which the tree is made; its texts are escaped as in JSON."""
+    if isinstance(tree, parser.Combination):
+        return f"{tree.op}({','.join(map(written, tree.args))})"
+    parts = [json.dumps(tree.property)[1:-1].replace(",", "\\u002c").replace(")", "\\u0029")]
+    match tree:
+        case parser.Membership(_, values_):
+            return f"in({','.join(parts + list(map(_literal, values_)))})"
+        case parser.Comparison(_, _, value):
+            parts.append(_literal(value))
+    return f"{tree.op}({','.join(parts)})"
+
+
+def _literal(value: parser.Value) -> str:
+    if isinstance(value, parser.Placeholder):
+        return value.placeholder
+    # the grammar has no exponent and wants a fraction
+    return f"{Decimal(value):f}" + ".0" * value.is_integer() if isinstance(value, float) else json.dumps(value)
+
+
+def trees(
+    properties: st.SearchStrategy[str], values: st.SearchStrategy[parser.Value]
+) -> st.SearchStrategy[parser.Node]:
     pattern = st.text("ab*?\n")
     leaf = (
-        st.builds(nodes.Comparison, st.sampled_from(OPERATORS[:6]), properties, values)
-        | st.builds(nodes.Comparison, st.sampled_from(OPERATORS[6:]), properties, pattern)
-        | st.builds(nodes.Membership, properties, st.lists(values, min_size=1, max_size=3).map(tuple))
-        | st.builds(nodes.Exists, properties)
-        | st.builds(nodes.Empty, properties)
+        st.builds(parser.Comparison, st.sampled_from(OPERATORS[:6]), properties, values)
+        | st.builds(parser.Comparison, st.sampled_from(OPERATORS[6:]), properties, pattern)
+        | st.builds(parser.Membership, properties, st.lists(values, min_size=1, max_size=3).map(tuple))
+        | st.builds(parser.Presence, st.sampled_from(["exists", "empty"]), properties)
     )
     return st.recursive(
         leaf,
         lambda inner: (
-            st.builds(nodes.Not, inner)
-            | st.builds(nodes.And, st.lists(inner, min_size=1, max_size=3).map(tuple))
-            | st.builds(nodes.Or, st.lists(inner, min_size=1, max_size=3).map(tuple))
+            inner.map(negated)
+            | st.builds(
+                parser.Combination, st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3).map(tuple)
+            )
         ),
         max_leaves=6,
     )
@@ -489,43 +517,43 @@ law = settings(max_examples=200)
 
 @law
 @given(trees(st.text(), VALUES))
-def test_a_printed_tree_is_parsed_to_the_same_tree(tree: nodes.Node) -> None:
+def test_a_printed_tree_is_parsed_to_the_same_tree(tree: parser.Node) -> None:
     # by repr, since 1, 1.0 and true are equal in Python
-    assert repr(parser.parse(nodes.to_text(tree))) == repr(tree)
+    assert repr(parser.parse(written(tree))) == repr(tree)
 
 
 @law
 @given(trees(KNOWN, SMALL), THINGS)
-def test_a_double_negation_changes_nothing(tree: nodes.Node, thing_: dict[str, Any]) -> None:
-    assert evaluation.matches(nodes.Not(nodes.Not(tree)), thing_) is evaluation.matches(tree, thing_)
+def test_a_double_negation_changes_nothing(tree: parser.Node, thing_: dict[str, Any]) -> None:
+    assert evaluation.matches(negated(negated(tree)), thing_) is evaluation.matches(tree, thing_)
 
 
 @law
 @given(KNOWN, SMALL, THINGS)
-def test_ne_is_the_negation_of_eq(name: str, value: nodes.Value, thing_: dict[str, Any]) -> None:
-    equal = nodes.Comparison("eq", name, value)
-    assert evaluation.matches(nodes.Comparison("ne", name, value), thing_) is evaluation.matches(
-        nodes.Not(equal), thing_
+def test_ne_is_the_negation_of_eq(name: str, value: parser.Value, thing_: dict[str, Any]) -> None:
+    equal = parser.Comparison("eq", name, value)
+    assert evaluation.matches(parser.Comparison("ne", name, value), thing_) is evaluation.matches(
+        negated(equal), thing_
     )
 
 
 @law
 @given(KNOWN, SMALL.filter(lambda value: value is not None), THINGS)
-def test_ge_is_gt_or_eq_and_in_is_eq(name: str, value: nodes.Value, thing_: dict[str, Any]) -> None:
-    def holds(op: nodes.Operator) -> bool:
-        return evaluation.matches(nodes.Comparison(op, name, value), thing_)
+def test_ge_is_gt_or_eq_and_in_is_eq(name: str, value: parser.Value, thing_: dict[str, Any]) -> None:
+    def holds(op: Any) -> bool:
+        return evaluation.matches(parser.Comparison(op, name, value), thing_)
 
     assert holds("ge") is (holds("gt") or holds("eq"))
     assert holds("le") is (holds("lt") or holds("eq"))
-    assert evaluation.matches(nodes.Membership(name, (value,)), thing_) is holds("eq")
+    assert evaluation.matches(parser.Membership(name, (value,)), thing_) is holds("eq")
 
 
 @law
 @given(trees(KNOWN, SMALL), trees(KNOWN, SMALL), THINGS)
-def test_de_morgan(left: nodes.Node, right: nodes.Node, thing_: dict[str, Any]) -> None:
-    neither = nodes.Not(nodes.Or((left, right)))
+def test_de_morgan(left: parser.Node, right: parser.Node, thing_: dict[str, Any]) -> None:
+    neither = negated(parser.Combination("or", (left, right)))
     assert evaluation.matches(neither, thing_) is evaluation.matches(
-        nodes.And((nodes.Not(left), nodes.Not(right))), thing_
+        parser.Combination("and", (negated(left), negated(right))), thing_
     )
 
 

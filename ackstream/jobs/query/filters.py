@@ -16,8 +16,7 @@ import msgspec
 from ackstream.errors import AckstreamError
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import check, matches
-from ackstream.protocol.rql.nodes import And, Node, Not, Or
-from ackstream.protocol.rql.parser import parse
+from ackstream.protocol.rql.parser import Combination, Node, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -308,12 +307,6 @@ def fits_filter(tree: Node, text: str | None) -> bool:
 
 
 def _below(node: Node) -> Node:
-    match node:
-        case And(args=args):
-            return And(tuple(map(_below, args)))
-        case Or(args=args):
-            return Or(tuple(map(_below, args)))
-        case Not(arg=arg):
-            return Not(_below(arg))
-        case leaf:
-            return msgspec.structs.replace(leaf, property=f"{_TOP}/{leaf.property.removeprefix('/')}")
+    if isinstance(node, Combination):
+        return Combination(node.op, tuple(map(_below, node.args)))
+    return msgspec.structs.replace(node, property=f"{_TOP}/{node.property.removeprefix('/')}")

@@ -25,7 +25,7 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
-from ackstream.protocol.rql import evaluation, nodes, parser
+from ackstream.protocol.rql import evaluation, parser
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -163,7 +163,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     stream: Stream
     namespaces: frozenset[str] = frozenset()
-    filter: nodes.Node | None = None
+    filter: parser.Node | None = None
     extra_fields: str | None = None
 
     def covers(self, signal: Publication) -> bool:

@@ -17,20 +17,18 @@ import msgspec
 
 from ackstream.protocol.json import json_pointer_invalid
 from ackstream.protocol.rql import values as rql_values
-from ackstream.protocol.rql.nodes import (
-    And,
+from ackstream.protocol.rql.parser import (
+    Combination,
     Comparison,
-    Empty,
-    Exists,
     Membership,
     Node,
-    Not,
-    Or,
     Placeholder,
+    Presence,
     Value,
     leaves,
+    parse,
+    rql_expression_invalid,
 )
-from ackstream.protocol.rql.parser import parse, rql_expression_invalid
 from ackstream.protocol.rql.values import Scalar, compare, like_value, scalars
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def check(tree: Node) -> None:
         text, ``json.pointer.invalid`` for a path with an empty segment
     """
     for leaf in leaves(tree):
-        field_of(leaf.property, whole=isinstance(leaf, Exists | Empty))
+        field_of(leaf.property, whole=isinstance(leaf, Presence))
         if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike") and not isinstance(leaf.value, str):
             raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
 
@@ -86,47 +84,30 @@ def matches(
         raise TypeError(f"No placeholder has the prefix {min(unknown)!r}; known are {', '.join(PLACEHOLDERS)}.")
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
-    if isinstance(query, str):
-        tree = _checked(query)
-    else:
-        check(query)
-        tree = query
+    tree = parse(query) if isinstance(query, str) else query
+    check(tree)
     return _holds(tree, _Facts(thing, time, placeholders))
 
 
-@lru_cache(maxsize=512)
-def _checked(text: str) -> Node:
-    tree = parse(text)
-    check(tree)
-    return tree
-
-
-def _holds(node: Node, facts: _Facts) -> bool:  # noqa: C901, PLR0911 - one case per node
+def _holds(node: Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per node
     match node:
-        # loops, not all() and any(): one frame per level
-        case And(args=args):
-            for arg in args:  # noqa: SIM110
-                if not _holds(arg, facts):
-                    return False
-            return True
-        case Or(args=args):
-            for arg in args:  # noqa: SIM110
-                if _holds(arg, facts):
-                    return True
-            return False
-        case Not(arg=arg):
+        case Combination("not", (arg,)):
             return not _holds(arg, facts)
-        case Exists(property=name):
+        case Combination(op, args):
+            # a loop, not all() or any(): one frame per level
+            decisive = op == "or"
+            for arg in args:
+                if _holds(arg, facts) is decisive:
+                    return decisive
+            return not decisive
+        case Presence("exists", name):
             return bool(_found(name, facts, whole=True).values)
-        case Empty(property=name):
+        case Presence(_, name):
             return _is_empty(_found(name, facts, whole=True))
-        case Membership(property=name, values=values):
+        case Membership(name, values):
             # null is never a member: Ditto compares members only with ordered values
-            return any(
-                _any_equals(name, literal, facts)
-                for value in values
-                if (literal := _resolved(value, facts)) is not None
-            )
+            literals = [literal for value in values if (literal := _resolved(value, facts)) is not None]
+            return any(_any_equals(name, literal, facts) for literal in literals)
         case Comparison():
             return _compares(node, facts)
 
@@ -156,7 +137,7 @@ def _any_equals(name: str, literal: Scalar | None, facts: _Facts) -> bool:
 
 def _resolved(value: Value, facts: _Facts) -> Scalar | None:
     if isinstance(value, Placeholder):
-        return None if facts.time is None else rql_values.resolve(value.text, facts.time)
+        return None if facts.time is None else rql_values.resolve(value.placeholder, facts.time)
     return value
 
 
@@ -184,25 +165,16 @@ def _is_empty(found: Found) -> bool:
 _SIMPLE = frozenset(
     {"thingId", "policyId", "definition", "_namespace", "_revision", "_created", "_modified", "_metadata"}
 )
-_ENTITY_ID = frozenset({"id", "namespace", "name"})
-PLACEHOLDERS: Mapping[str, frozenset[str]] = {
-    "topic": frozenset(
-        {
-            "full",
-            "namespace",
-            "entityName",
-            "group",
-            "channel",
-            "criterion",
-            "action",
-            "subject",
-            "action-subject",
-        }
-    ),
-    "resource": frozenset({"type", "path"}),
-    "entity": _ENTITY_ID,
-    "thing": _ENTITY_ID,
-    "feature": frozenset({"id"}),
+_ID_PARTS = ("id", "namespace", "name")
+_TOPIC_PARTS = (
+    "full", "namespace", "entityName", "group", "channel", "criterion", "action", "subject", "action-subject"
+)  # fmt: skip
+PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
+    "topic": _TOPIC_PARTS,
+    "resource": ("type", "path"),
+    "entity": _ID_PARTS,
+    "thing": _ID_PARTS,
+    "feature": ("id",),
 }
 """The names of placeholders by prefix. ``time:`` is not among them: it can only replace a literal."""
 

@@ -1,4 +1,4 @@
-"""Text to tree, after Ditto's grammar.
+"""Filters: text to tree, after Ditto's grammar. ``msgspec.to_builtins`` gives the form of a tree as JSON.
 
     filter   = blanks query end
     query    = (eq|ne|gt|ge|lt|le|like|ilike) "(" property "," literal ")"
@@ -15,22 +15,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NoReturn, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError
-from ackstream.protocol.rql.nodes import (
-    And,
-    Comparison,
-    Empty,
-    Exists,
-    Membership,
-    Node,
-    Not,
-    Operator,
-    Or,
-    Placeholder,
-    Value,
-)
+import msgspec
+
+from ackstream.protocol.errors import BAD_REQUEST, error_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_DEPTH = 250
 """Levels of and, or and not: more than anyone writes, and far from the interpreter's own limit."""
@@ -59,6 +52,66 @@ _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class Placeholder(msgspec.Struct, frozen=True):
+    """A literal that is resolved when the filter is evaluated, with its prefix: ``time:now-1h``."""
+
+    placeholder: str
+
+
+Value: TypeAlias = str | int | float | bool | Placeholder | None
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One property against one literal; ``like`` and ``ilike`` too."""
+
+    op: Literal["eq", "ne", "gt", "ge", "lt", "le", "like", "ilike"]
+    property: str
+    value: Value
+
+
+class Membership(msgspec.Struct, frozen=True, tag_field="op", tag="in"):
+    """One property against at least one literal."""
+
+    property: str
+    values: tuple[Value, ...]
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """``exists``: the property is present, whatever its value; ``empty``: it is absent, null or without content."""
+
+    op: Literal["exists", "empty"]
+    property: str
+
+
+class Combination(msgspec.Struct, frozen=True):
+    """All or any of at least one filter, or the opposite of exactly one."""
+
+    op: Literal["and", "or", "not"]
+    args: tuple[Node, ...]
+
+
+Leaf: TypeAlias = Comparison | Membership | Presence
+Node: TypeAlias = Leaf | Combination
+
+
+def leaves(tree: Node) -> Iterator[Leaf]:
+    """Yield the nodes that name a property, in the order they are written."""
+    if isinstance(tree, Combination):
+        for arg in tree.args:
+            yield from leaves(arg)
+    else:
+        yield tree
+
+
+rql_expression_invalid = error_factory(
+    BAD_REQUEST,
+    "rql.expression.invalid",
+    "{}",
+    "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid.",
+)
+
+
+@lru_cache(maxsize=512)
 def parse(text: str) -> Node:
     """Read a filter; property names are not looked at, see ``check``.
 
@@ -82,49 +135,30 @@ class _Parser:
             raise rql_expression_invalid(
                 f"The RQL expression nests deeper than {MAX_DEPTH} levels at position {self.at + 1}."
             )
-        name = self._name()
-        self._expect("(")
-        node: Node
-        if name in ("and", "or"):
-            args = [self.query(depth + 1)]
-            while self._accept(","):
-                self.skip_blanks()
-                args.append(self.query(depth + 1))
-            node = And(tuple(args)) if name == "and" else Or(tuple(args))
-            self._expect(")", "',' or ')'")
-        elif name == "not":
-            node = Not(self.query(depth + 1))
-            self._expect(")")
-        else:
-            node = self._leaf(name)
-        return node
-
-    def _leaf(self, name: str) -> Node:
-        property_ = self._property()
-        if name in ("exists", "empty"):
-            self._expect(")")
-            return Exists(property_) if name == "exists" else Empty(property_)
-        self._expect(",")
-        value = self._literal()
-        if name == "in":
-            values = [value]
-            while self._accept(","):
-                values.append(self._literal())
-            self._expect(")", "',' or ')'")
-            return Membership(property_, tuple(values))
-        self._expect(")")
-        return Comparison(cast("Operator", name), property_, value)
-
-    def _name(self) -> str:
-        name = self._take(_NAME)
-        if name is None:
+        op: Any = self._take(_NAME)
+        if op is None:
             self.unexpected("one of and, or, not, eq, ne, gt, ge, lt, le, like, ilike, in, exists, empty")
-        return name
+        self._expect("(")
+        if op not in ("and", "or", "not"):
+            return self._leaf(op)
+        args = [self.query(depth + 1)]
+        while op != "not" and self._accept(","):
+            self.skip_blanks()
+            args.append(self.query(depth + 1))
+        self._expect(")", None if op == "not" else "',' or ')'")
+        return Combination(op, tuple(args))
 
-    def _property(self) -> str:
-        raw = self._take(_PROPERTY) or ""
-        self._refuse_escape()
-        return _decode(raw)
+    def _leaf(self, op: Any) -> Node:
+        property_ = _decode(self._run(_PROPERTY))
+        if op in ("exists", "empty"):
+            self._expect(")")
+            return Presence(op, property_)
+        self._expect(",")
+        values = [self._literal()]
+        while op == "in" and self._accept(","):
+            values.append(self._literal())
+        self._expect(")", "',' or ')'" if op == "in" else None)
+        return Membership(property_, tuple(values)) if op == "in" else Comparison(op, property_, values[0])
 
     def _literal(self) -> Value:
         value: Value
@@ -151,17 +185,21 @@ class _Parser:
     def _quoted(self) -> str:
         quote = self.text[self.at]
         self.at += 1
-        raw = self._take(_QUOTED[quote]) or ""
-        self._refuse_escape()
+        raw = self._run(_QUOTED[quote])
         self._expect(quote)
         return _decode(raw)
 
     def _placeholder(self) -> Placeholder:
-        raw = self._take(_PROPERTY) or ""
-        self._refuse_escape()
+        raw = self._run(_PROPERTY)
         if _TIME.fullmatch(raw) is None:
             self.unexpected("a name in one line after time:")
         return Placeholder(raw)
+
+    def _run(self, pattern: re.Pattern[str]) -> str:
+        raw = self._take(pattern) or ""
+        if self.text.startswith("\\", self.at):
+            self.unexpected("another character or an escape (the quote, \\\\, \\/, \\b, \\f, \\n, \\r, \\t, \\uXXXX)")
+        return raw
 
     def skip_blanks(self) -> None:
         self._take(_BLANKS)
@@ -181,10 +219,6 @@ class _Parser:
     def _expect(self, character: str, expected: str | None = None) -> None:
         if not self._accept(character):
             self.unexpected(expected or repr(character))
-
-    def _refuse_escape(self) -> None:
-        if self.text.startswith("\\", self.at):
-            self.unexpected("another character or an escape (the quote, \\\\, \\/, \\b, \\f, \\n, \\r, \\t, \\uXXXX)")
 
     def _out_of_range(self, number: str, kind: str) -> NoReturn:
         position = self.at - len(number) + 1
@@ -206,13 +240,3 @@ def _decode(raw: str) -> str:
 def _character(escape: re.Match[str]) -> str:
     code, character = escape.groups()
     return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))
-
-
-def rql_expression_invalid(message: str) -> DittoError:
-    """Refuse a filter for the reason in ``message``."""
-    return DittoError(
-        BAD_REQUEST,
-        "rql.expression.invalid",
-        message,
-        "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid.",
-    )

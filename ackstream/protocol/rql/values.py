@@ -165,25 +165,20 @@ def resolve(text: str, now: datetime) -> str | None:
     return str((moment - _EPOCH) // timedelta(milliseconds=1)) if form["millis"] else _iso(moment)
 
 
-def _cut(moment: datetime, unit: str) -> datetime:  # noqa: PLR0911 - one return per unit
-    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    match unit:
-        case "ms":
-            return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-        case "m":
-            return moment.replace(second=0, microsecond=0)
-        case "h":
-            return moment.replace(minute=0, second=0, microsecond=0)
-        case "d":
-            return day
-        case "w":
-            return day - timedelta(days=day.weekday())
-        case "mo":
-            return day.replace(day=1)
-        case "y":
-            return day.replace(month=1, day=1)
-        case _:
-            return moment.replace(microsecond=0)
+_KEPT = {"y": 1, "mo": 2, "w": 3, "d": 3, "h": 4, "m": 5, "s": 6, "": 6}
+"""By unit, how many of the fields of a moment it keeps; the others are as in ``_FIRST``."""
+
+_FIRST = (1, 1, 1, 0, 0, 0)
+
+
+def _cut(moment: datetime, unit: str) -> datetime:
+    if unit == "ms":
+        return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    if unit == "w":
+        moment -= timedelta(days=moment.weekday())
+    kept = _KEPT[unit]
+    year, month, day, hour, minute, second = (*moment.timetuple()[:kept], *_FIRST[kept:])
+    return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
 
 
 def _iso(moment: datetime) -> str:
