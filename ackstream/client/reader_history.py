@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.readers import AppAckConf
 
 
-# REHOUSE
-
-
 Report: TypeAlias = AppAck | ProtocolAck
 OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.prefetch_buffer import PrefetchBuffer
-    from ackstream.client.samples import SampleCallbacks
+    from ackstream.client.sample_reader import SampleReader
     from ackstream.protocol.readers import ConsumerRecord, KnownWriter, ReaderStart
     from ackstream.settings import Kafka, Lake
 
@@ -100,7 +100,7 @@ class ReaderSession:
         kafka: Kafka,
         start: ReaderStart,
         buffer: PrefetchBuffer,
-        callbacks: SampleCallbacks,
+        reader: SampleReader,
         *,
         max_samples: int,
         lake: Lake | None,
@@ -112,7 +112,7 @@ class ReaderSession:
         :param after_poll: called several times a second with the monotonic time in seconds
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._start, self._buffer, self._callbacks = start, buffer, callbacks
+        self._start, self._buffer, self._reader = start, buffer, reader
         self._max_samples, self._after_poll = max_samples, after_poll
         self._state = SessionState()
         self._started = threading.Event()
@@ -131,7 +131,7 @@ class ReaderSession:
             group=kafka.topic(f"reader-{start.reader}"),
         )
         self.link.consumer.pause(*self.link.assignment.of(self._messages))
-        self._recovery = Recovery(self.link.consumer, buffer, lake, max_samples, callbacks)
+        self._recovery = Recovery(self.link.consumer, buffer, lake, max_samples, reader)
         self.counts = self._recovery.counts
         self._thread = threading.Thread(
             target=self.link.follow,
@@ -180,7 +180,7 @@ class ReaderSession:
 
     def _receive(self, record: Any) -> None:
         if record.topic == self._messages:
-            sample = samples.of_record(record, self._callbacks)
+            sample = samples.of_record(record, self._reader)
             if sample is not None and self._reads(sample.writer):
                 self._buffer.add(sample)
         elif record.topic == self._stored:

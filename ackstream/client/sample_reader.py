@@ -18,7 +18,7 @@ from ackstream.client.group import Work
 from ackstream.client.labels import Labels
 from ackstream.client.prefetch_buffer import PrefetchBuffer
 from ackstream.client.reader_session import ReaderSession
-from ackstream.client.samples import ReaderQos, SampleCallbacks, text
+from ackstream.client.samples import ReaderQos, text
 from ackstream.client.worker import Outbox, Outgoing
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import Closing
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from ackstream.client.samples import Sample
     from ackstream.protocol.readers import AutoReason
     from ackstream.settings import Kafka, Lake
-
-
-# REHOUSE
 
 
 log = logging.getLogger(__name__)
@@ -146,7 +143,7 @@ class SampleReader(Closing):
                 kafka,
                 start,
                 self._buffer,
-                SampleCallbacks(self.acknowledge_sample, self.reject_sample),
+                self,
                 max_samples=max_samples,
                 lake=lake,
                 after_poll=self._after_poll,

@@ -6,7 +6,7 @@ The settings have Connext's names and defaults (brokers.md 2.1, RTI-PY).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -16,14 +16,9 @@ from ackstream.protocol.messages import read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-
-class SampleCallbacks(NamedTuple):
-    """What a sample calls when the application acknowledges or rejects it."""
-
-    acknowledge: Callable[[Sample, bytes | None], None]
-    reject: Callable[[Sample, str, int], None]
+    from ackstream.client.sample_reader import SampleReader
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +42,20 @@ class Sample:
     timestamp_ms: int
     partition: int
     offset: int
-    _callbacks: SampleCallbacks | None = field(default=None, repr=False)
+    _reader: SampleReader | None = field(default=None, repr=False)
 
     def acknowledge(self, response: bytes | None = None) -> None:
         """Acknowledge the sample to its writer; see :meth:`SampleReader.acknowledge_sample`."""
-        if self._callbacks is not None:
-            self._callbacks.acknowledge(self, response)
+        if self._reader is not None:
+            self._reader.acknowledge_sample(self, response)
 
     def reject(self, reason: str, status: int = 400) -> None:
         """Reject the sample; see :meth:`SampleReader.reject_sample`."""
-        if self._callbacks is not None:
-            self._callbacks.reject(self, reason, status)
+        if self._reader is not None:
+            self._reader.reject_sample(self, reason, status)
 
 
-def of_record(record: Any, callbacks: SampleCallbacks | None = None) -> Sample | None:
+def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
     """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
     headers = dict(record.headers)
     writer, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
@@ -77,11 +72,11 @@ def of_record(record: Any, callbacks: SampleCallbacks | None = None) -> Sample |
         record.timestamp,
         record.partition,
         record.offset,
-        callbacks,
+        reader,
     )
 
 
-def of_row(row: dict[str, Any], callbacks: SampleCallbacks | None = None) -> Sample:
+def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
     """Return the message in a row of the table ``messages``."""
     return Sample(
         row["client"],
@@ -93,7 +88,7 @@ def of_row(row: dict[str, Any], callbacks: SampleCallbacks | None = None) -> Sam
         round(row["received_at"].timestamp() * 1000),
         row["partition"],
         row["offset"],
-        callbacks,
+        reader,
     )
 
 

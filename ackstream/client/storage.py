@@ -44,23 +44,21 @@ class StoreFile:
         except sqlite3.Error as error:
             raise self._unusable(error) from error
 
-    def change(self, *statements: Statement) -> int:
-        """Execute statements in one transaction; return how many rows the last one changed.
+    def change(self, *statements: Statement) -> None:
+        """Execute statements in one transaction.
 
         :raises StoreError: the file cannot be written
         """
-        changed = 0
         with self._lock:
             try:
                 self._database.execute("BEGIN")
                 for statement, values in statements:
-                    changed = self._database.execute(statement, values).rowcount
+                    self._database.execute(statement, values)
                 self._database.execute("COMMIT")
             except sqlite3.Error as error:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
                 raise self._unusable(error) from error
-        return changed
 
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query.
@@ -170,21 +168,20 @@ class MemoryMessages:
         return len(self._kept)
 
 
-class SqliteMessages:
-    """Unacknowledged messages in an SQLite file, which survive a crash; otherwise as :class:`MemoryMessages`."""
+class SqliteMessages(MemoryMessages):
+    """The same, with a copy of everything in an SQLite file, which survives a crash."""
 
     def __init__(self, path: Path, client: str) -> None:
         """Open a file, or create it.
 
         :raises StoreError: it is damaged, of another client, in use, or cannot be written
         """
+        super().__init__()
         lost = "loses the unacknowledged messages in it"
         self._file = StoreFile(path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost)
-        self.discarded: int
-        self.last: int
-        self._count: int
         ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
-        ((self._count,),) = self._file.read("SELECT count(*) FROM messages")
+        kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
+        self._kept = {seq: _decode(message) for seq, message in kept}
 
     def add(self, seq: int, message: KeptMessage) -> None:
         """Keep a message; numbers rise.
@@ -193,34 +190,23 @@ class SqliteMessages:
         """
         row = (seq, msgspec.msgpack.encode(message))
         self._file.change(("INSERT INTO messages VALUES (?, ?)", row), ("UPDATE store SET last = ?", (seq,)))
-        self._count += 1
-        self.last = seq
-
-    def get(self, seq: int) -> KeptMessage | None:
-        """Return a message, ``None`` if it is not kept."""
-        found = self._file.read("SELECT message FROM messages WHERE seq = ?", seq)
-        return _decode(found[0][0]) if found else None
+        super().add(seq, message)
 
     def drop(self, seq: int) -> None:
-        """Drop all messages up to a number."""
-        if seq <= self.discarded:
-            return
-        last = max(self.last, seq)
-        self._count -= self._file.change(
-            ("UPDATE store SET discarded = ?, last = ?", (seq, last)), ("DELETE FROM messages WHERE seq <= ?", (seq,))
-        )
-        self.discarded, self.last = seq, last
+        """Drop all messages up to a number.
 
-    def numbers(self) -> list[int]:
-        """Return the numbers of the messages that are kept, ascending."""
-        return [seq for (seq,) in self._file.read("SELECT seq FROM messages ORDER BY seq")]
+        :raises StoreError: the file cannot be written
+        """
+        if seq > self.discarded:
+            self._file.change(
+                ("UPDATE store SET discarded = ?, last = max(last, ?)", (seq, seq)),
+                ("DELETE FROM messages WHERE seq <= ?", (seq,)),
+            )
+            super().drop(seq)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
-
-    def __len__(self) -> int:
-        return self._count
 
 
 _decode = msgspec.msgpack.Decoder(KeptMessage).decode

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ackstream.client.prefetch_buffer import PrefetchBuffer
-    from ackstream.client.samples import Sample, SampleCallbacks
+    from ackstream.client.sample_reader import SampleReader
+    from ackstream.client.samples import Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.queues import MessageDelivered
     from ackstream.settings import Kafka, Lake
@@ -54,7 +55,7 @@ class Recovery:
         buffer: PrefetchBuffer,
         lake: Lake | None,
         max_samples: int,
-        callbacks: SampleCallbacks | None = None,
+        reader: SampleReader | None = None,
     ) -> None:
         """Recover what ``consumer`` does not read for ``buffer``.
 
@@ -63,8 +64,9 @@ class Recovery:
         """
         self.counts: Counter[str] = Counter()
         self._consumer, self._buffer = consumer, buffer
-        self._lake, self._max_samples, self._callbacks = lake, max_samples, callbacks
-        self._suspects: dict[str, list[Interval]] = {}
+        self._lake, self._max_samples, self._reader = lake, max_samples, reader
+        # by writer: the last sample that was missing when the ends of the partitions were noted
+        self._suspects: dict[str, int] = {}
         self._ends: dict[Any, int] = {}
 
     def recover(self, partitions: Sequence[Any], *, stuck: bool) -> bool:
@@ -77,13 +79,13 @@ class Recovery:
         """
         missing, fetched = self._buffer.missing(), False
         if self._suspects and (stuck or self._has_read_all()):
-            for writer, runs in missing.items():
-                certain = [found for run in runs for found in _common(run, self._suspects.get(writer, ()))]
+            for writer, end in self._suspects.items():
+                certain = [(first, min(last, end)) for first, last in missing.get(writer, ()) if first <= end]
                 fetched |= bool(certain) and self._fetch(writer, certain)
             missing, self._suspects = self._buffer.missing(), {}
         if missing and not self._suspects:
             self._ends = self._consumer.end_offsets(partitions)
-            self._suspects = missing
+            self._suspects = {writer: runs[-1][1] for writer, runs in missing.items()}
         return fetched
 
     def _has_read_all(self) -> bool:
@@ -96,7 +98,7 @@ class Recovery:
         if self._lake is not None:
             if self._buffer.unacknowledged >= self._max_samples:
                 return False
-            found, lost = read_stored(self._lake, writer, runs, FETCH_ROWS, self._callbacks)
+            found, lost = read_stored(self._lake, writer, runs, FETCH_ROWS, self._reader)
             self.counts["fetched"] += len(found)
             for sample in found:
                 self._buffer.add(sample, in_kafka=False)
@@ -109,7 +111,7 @@ class Recovery:
 
 
 def read_stored(
-    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, callbacks: SampleCallbacks | None = None
+    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: SampleReader | None = None
 ) -> tuple[list[Sample], list[Interval]]:
     """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that are not stored.
 
@@ -120,7 +122,7 @@ def read_stored(
     first, last = chosen[0][0], chosen[-1][1]
     wanted = Intervals(chosen, start=first)
     rows = sorted(_lake_reading().writer_messages(lake, writer, first, last), key=itemgetter("seq"))
-    found = [samples.of_row(row, callbacks) for row in rows if row["seq"] in wanted]
+    found = [samples.of_row(row, reader) for row in rows if row["seq"] in wanted]
     stored = Intervals(((sample.seq, sample.seq) for sample in found), start=first)
     return found, [run for low, high in chosen for run in stored.missing(low, high)]
 
@@ -132,13 +134,6 @@ def _first(runs: Iterable[Interval], limit: int) -> Iterator[Interval]:
             return
         yield first, min(last, first + limit - 1)
         limit -= last - first + 1
-
-
-def _common(run: Interval, others: Iterable[Interval]) -> list[Interval]:
-    """Return the parts of a run that are in others."""
-    first, last = run
-    outside = Intervals(others, start=first).missing(first, last)
-    return Intervals(outside, start=first).missing(first, last)
 
 
 class MessageFetcher:
