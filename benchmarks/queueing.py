@@ -50,12 +50,12 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
     settles = list(_settles(count))
 
     def waiting() -> Endpoint:
-        endpoint = Endpoint(QUEUE, QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
+        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
         endpoint.process(arrivals, [], 0)
         return endpoint
 
     def one_more(blob: bytes) -> None:
-        endpoint = Endpoint(QUEUE, QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
+        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
         endpoint.load(1, blob)
         endpoint.process([Arrival(2_000, "messages", 0, count, 0)], [], 0)
         endpoint.dump()

@@ -7,19 +7,12 @@ depends on where batches are cut, and a replayed batch gives the same output.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.queues.model import (
-    Arrival,
-    Event,
-    QueuedDelivery,
-    QueueState,
-    Return,
-    Unreadable,
-    coordinates,
-)
+from ackstream.jobs.queues.model import Arrival, Event, QueueState, coordinates
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
 from ackstream.protocol.queues import (
@@ -40,8 +33,10 @@ from ackstream.spark.order import timed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.queues.model import ConsumerReport, EventKind, QueueEvent
+    from ackstream.jobs.queues.model import ConsumerReport
     from ackstream.settings.queues import QueueSettings
+
+    Unreadable = tuple[ConsumerReport, str]
 
 STATE_VERSION = 1
 MAX_TTL_MS = 100 * 365 * 86_400_000
@@ -86,17 +81,19 @@ class Endpoint:
     """One queue and the sessions of its consumers.
 
     Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
+
+    :ivar unreadable: records that cannot be decoded, and why
     """
 
-    def __init__(self, name: str, rules: QueueSettings, session_ms: int) -> None:
+    def __init__(self, rules: QueueSettings, session_ms: int) -> None:
         """Begin empty.
 
         :param session_ms: how long a consumer may be silent before its session ends
         """
-        self._name = name
+        self._name = rules.name
         self._rules = rules
         self._session_ms = session_ms
-        self._queue = Queue(rules, self._on_event)
+        self._queue = Queue(rules, self._record)
         self._sessions: dict[str, _Session] = {}
         self._locations: dict[str, _MessageLocation] = {}
         self._now = 0
@@ -165,7 +162,7 @@ class Endpoint:
         try:
             record = queues.read(report.value)
         except QueueRecordError as error:
-            self.unreadable.append(Unreadable(report.key, report.value, str(error)))
+            self.unreadable.append((report, str(error)))
             return
         session = self._sessions.get(record.consumer)
         if isinstance(record, Bind):
@@ -203,11 +200,10 @@ class Endpoint:
         for message in record.messages:
             refusal = self._queue.settle(record.consumer, message, record.outcome, self._now)
             if refusal is not None:
-                self._record(message, self._now, "refused", record.consumer, record.outcome, refusal)
+                consumer, outcome = record.consumer, record.outcome
+                self._record(Event(self._name, message, self._now, "refused", consumer, 0, outcome, refusal))
                 number = 0 if session is None else self._number(session)
-                self.answers.append(
-                    NotSettled(self._name, record.consumer, record.session, number, message, record.outcome, refusal)
-                )
+                self.answers.append(NotSettled(self._name, consumer, record.session, number, message, outcome, refusal))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -216,12 +212,10 @@ class Endpoint:
         if now <= self._now:
             return
         self._now = now
-        while lost := min(self._sessions.items(), key=_end_of_session, default=None):
-            consumer, session = lost
-            if session.until > now:
-                break
-            self._queue.advance(session.until)
-            self._end(consumer, "lost", session.until)
+        lost = [(session.until, consumer) for consumer, session in self._sessions.items() if session.until <= now]
+        for until, consumer in sorted(lost, key=itemgetter(0)):
+            self._queue.advance(until)
+            self._end(consumer, "lost", until)
         self._queue.dispatch(now)
 
     def _end(self, consumer: str, reason: UnboundReason, at: int) -> None:
@@ -231,52 +225,36 @@ class Endpoint:
 
     # -- output --------------------------------------------------------------------------------------------------------
 
-    def _on_event(self, event: QueueEvent) -> None:
-        if isinstance(event, QueuedDelivery):
-            self._deliver(event)
-        elif isinstance(event, Return):
-            self._record(event.message, event.at, "returned", event.consumer, reason=event.reason)
-        else:
-            self._record(event.message, event.at, "left", event.consumer, event.how, event.reason)
-            self._locations.pop(event.message, None)
+    def _record(self, event: Event) -> None:
+        """Record an event, with the location of its message if the queue has it; a delivery is sent too."""
+        location = self._locations.get(event.message)
+        if location is not None:
+            if event.event == "delivered" and event.consumer is not None:
+                location.count, location.consumer = event.count, event.consumer
+                self._deliver(event.message, event.consumer, location)
+            elif event.event == "left":
+                del self._locations[event.message]
+            known = msgspec.structs.asdict(location) | {"consumer": event.consumer or location.consumer}
+            event = msgspec.structs.replace(event, **known)
+        self.events.append(event)
 
-    def _deliver(self, delivery: QueuedDelivery) -> None:
-        location = self._locations[delivery.message]
-        location.count, location.consumer = delivery.count, delivery.consumer
-        session = self._sessions[delivery.consumer]
-        self._record(delivery.message, delivery.at, "delivered", delivery.consumer)
+    def _deliver(self, message: str, consumer: str, location: _MessageLocation) -> None:
+        session = self._sessions[consumer]
         self.answers.append(
             MessageDelivered(
                 self._name,
-                delivery.consumer,
+                consumer,
                 session.id,
                 self._number(session),
-                delivery.message,
+                message,
                 location.topic,
                 location.partition,
                 location.offset,
                 location.batch,
-                delivery.count,
+                location.count,
                 location.subject,
             )
         )
-
-    def _record(
-        self,
-        message: str,
-        at: int,
-        event: EventKind,
-        consumer: str | None,
-        outcome: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        location = self._locations.get(message)
-        if location is None:
-            self.events.append(Event(self._name, message, at, event, consumer, 0, outcome, reason))
-            return
-        *stored, count, last_consumer = msgspec.structs.astuple(location)
-        by = consumer or last_consumer
-        self.events.append(Event(self._name, message, at, event, by, count, outcome, reason, *stored))
 
     def _number(self, session: _Session) -> int:
         session.number += 1
@@ -284,18 +262,14 @@ class Endpoint:
 
 
 def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[QueueAnswer], list[Unreadable]]:
-    """Reject the consumers of an unknown queue; also return their unreadable records."""
+    """Reject the consumers of an unknown queue; also return their unreadable records, and why they are."""
     answers: list[QueueAnswer] = []
     unreadable = []
     for report in reports:
         try:
             record = queues.read(report.value)
         except QueueRecordError as error:
-            unreadable.append(Unreadable(report.key, report.value, str(error)))
+            unreadable.append((report, str(error)))
         else:
             answers.append(Unbound(name, record.consumer, record.session, "unknown-queue"))
     return answers, unreadable
-
-
-def _end_of_session(entry: tuple[str, _Session]) -> int:
-    return entry[1].until

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial, reduce
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pandas as pd
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.queues.model import Unreadable
+    from ackstream.jobs.queues.endpoint import Unreadable
     from ackstream.protocol.queues import QueueAnswer
     from ackstream.settings import Settings
     from ackstream.settings.queues import QueueSettings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
+    R = TypeVar("R", bound=msgspec.Struct)
     Record = tuple[bytes | None, bytes, str | None]
 
 NAME, TICKS = "queues", "queue-clock"
@@ -62,15 +63,12 @@ OUTPUT_SCHEMA = StructType(
 """``kind`` is ``answer`` (to the consumer ``key``), ``event`` or ``unreadable`` (with its reason)."""
 
 _TIME = pa.timestamp("ms", tz="UTC")
-_EVENTS = pa.schema(
-    [
-        ("queue", pa.string()), ("message", pa.string()), ("at", _TIME), ("event", pa.string()),
-        ("consumer", pa.string()), ("count", pa.int32()), ("outcome", pa.string()), ("reason", pa.string()),
-        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("batch", pa.int64()),
-        ("subject", pa.string()), ("received_at", _TIME),
-    ]
-)  # fmt: skip
-_RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string())])
+_TYPES = {
+    "at": _TIME, "count": pa.int32(), "partition": pa.int32(), "offset": pa.int64(), "batch": pa.int64(),
+    "received_at": _TIME,
+}  # fmt: skip
+_EVENTS = pa.schema([(name, _TYPES.get(name, pa.string())) for name in Event.__struct_fields__])
+_RECORDS = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string())])
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -107,7 +105,8 @@ JOB = Job(
 
 def records(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return the operator's input: messages for queues, and reports of consumers."""
-    return ticked(_messages(spark, settings).unionByName(_reports(spark, settings)), "clock")
+    messages, reports = _messages(spark, settings), _reports(spark, settings)
+    return ticked(messages.unionByName(reports, allowMissingColumns=True), "clock")
 
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -127,14 +126,11 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         "topic",
         "partition",
         "offset",
-        F.lit(None).cast("binary").alias("key"),
-        F.lit(None).cast("binary").alias("value"),
         "batch",
         "subject",
         F.greatest(F.coalesce("ttl_ms", F.lit(0)), F.lit(0)).cast("long").alias("ttl_ms"),
         (~_has_header("dmq-eligible", "false")).alias("eligible"),
         _has_header("barrier", "true").alias("barrier"),
-        F.lit(None).cast("timestamp").alias("clock"),
     )
 
 
@@ -167,21 +163,15 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         "offset",
         "key",
         "value",
+        # beside nulls, the messages' whole numbers would reach Python as floats
         F.lit(0).cast("long").alias("batch"),
-        F.lit(None).cast("string").alias("subject"),
         F.lit(0).cast("long").alias("ttl_ms"),
-        F.lit(True).alias("eligible"),  # noqa: FBT003 - a literal
-        F.lit(False).alias("barrier"),  # noqa: FBT003 - a literal
         F.when(is_tick, tick_time()).alias("clock"),
     )
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
 
-_ARRIVAL = (
-    "timestamp", "topic", "partition", "offset", "batch", "subject", "ttl_ms", "eligible", "barrier",
-)  # fmt: skip
-_REPORT = ("timestamp", "partition", "offset", "key", "value")
 _encode_event = msgspec.json.Encoder().encode
 
 
@@ -195,7 +185,7 @@ def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch
     arrivals, reports = read_frames(batch.frames)
     if name not in rules:
         return write_frame(*answer_unknown(name, reports))
-    with batch.restored(Endpoint(name, rules[name], session_ms)) as endpoint:
+    with batch.restored(Endpoint(rules[name], session_ms)) as endpoint:
         endpoint.process(arrivals, reports, batch.watermark)
     return write_frame(endpoint.answers, endpoint.unreadable, endpoint.events)
 
@@ -206,13 +196,13 @@ def read_frames(frames: Iterable[pd.DataFrame]) -> tuple[list[Arrival], list[Con
     reports: list[ConsumerReport] = []
     for frame in frames:
         reported = frame["kind"] == REPORT
-        arrivals.extend(starmap(Arrival, _rows(frame[~reported], _ARRIVAL)))
-        reports.extend(starmap(ConsumerReport, _rows(frame[reported], _REPORT)))
+        arrivals.extend(_read(frame[~reported], Arrival))
+        reports.extend(_read(frame[reported], ConsumerReport))
     return arrivals, reports
 
 
-def _rows(frame: pd.DataFrame, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(frame[name].tolist() for name in names), strict=True)
+def _read(frame: pd.DataFrame, kind: type[R]) -> Iterator[R]:
+    return starmap(kind, zip(*(frame[name].tolist() for name in kind.__struct_fields__), strict=True))
 
 
 def write_frame(
@@ -222,7 +212,7 @@ def write_frame(
     rows = [
         *(("answer", answer.consumer.encode(), queues.write(answer), None) for answer in answers),
         *(("event", None, _encode_event(event), None) for event in events),
-        *(("unreadable", record.key, record.value, record.reason) for record in unreadable),
+        *(("unreadable", report.key, report.value, reason) for report, reason in unreadable),
     ]
     return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
 
@@ -239,22 +229,17 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         found[kind].append(tuple(record))
     events = [_decode(value) for _, value, _ in found["event"]]
     if events:
-        append(spark, settings, events, query_id, batch_id)
+        own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long"), "day": F.to_date("at")}
+        rows = spark.createDataFrame(_columns(events)).withColumns(own).select(*QUEUE_EVENTS.fieldNames())
+        tables.append(rows, settings.lake, "queue_events", query_id, batch_id)
     publish(spark, settings, found["answer"], found["unreadable"], events)
-
-
-def append(spark: SparkSession, settings: Settings, events: Sequence[Event], query_id: str, batch_id: int) -> None:
-    """Append events to their table, unless it already has those of this batch."""
-    own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long"), "day": F.to_date("at")}
-    rows = spark.createDataFrame(_columns(events)).withColumns(own).select(*QUEUE_EVENTS.fieldNames())
-    tables.append(rows, settings.lake, "queue_events", query_id, batch_id)
 
 
 def publish(
     spark: SparkSession,
     settings: Settings,
-    answers: Sequence[Record],
-    unreadable: Sequence[Record],
+    answers: Iterable[Record],
+    unreadable: Iterable[Record],
     events: Iterable[Event],
 ) -> None:
     """Write dead letters, then answers, to their topics."""
@@ -263,12 +248,11 @@ def publish(
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
         parts.append(_dead_letters(spark, settings, dead).withColumn("topic", F.lit(dead_letters)))
-    if unreadable:
+    records = [(dead_letters, *record) for record in unreadable] + [(deliveries, *record) for record in answers]
+    if records:
         reason = F.array(header_entry(record_headers.REASON, F.col("reason")))
-        parts.append(_records(spark, unreadable, dead_letters, reason))
-    if answers:
-        none = F.lit(None).cast("array<struct<key:string,value:binary>>")
-        parts.append(_records(spark, answers, deliveries, none))
+        frame = spark.createDataFrame(batches.arrow(records, _RECORDS))
+        parts.append(frame.withColumn("headers", F.when(F.col("reason").isNotNull(), reason)))
     if parts:
         union = reduce(DataFrame.unionByName, [part.select("topic", "key", "value", "headers") for part in parts])
         spark_kafka.write(union, settings.kafka)
@@ -297,11 +281,6 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     known = F.filter(headers, lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
     return letters.select("key", "value", F.concat(known, own).alias("headers"))
-
-
-def _records(spark: SparkSession, rows: Sequence[Record], topic: str, headers: Column) -> DataFrame:
-    frame = spark.createDataFrame(batches.arrow(rows, _RECORDS))
-    return frame.select("key", "value", F.lit(topic).alias("topic"), headers.alias("headers"))
 
 
 def _columns(events: Sequence[Event]) -> pa.Table:

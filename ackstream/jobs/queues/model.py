@@ -1,4 +1,4 @@
-"""What a work queue holds and reports: messages, consumers, events, and the records of its operator."""
+"""What a work queue holds and reports: events, messages, consumers, and the records of its operator."""
 
 from __future__ import annotations
 
@@ -16,48 +16,38 @@ if TYPE_CHECKING:
 
 Disposition: TypeAlias = Literal["settled", "dead-letter", "discarded"]
 ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
+EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 ExitReason: TypeAlias = Literal[
     "accepted", "sent", "rejected", "max-deliveries", "max-failures", "expired", "settled-early", "barrier"
 ]
 
 
-# -- events of a queue -------------------------------------------------------------------------------------------------
+# -- events -----------------------------------------------------------------------------------------------------------
 
 
-class QueuedDelivery(msgspec.Struct, frozen=True):
-    """A message is delivered to a consumer; ``count`` is 1 for the first delivery."""
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened to a message: a row of ``queue_events``. Times are epoch milliseconds.
 
-    message: str
-    consumer: str
-    count: int
-    at: int
+    :ivar consumer: the consumer that received, held or settled it
+    :ivar count: how often it has been delivered
+    :ivar outcome: how it was settled; for a message that left, its disposition
+    :ivar reason: why it was returned, refused, or left
+    """
 
-    @property
-    def redelivered(self) -> bool:
-        """Whether the message was delivered before."""
-        return self.count > 1
-
-
-class Return(msgspec.Struct, frozen=True):
-    """A consumer no longer holds a message; an :class:`Exit` follows if the message leaves the queue for that."""
-
-    message: str
-    consumer: str
-    at: int
-    reason: ReturnReason
-
-
-class Exit(msgspec.Struct, frozen=True):
-    """A message has left the queue; ``consumer`` is the one whose settlement removed it."""
-
+    queue: str
     message: str
     at: int
-    how: Disposition
-    reason: ExitReason
+    event: EventKind
     consumer: str | None = None
-
-
-QueueEvent: TypeAlias = QueuedDelivery | Return | Exit
+    count: int = 0
+    outcome: str | None = None
+    reason: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    batch: int | None = None
+    subject: str | None = None
+    received_at: int | None = None
 
 
 class Cause(NamedTuple):
@@ -115,21 +105,13 @@ def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) 
     :param consumers: in the order in which they bound
     :param last: the consumer of the previous message, for ``round-robin``
     """
-    free = [consumer for consumer in consumers if consumer.has_room]
-    if not free:
-        return None
-    if fairness == "fast":
-        return free[0]
+    turn = 0
+    if fairness == "round-robin":
+        turn = next((index for index, consumer in enumerate(consumers, 1) if consumer.name == last), 0)
+    free = [consumer for consumer in (*consumers[turn:], *consumers[:turn]) if consumer.has_room]
     if fairness == "proportional":
-        return min(free, key=_load)
-    names = [consumer.name for consumer in consumers]
-    turn = names.index(last) + 1 if last in names else 0
-    in_turn = {name: index for index, name in enumerate(names[turn:] + names[:turn])}
-    return min(free, key=lambda consumer: in_turn[consumer.name])
-
-
-def _load(consumer: Consumer) -> float:
-    return len(consumer.held) / consumer.backlog if consumer.backlog else 0.0
+        return min(free, key=lambda one: len(one.held) / one.backlog if one.backlog else 0.0, default=None)
+    return next(iter(free), None)
 
 
 # -- records of the operator -------------------------------------------------------------------------------------------
@@ -162,42 +144,6 @@ class ConsumerReport(msgspec.Struct, frozen=True):
     offset: int
     key: bytes | None
     value: bytes
-
-
-class Unreadable(msgspec.Struct, frozen=True):
-    """A record that cannot be decoded, and why."""
-
-    key: bytes | None
-    value: bytes
-    reason: str
-
-
-EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
-
-
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to a message: a row of ``queue_events``. Times are epoch milliseconds.
-
-    :ivar consumer: the consumer that received, held or settled it
-    :ivar count: how often it has been delivered
-    :ivar outcome: how it was settled; for a message that left, its disposition
-    :ivar reason: why it was returned, refused, or left
-    """
-
-    queue: str
-    message: str
-    at: int
-    event: EventKind
-    consumer: str | None = None
-    count: int = 0
-    outcome: str | None = None
-    reason: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    batch: int | None = None
-    subject: str | None = None
-    received_at: int | None = None
 
 
 def coordinates(record: Arrival | ConsumerReport) -> tuple[int, int, int, int]:

@@ -9,21 +9,12 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from ackstream.jobs.queues.model import (
-    Cause,
-    Consumer,
-    Exit,
-    QueuedDelivery,
-    QueuedMessage,
-    QueueState,
-    Return,
-    choose,
-)
+from ackstream.jobs.queues.model import Cause, Consumer, Event, QueuedMessage, QueueState, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.jobs.queues.model import Disposition, ExitReason, QueueEvent
+    from ackstream.jobs.queues.model import Disposition, EventKind, ExitReason
     from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
@@ -32,7 +23,7 @@ if TYPE_CHECKING:
 class Queue:
     """The messages of one queue and its consumers."""
 
-    def __init__(self, rules: QueueSettings, notify: Callable[[QueueEvent], None]) -> None:
+    def __init__(self, rules: QueueSettings, notify: Callable[[Event], None]) -> None:
         """Begin empty.
 
         :param notify: called for every delivery, return and exit; it must not call the queue
@@ -45,8 +36,8 @@ class Queue:
         self._order = 0
         self._turn: str | None = None
         self._waiting: list[tuple[int, str]] = []
-        self._delayed: list[tuple[int, int, str]] = []
         self._timers: list[tuple[int, str]] = []
+        """When leases and delays end, and messages expire."""
         self._early: dict[str, int] = {}
 
     # -- messages and consumers ----------------------------------------------------------------------------------------
@@ -61,7 +52,7 @@ class Queue:
         if message in self.messages:
             return
         if self._early.pop(message, -1) >= now:
-            self._notify(Exit(message, now, "settled", "settled-early"))
+            self._notify(Event(self._rules.name, message, now, "left", outcome="settled", reason="settled-early"))
             return
         ttls = [ttl for ttl in (ttl_ms if self._rules.respect_ttl else 0, self._rules.max_ttl) if ttl]
         self._order += 1
@@ -76,17 +67,16 @@ class Queue:
 
     def bind(
         self, consumer: str, now: int, *, backlog: int | None = None, outcomes: Iterable[SampleOutcome] = ()
-    ) -> int:
-        """Add a consumer in place of any other of its name; return how many messages it may hold (0: unlimited).
+    ) -> None:
+        """Add a consumer in place of any other of its name.
 
-        :param backlog: how many it requests, granted up to the queue's limit; ``None`` requests the limit
+        :param backlog: how many messages it requests, granted up to the queue's limit; ``None`` requests the limit
         :param outcomes: how it may settle besides ``accepted`` (S20)
         """
         self.unbind(consumer, now, "replaced")
         limit = self._rules.max_backlog
         granted = limit if backlog is None else min(backlog, limit) if limit else backlog
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
-        return granted
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
         """Remove a consumer; the messages it holds return to their old positions."""
@@ -111,7 +101,7 @@ class Queue:
             if self._rules.at_most_once:
                 # it stays in the consumers' backlogs until they settle it
                 del self.messages[message.id]
-                self._notify(Exit(message.id, now, "settled", "sent"))
+                self._report(message, now, "left", outcome="settled", reason="sent")
 
     def _next(self) -> QueuedMessage | None:
         while self._waiting:
@@ -139,7 +129,7 @@ class Queue:
         message.deliveries += 1
         consumer.held[message.id] = None
         self._turn = consumer.name
-        self._notify(QueuedDelivery(message.id, consumer.name, message.deliveries, now))
+        self._report(message, now, "delivered", consumer.name)
 
     # -- settlement ----------------------------------------------------------------------------------------------------
 
@@ -187,7 +177,7 @@ class Queue:
     def _give_back(self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0) -> None:
         if holder in message.holders:
             del message.holders[holder]
-            self._notify(Return(message.id, holder, cause.at, cause.reason))
+            self._report(message, cause.at, "returned", holder, reason=cause.reason)
         self._release(holder, message.id)
         if message.holders:
             return
@@ -199,7 +189,7 @@ class Queue:
             self._give_up(message, cause, "expired")
         elif delay:
             message.not_before = cause.at + delay
-            heapq.heappush(self._delayed, (message.not_before, message.order, message.id))
+            heapq.heappush(self._timers, (message.not_before, message.id))
         else:
             self._wait(message)
 
@@ -211,7 +201,19 @@ class Queue:
         del self.messages[message.id]
         for holder in message.holders:
             self._release(holder, message.id)
-        self._notify(Exit(message.id, cause.at, how, reason, cause.consumer))
+        self._report(message, cause.at, "left", cause.consumer, how, reason)
+
+    def _report(
+        self,
+        message: QueuedMessage,
+        at: int,
+        event: EventKind,
+        consumer: str | None = None,
+        outcome: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        deliveries = message.deliveries
+        self._notify(Event(self._rules.name, message.id, at, event, consumer, deliveries, outcome, reason))
 
     def _release(self, consumer: str, message: str) -> None:
         if consumer in self.consumers:
@@ -231,10 +233,7 @@ class Queue:
                 self._give_back(message, consumer, cause)
             if not message.holders and message.expires_at == at and name in self.messages:
                 self._give_up(message, cause, "expired")
-        while self._delayed and self._delayed[0][0] <= now:
-            at, _, name = heapq.heappop(self._delayed)
-            message = self.messages.get(name)
-            if message is not None and message.not_before == at:
+            elif message.not_before == at:
                 message.not_before = 0
                 self._wait(message)
         while self._early and next(iter(self._early.values())) < now:
@@ -243,8 +242,7 @@ class Queue:
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""
-        times = [heap[0][0] for heap in (self._timers, self._delayed) if heap]
-        return min(times, default=None)
+        return self._timers[0][0] if self._timers else None
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -261,13 +259,10 @@ class Queue:
         self.consumers = {consumer.name: consumer for consumer in state.consumers}
         self._early, self._order, self._turn = state.early, state.order, state.turn
         for message in state.messages:
-            ends = [*message.holders.values(), message.expires_at]
-            self._timers += [(end, message.id) for end in ends if end is not None]
-            if message.not_before:
-                self._delayed.append((message.not_before, message.order, message.id))
-            elif not message.holders:
+            ends = [*message.holders.values(), message.expires_at, message.not_before]
+            self._timers += [(end, message.id) for end in ends if end]
+            if not message.not_before and not message.holders:
                 self._waiting.append((message.order, message.id))
         # a sorted list is a heap
         self._timers.sort()
-        self._delayed.sort()
         self._waiting.sort()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client.queue_session import AckBatch
-    from ackstream.jobs.queues.model import QueuedDelivery
+    from ackstream.jobs.queues.model import Event
     from ackstream.protocol.readers import SampleOutcome
 
 OPTIONS: dict[SampleOutcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}
@@ -77,7 +77,7 @@ class _System:
         self._sow_deletes: list[Json] = []
         self._granted: int | None = None
         self._deliveries: dict[str, int] = {}
-        self._delivered_to: list[str] = []
+        self._delivered_to: list[str | None] = []
         self._before_first_ack: int | None = None
         self._cancels: dict[str, int] = {}
         self._expired_after: int | None = None
@@ -151,7 +151,7 @@ class _System:
         if free and self._returned_at is None:
             self._returned_at = self.now
 
-    def _note(self, delivery: QueuedDelivery) -> None:
+    def _note(self, delivery: Event) -> None:
         self._deliveries[delivery.message] = delivery.count
         self._delivered_to.append(delivery.consumer)
 
@@ -162,7 +162,8 @@ class _System:
         if op == "subscribe":
             consumer = step.get("cid", SOMEONE)
             backlog = step.get("max_backlog", 1)
-            self._granted = self.queue.bind(consumer, self.now, backlog=backlog, outcomes=OUTCOMES_ALL)
+            self.queue.bind(consumer, self.now, backlog=backlog, outcomes=OUTCOMES_ALL)
+            self._granted = self.queue.consumers[consumer].backlog
             self._batches_of(consumer).grant(self._granted)
         elif op == "enqueue":
             for _ in range(step.get("n", 1)):
@@ -252,7 +253,7 @@ class _System:
         before = self._before_first_ack
         return {
             "cancel_count": PerName(list(self._cancels.items())),
-            "dead_letter": [exit_.message for exit_ in self.queue.exits if exit_.how == "dead-letter"],
+            "dead_letter": [exit_.message for exit_ in self.queue.exits if exit_.outcome == "dead-letter"],
             "delivered_before_first_ack": len(self._delivered_to) if before is None else before,
             "delivered_to": Series(self._delivered_to or [None]),
             "deliveries": PerName(list(self._deliveries.items())),
@@ -269,7 +270,7 @@ class _System:
         if name is None:
             return None
         if name in exits:
-            return "removed" if exits[name].how == "settled" else "expired"
+            return "removed" if exits[name].outcome == "settled" else "expired"
         return "leased" if self.queue[name].holders else "available"
 
 

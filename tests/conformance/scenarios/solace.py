@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client.queue_session import AckMode
-    from ackstream.jobs.queues.model import Disposition, QueuedDelivery
+    from ackstream.jobs.queues.model import Disposition, Event
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
 
@@ -181,11 +181,11 @@ class _Flow:
         for delivery in self.queue.dispatched(self._now):
             self._note(delivery)
 
-    def _note(self, delivery: QueuedDelivery) -> None:
+    def _note(self, delivery: Event) -> None:
         message = self._ids[delivery.message]
         self.delivered[message] = None
         self._deliveries[delivery.message] = delivery.count
-        if delivery.redelivered:
+        if delivery.count > 1:
             self._redelivered.append(message)
         failed_at = self._failed_at.pop(delivery.message, None)
         if failed_at is not None:
@@ -215,7 +215,7 @@ class _Flow:
         }
 
     def _left(self, how: Disposition) -> list[Any]:
-        return [self._ids[exit_.message] for exit_ in self.queue.exits if exit_.how == how]
+        return [self._ids[exit_.message] for exit_ in self.queue.exits if exit_.outcome == how]
 
     def _state(self) -> str | None:
         """Return the state of the first message."""
@@ -224,7 +224,7 @@ class _Flow:
             return None
         for exit_ in self.queue.exits:
             if exit_.message == first:
-                return STATES[exit_.how]
+                return STATES[exit_.outcome]
         return "delivered" if self.queue[first].holders else "queued"
 
 

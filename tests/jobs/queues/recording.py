@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.jobs.queues.model import Exit, QueuedDelivery, Return
 from ackstream.jobs.queues.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.jobs.queues.model import QueuedMessage, QueueEvent
+    from ackstream.jobs.queues.model import Event, QueuedMessage
     from ackstream.settings.queues import QueueSettings
 
 
@@ -18,24 +17,20 @@ class RecordingQueue(Queue):
     """The queue, with its events in ``events`` and its messages as its items."""
 
     def __init__(self, rules: QueueSettings) -> None:
-        self.events: list[QueueEvent] = []
+        self.events: list[Event] = []
         super().__init__(rules, self.events.append)
 
     @property
-    def exits(self) -> list[Exit]:
-        return [event for event in self.events if isinstance(event, Exit)]
+    def exits(self) -> list[Event]:
+        return [event for event in self.events if event.event == "left"]
 
-    @property
-    def returns(self) -> list[Return]:
-        return [event for event in self.events if isinstance(event, Return)]
-
-    def dispatched(self, now: int) -> list[QueuedDelivery]:
+    def dispatched(self, now: int) -> list[Event]:
         """Dispatch; return the deliveries."""
         before = len(self.events)
         self.dispatch(now)
-        return [event for event in self.events[before:] if isinstance(event, QueuedDelivery)]
+        return [event for event in self.events[before:] if event.event == "delivered"]
 
-    def deliver(self, message: str, consumer: str, now: int) -> QueuedDelivery | None:
+    def deliver(self, message: str, consumer: str, now: int) -> Event | None:
         """Deliver one message to one consumer if it is waiting and the consumer has room."""
         self.advance(now)
         found, taker = self.messages.get(message), self.consumers.get(consumer)
@@ -43,7 +38,7 @@ class RecordingQueue(Queue):
             return None
         before = len(self.events)
         self._deliver(found, taker, now)
-        return next(event for event in self.events[before:] if isinstance(event, QueuedDelivery))
+        return next(event for event in self.events[before:] if event.event == "delivered")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.messages)

@@ -44,7 +44,7 @@ class Service:
                 self._offset += 1
                 value = record if isinstance(record, bytes) else queues.write(record)
                 said.append(ConsumerReport(at, 0, self._offset, b"A", value))
-        endpoint = Endpoint("q", self.rules, SESSION)
+        endpoint = Endpoint(self.rules, SESSION)
         if self._state is not None:
             endpoint.load(*self._state)
         endpoint.process(arrivals, said, watermark)
@@ -222,11 +222,11 @@ def test_a_message_that_leaves_when_it_is_sent_makes_room_when_it_is_settled() -
 def test_a_record_that_cannot_be_read_is_given_back_and_stops_nothing() -> None:
     service = Service(solace())
     assert service.told((0, b"{"), (1, 1), (2, _bind())) == [("A", "1", 1)]
-    assert [(one.key, one.value) for one in service.unreadable] == [(b"A", b"{")]
+    assert [(report.key, report.value) for report, _ in service.unreadable] == [(b"A", b"{")]
 
 
 def test_a_queue_that_holds_nothing_needs_no_state() -> None:
-    endpoint = Endpoint("q", solace(), SESSION)
+    endpoint = Endpoint(solace(), SESSION)
     endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0)
     assert (endpoint.dump(), endpoint.next_timeout, endpoint.answers) == (None, None, [])
 
@@ -254,14 +254,14 @@ def test_a_checkpoint_of_this_version_continues() -> None:
 
 def test_the_state_of_a_newer_release_is_refused() -> None:
     with pytest.raises(ValueError, match="version 9; this release reads version 1"):
-        Endpoint("q", solace(), SESSION).load(9, b"")
+        Endpoint(solace(), SESSION).load(9, b"")
 
 
 def test_a_bind_to_an_unknown_queue_is_rejected() -> None:
     said = [ConsumerReport(1, 0, 1, b"A", queues.write(_bind())), ConsumerReport(1, 0, 2, b"A", b"[]")]
     answers, unreadable = answer_unknown("nowhere", said)
     assert answers == [Unbound("nowhere", "A", 1, "unknown-queue")]
-    assert [one.value for one in unreadable] == [b"[]"]
+    assert [report.value for report, _ in unreadable] == [b"[]"]
 
 
 # -- laws

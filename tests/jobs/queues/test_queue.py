@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.model import Exit, QueuedDelivery, QueueState, Return
+from ackstream.jobs.queues.model import Event, QueueState
 from tests.jobs.queues.recording import RecordingQueue
 from tests.jobs.queues.rules import amps, backoff, solace
 
@@ -27,16 +27,24 @@ def _queue(rules: QueueSettings, *messages: str, consumers: str = "A") -> Record
     return queue
 
 
-def _sent(queue: RecordingQueue, now: int = 0) -> list[tuple[str, str]]:
+def _delivery(message: str, consumer: str, count: int, at: int) -> Event:
+    return Event("q", message, at, "delivered", consumer, count)
+
+
+def _exits(queue: RecordingQueue) -> list[Any]:
+    return [(event.message, event.at, event.outcome, event.reason, event.consumer) for event in queue.exits]
+
+
+def _sent(queue: RecordingQueue, now: int = 0) -> list[tuple[str, str | None]]:
     return [(delivery.message, delivery.consumer) for delivery in queue.dispatched(now)]
 
 
 def test_messages_go_out_in_order_and_stay_until_they_are_settled() -> None:
     queue = _queue(solace(), "1", "2")
-    assert queue.dispatched(5) == [QueuedDelivery("1", "A", 1, 5), QueuedDelivery("2", "A", 1, 5)]
+    assert queue.dispatched(5) == [_delivery("1", "A", 1, 5), _delivery("2", "A", 1, 5)]
     assert list(queue) == ["1", "2"]
     assert queue.settle("A", "2", "accepted", 6) is None
-    assert (list(queue), queue.exits) == (["1"], [Exit("2", 6, "settled", "accepted", "A")])
+    assert (list(queue), _exits(queue)) == (["1"], [("2", 6, "settled", "accepted", "A")])
 
 
 def test_a_connected_consumer_may_take_for_ever() -> None:
@@ -53,7 +61,7 @@ def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked() -> No
     queue.enqueue("4", 3)
     queue.bind("B", 3)
     again = queue.dispatched(4)
-    assert [(delivery.message, delivery.redelivered) for delivery in again] == [("1", True), ("3", True), ("4", False)]
+    assert [(delivery.message, delivery.count > 1) for delivery in again] == [("1", True), ("3", True), ("4", False)]
 
 
 def test_a_second_consumer_of_the_same_name_takes_over() -> None:
@@ -77,7 +85,9 @@ def test_a_full_consumer_gets_more_when_it_settles() -> None:
     ("limit", "asked", "granted"), [(3, 10, 3), (3, 2, 2), (3, None, 3), (0, 10, 10), (0, None, 0)]
 )
 def test_a_requested_backlog_is_granted_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
-    assert RecordingQueue(amps(max_backlog=limit)).bind("A", 0, backlog=asked) == granted
+    queue = RecordingQueue(amps(max_backlog=limit))
+    queue.bind("A", 0, backlog=asked)
+    assert queue.consumers["A"].backlog == granted
 
 
 def test_all_consumers_together_have_a_limit_too() -> None:
@@ -108,7 +118,7 @@ def test_a_failed_message_is_redelivered_up_to_the_limit_then_becomes_a_dead_let
         counts += [delivery.count for delivery in queue.dispatched(now)]
         queue.settle("A", "1", "failed", now)
     assert counts == [1, 2, 3]
-    assert queue.exits == [Exit("1", 2, "dead-letter", "max-deliveries", "A")]
+    assert _exits(queue) == [("1", 2, "dead-letter", "max-deliveries", "A")]
 
 
 def test_without_a_limit_a_failed_message_is_redelivered_for_ever() -> None:
@@ -139,7 +149,7 @@ def test_a_rejected_message_leaves_at_once(dead_letters: bool, how: Any) -> None
     queue = _queue(solace(dead_letters=dead_letters), "1")
     _sent(queue)
     queue.settle("A", "1", "rejected", 1)
-    assert queue.exits == [Exit("1", 1, how, "rejected", "A")]
+    assert _exits(queue) == [("1", 1, how, "rejected", "A")]
 
 
 @pytest.mark.parametrize(("respect", "how"), [(True, "discarded"), (False, "dead-letter")])
@@ -148,7 +158,7 @@ def test_a_message_that_wants_no_dead_letter_is_discarded_where_that_is_respecte
     queue.enqueue("1", 0, eligible=False)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1)
-    assert [exit_.how for exit_ in queue.exits] == [how]
+    assert [exit_.outcome for exit_ in queue.exits] == [how]
 
 
 def test_an_outcome_that_was_not_declared_has_no_effect_and_the_message_stays() -> None:
@@ -175,7 +185,7 @@ def test_redelivery_can_be_off() -> None:
     queue.unbind("A", 1, "closed")
     queue.bind("A", 2)
     assert _sent(queue, 2) == []
-    assert queue.exits == [Exit("1", 1, "dead-letter", "max-deliveries")]
+    assert _exits(queue) == [("1", 1, "dead-letter", "max-deliveries", None)]
 
 
 def test_a_message_leaves_after_its_last_allowed_cancel() -> None:
@@ -183,7 +193,7 @@ def test_a_message_leaves_after_its_last_allowed_cancel() -> None:
     for now in range(2):
         _sent(queue, now)
         queue.settle("A", "m1", "failed", now)
-    assert queue.exits == [Exit("m1", 1, "dead-letter", "max-failures", "A")]
+    assert _exits(queue) == [("m1", 1, "dead-letter", "max-failures", "A")]
 
 
 # -- who may settle
@@ -215,7 +225,7 @@ def test_an_early_settlement_is_remembered_for_a_day(arrives: int, leaves: bool)
     queue = _queue(amps())
     assert queue.settle("A", "m1", "accepted", 1) == "not-in-queue"
     queue.enqueue("m1", arrives)
-    assert (queue.exits == [Exit("m1", arrives, "settled", "settled-early")]) == leaves
+    assert (_exits(queue) == [("m1", arrives, "settled", "settled-early", None)]) == leaves
     assert (_sent(queue, arrives) == []) == leaves
 
 
@@ -223,7 +233,7 @@ def test_a_lease_that_ended_is_not_its_holders_any_more() -> None:
     queue = _queue(amps(lease_ms=1_000, settler="strict"), "m1", consumers="AB")
     assert queue.deliver("m1", "A", 50) is not None
     assert queue.deliver("m1", "B", 1_049) is None
-    assert queue.deliver("m1", "B", 1_050) == QueuedDelivery("m1", "B", 2, 1_050)
+    assert queue.deliver("m1", "B", 1_050) == _delivery("m1", "B", 2, 1_050)
     assert queue.settle("A", "m1", "accepted", 1_060) == "held-by-another"
     assert queue.deadline == 2_050
 
@@ -234,7 +244,7 @@ def test_a_message_is_not_delivered_more_often_than_allowed() -> None:
     queue.unbind("A", 1, "closed")
     queue.deliver("m1", "B", 2)
     queue.unbind("B", 3, "closed")
-    assert queue.exits == [Exit("m1", 3, "dead-letter", "max-deliveries")]
+    assert _exits(queue) == [("m1", 3, "dead-letter", "max-deliveries", None)]
 
 
 def test_at_most_once_a_message_leaves_when_it_is_sent_and_settling_makes_room() -> None:
@@ -259,7 +269,7 @@ def test_a_message_lives_as_long_as_the_lesser_time(respect: bool, own: int, lim
     queue.enqueue("1", 100, ttl_ms=own)
     assert queue.deadline == (None if leaves is None else 100 + leaves)
     queue.advance(10_000)
-    assert queue.exits == ([] if leaves is None else [Exit("1", 100 + leaves, "dead-letter", "expired")])
+    assert _exits(queue) == ([] if leaves is None else [("1", 100 + leaves, "dead-letter", "expired", None)])
 
 
 def test_a_held_message_expires_when_it_is_returned() -> None:
@@ -268,7 +278,7 @@ def test_a_held_message_expires_when_it_is_returned() -> None:
     queue.advance(50)
     assert list(queue) == ["1"]
     queue.unbind("A", 60, "closed")
-    assert queue.exits == [Exit("1", 60, "dead-letter", "expired")]
+    assert _exits(queue) == [("1", 60, "dead-letter", "expired", None)]
 
 
 def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
@@ -276,7 +286,7 @@ def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
     _sent(queue)
     queue.settle("A", "1", "failed", 100)
     assert _sent(queue, 5_000) == []
-    assert queue.exits == [Exit("1", 500, "dead-letter", "expired")]
+    assert _exits(queue) == [("1", 500, "dead-letter", "expired", None)]
 
 
 # -- barriers
@@ -304,7 +314,7 @@ def test_a_barrier_of_an_at_most_once_queue_goes_to_every_consumer_and_leaves_on
     queue.bind("B", 0)
     queue.enqueue("barrier", 0, barrier=True)
     assert _sent(queue) == [("barrier", "A"), ("barrier", "B")]
-    assert queue.exits == [Exit("barrier", 0, "settled", "sent")]
+    assert _exits(queue) == [("barrier", 0, "settled", "sent", None)]
 
 
 steps = st.lists(
@@ -397,5 +407,6 @@ def test_a_return_is_reported_even_if_the_message_then_leaves() -> None:
     queue.bind("B", 1)
     _sent(queue, 2)
     queue.unbind("B", 3, "closed")
-    assert queue.returns == [Return("1", "A", 1, "closed"), Return("1", "B", 3, "closed")]
+    returns = [(event.consumer, event.at, event.reason) for event in queue.events if event.event == "returned"]
+    assert returns == [("A", 1, "closed"), ("B", 3, "closed")]
     assert [exit_.reason for exit_ in queue.exits] == ["max-deliveries"]
