@@ -41,7 +41,6 @@ _RENEWALS = 3
 
 DECLARE_SECONDS = 15.0
 REDECLARE_SECONDS = 5.0
-_CLOSE_SECONDS = 5.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -94,7 +93,11 @@ class Declarer(Closing):
             consumer.close()
             raise
         self._reader = TopicReader(consumer, self._closing)
-        self._thread = threading.Thread(target=self._run, name="ackstream-declarations", daemon=True)
+        self._time = 0
+        self._forget_at = 0.0
+        self._thread = threading.Thread(
+            target=self._reader.follow, args=(self._receive, self._renew), name="ackstream-declarations", daemon=True
+        )
         self._thread.start()
 
     def declare(
@@ -134,7 +137,7 @@ class Declarer(Closing):
         for own in owned:
             self._withdraw(own)
             own.future.cancel()
-        clients.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer)
         self._reader.consumer.close(timeout_ms=1_000)
 
     def _start(self, consumer: Any) -> None:
@@ -149,24 +152,19 @@ class Declarer(Closing):
             raise clients.unreachable(self._kafka) from error
         consumer.seek(partition, now.offset if found is None else found.offset)
 
-    def _run(self) -> None:
-        forget_at = 0.0
-        while not self._closing.is_set():
-            records = self._reader.read()
-            for record in records:
-                self._receive(record)
-            now = time.monotonic()
-            if records and now >= forget_at:
-                forget_at = now + self._pause
-                self._declarations.forget(records[-1].timestamp)
-            with self._lock:
-                due = [own for own in self._own.values() if own.send_at <= now]
-            for own in due:
-                self._send(own)
+    def _renew(self, now: float) -> None:
+        if now >= self._forget_at:
+            self._forget_at = now + self._pause
+            self._declarations.forget(self._time)
+        with self._lock:
+            due = [own for own in self._own.values() if own.send_at <= now]
+        for own in due:
+            self._send(own)
 
     def _receive(self, record: Any) -> None:
         key = (record.key or b"").decode("utf-8", "replace")
         self._declarations.apply(key, record.value, record.offset, record.timestamp)
+        self._time = record.timestamp
         own = self._own.get(key)
         if own is None:
             return
@@ -194,12 +192,9 @@ class Declarer(Closing):
         self._write(own, None)
 
     def _write(self, own: Declaration, value: bytes | None) -> None:
-        try:
-            sent = self._producer.send(self._topic, key=own.key.encode(), value=value, partition=0)
-        except (KafkaError, ValueError) as error:
-            self._failed(own, error)
-        else:
-            sent.add_errback(partial(self._failed, own))
+        failed = partial(self._failed, own)
+        record = {"key": own.key.encode(), "value": value, "partition": 0}
+        clients.send(self._producer, lambda _metadata: None, failed, self._topic, **record)
 
     def _failed(self, own: Declaration, error: BaseException) -> None:
         log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)

@@ -68,14 +68,14 @@ class OpenRequest:
 
     :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
     :ivar give_up_at: the time by which it has to be stored
-    :ivar record: topic, value, key and headers, as long as it may have to be sent again
+    :ivar record: topic, value, key and headers by name, as long as it may have to be sent again
     :ivar on_stored: called when the broker has stored it
     """
 
     correlation_id: str
     wait: float | None
     give_up_at: float
-    record: tuple[str, bytes, bytes, list[tuple[str, bytes]]] | None
+    record: dict[str, Any] | None
     on_stored: Callable[[], None] | None = None
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None

@@ -56,9 +56,8 @@ class QueryLink:
         self._token = secrets.token_hex(6)
         self._numbers = count(1)
         self._logged_on: tuple[int, int] | None = None
-        self._changed = threading.Condition()
-        # by cid: the `processed` ack of each command that is waited for, once it has arrived (brokers.md 1.1 A15, A19)
-        self._processed: dict[str, CommandAck | None] = {}
+        self._lock = threading.Lock()
+        # by cid (brokers.md 1.1 A15, A19)
         self._streams: dict[str, MessageStream] = {}
         self._closing = threading.Event()
         self._ended: StreamClosedError | TakenOverError | None = None
@@ -93,34 +92,27 @@ class QueryLink:
         stream = self._open(command, cid, requested, headers, handler)
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        with self._changed:
+        with self._lock:
             self._streams[cid] = stream
-            self._processed[cid] = None
-        answered = expired = False
-        while not answered and not expired:
-            # a logon is repeated: a job that starts for the first time ignores earlier commands
+        ack = None
+        while ack is None:
             self._send(command, requested, {record_headers.CID: cid, **headers})
-            with self._changed:
-                answered = self._changed.wait_for(
-                    lambda: self._processed[cid] is not None or cid not in self._streams,
-                    min(deadline - time.monotonic(), LOGON_AGAIN_SECONDS if command == "logon" else limit),
-                )
-            expired = command != "logon" or time.monotonic() >= deadline
-        with self._changed:
-            ack = self._processed.pop(cid)
-            timed_out = ack is None and cid in self._streams
-        if timed_out or (ack is not None and ack.status != "success"):
-            self.remove(stream)
-        if timed_out:
-            if command in _CANCELLED:
-                self._send("unsubscribe", (), {record_headers.SUB_ID: stream.sub_id or cid})
-            raise CommandTimeout(
-                f"The {command} was not processed within {limit:g} s: is the query job running "
-                "(`ackstream submit query`)?"
-            )
-        if ack is None:
-            raise self._ended or StreamClosedError(f"The {command} was given up.")
+            # a logon is repeated: a job that starts for the first time ignores earlier commands
+            pause = LOGON_AGAIN_SECONDS if command == "logon" else limit
+            try:
+                ack = stream.wait("processed", min(deadline - time.monotonic(), pause))
+            except CommandTimeout:
+                if command == "logon" and time.monotonic() < deadline:
+                    continue
+                self.remove(stream)
+                if command in _CANCELLED:
+                    self._send("unsubscribe", (), {record_headers.SUB_ID: stream.sub_id or cid})
+                raise CommandTimeout(
+                    f"The {command} was not processed within {limit:g} s: is the query job running "
+                    "(`ackstream submit query`)?"
+                ) from None
         if ack.status != "success":
+            self.remove(stream)
             raise refused(ack.reason or "no reason given", f"The {command}")
         for other in self.subscriptions():
             if other.sub_id == stream.sub_id and other is not stream:
@@ -130,13 +122,13 @@ class QueryLink:
 
     def subscriptions(self) -> list[MessageStream]:
         """Return the streams of subscriptions."""
-        with self._changed:
+        with self._lock:
             return [stream for stream in self._streams.values() if stream.sub_id is not None]
 
     def remove(self, stream: MessageStream) -> None:
         """End a stream; ignore further answers for it."""
         stream.end()
-        with self._changed:
+        with self._lock:
             self._streams.pop(stream.cid, None)
 
     def close(self) -> None:
@@ -215,16 +207,13 @@ class QueryLink:
             self._end(StreamClosedError("The session has expired after missing heartbeats: create a new client."))
         elif cid.startswith("logon-"):
             self._receive_logon(id_, cid)
-        with self._changed:
+        with self._lock:
             subscribed = (one for one in self._streams.values() if one.sub_id == ack.sub_id and not one.over)
             stream = self._streams.get(cid) if ack.cid else next(subscribed, None)
             if stream is not None:
                 stream.add_ack(id_, ack)
-            if ack.ack_type == "processed" and self._processed.get(cid, ack) is None:
-                self._processed[cid] = ack
-                self._changed.notify_all()
-            if stream is not None and stream.over:
-                self._streams.pop(stream.cid, None)
+                if stream.over:
+                    self._streams.pop(stream.cid, None)
 
     def _receive_logon(self, id_: str, cid: str) -> None:
         position = _position(id_)
@@ -235,12 +224,11 @@ class QueryLink:
             self._end(TakenOverError(f"Another client has logged on as {self._name}; names must be unique."))
 
     def _end(self, error: StreamClosedError | TakenOverError) -> None:
-        with self._changed:
+        with self._lock:
             self._ended = self._ended or error
             streams, self._streams = list(self._streams.values()), {}
             for stream in streams:
                 stream.end(error)
-            self._changed.notify_all()
 
 
 def _message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackstream.settings import Kafka
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -175,15 +170,10 @@ class Outcomes:
         self._ledger, self._acks = kafka.topic("ledger"), kafka.topic("acks")
         self._waiting: dict[bytes, tuple[Future[RequestOutcome], bool]] = {}
         self._closing = threading.Event()
-        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        try:
-            clients.check_topics(consumer, kafka, self._ledger, self._acks)
-            clients.subscribe_at_end(consumer, kafka, self._ledger, self._acks)
-        except BaseException:
-            consumer.close()
-            raise
-        self._reader = TopicReader(consumer, self._closing)
-        self._thread = threading.Thread(target=self._run, name="ackstream-outcomes", daemon=True)
+        self._reader = TopicReader.at_end(kafka, self._closing, self._ledger, self._acks)
+        self._thread = threading.Thread(
+            target=self._reader.follow, args=(self._look,), name="ackstream-outcomes", daemon=True
+        )
         self._thread.start()
 
     @contextmanager
@@ -205,14 +195,6 @@ class Outcomes:
         self._closing.set()
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            for record in self._reader.read():
-                try:
-                    self._look(record)
-                except Exception as error:  # noqa: BLE001 - an unreadable record must not stop the next
-                    log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
 
     def _look(self, record: Any) -> None:
         of_acks = record.topic == self._acks

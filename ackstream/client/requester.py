@@ -9,8 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import KafkaError
-
 from ackstream.client.commands import address
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestTimeout
 from ackstream.client.open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TIMEOUT_MS = 86_400_000
-_CLOSE_SECONDS = 5.0
 
 
 class Requester(Closing):
@@ -56,7 +53,7 @@ class Requester(Closing):
         reply_to: str | None = None,
         default_timeout: float = 65.0,
         grace: float = 10.0,
-        delivery_timeout: float = 120.0,
+        delivery_timeout: float = clients.DELIVERY_SECONDS,
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
@@ -77,31 +74,27 @@ class Requester(Closing):
         self._delivery_timeout = delivery_timeout
         self._requests = OpenRequests()
         self._closing = threading.Event()
-        self._foreign = self._malformed = 0
-        consumer = clients.connect_consumer(self._kafka, None, auto_offset_reset="earliest")
+        self._reader = TopicReader.at_end(self._kafka, self._closing, self._replies, checked=(self._signals,))
         try:
-            clients.check_topics(consumer, self._kafka, self._signals, self._replies)
-            clients.subscribe_at_end(consumer, self._kafka, self._replies)
             self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
         except BaseException:
-            consumer.close()
+            self._reader.consumer.close()
             raise
-        self._reader = TopicReader(consumer, self._closing)
-        self._thread = threading.Thread(target=self._run, name="ackstream-replies", daemon=True)
+        self._thread = threading.Thread(
+            target=self._reader.follow, args=(self._receive, self._turn), name="ackstream-replies", daemon=True
+        )
         self._thread.start()
 
     @property
     def statistics(self) -> RequesterStatistics:
         """The counts since the start."""
         counts = self._requests.counts
-        counted = ("sent", "answered", "published", "no_reply", "not_sent", "repeats")
-        return RequesterStatistics(
-            **{name: counts[name] for name in counted},
-            open=len(self._requests),
-            foreign=self._foreign,
-            malformed=self._malformed,
-            unreadable=self._reader.unreadable,
-        )
+        others = {
+            "open": len(self._requests),
+            "malformed": counts["malformed"] + self._reader.skipped,
+            "unreadable": self._reader.unreadable,
+        }
+        return RequesterStatistics(**{name: counts[name] for name in RequesterStatistics.__struct_fields__} | others)
 
     def send(
         self,
@@ -140,7 +133,7 @@ class Requester(Closing):
                     "The request has response-required false, so that no reply would ever come: use publish(), or"
                     " require a response."
                 )
-        return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored).future
+        return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored)
 
     def request(
         self,
@@ -173,14 +166,14 @@ class Requester(Closing):
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
         )
-        return self._open(envelope, identity, None).future
+        return self._open(envelope, identity, None)
 
     def close(self) -> None:
         """Send buffered requests (for at most 5 s), then fail the open futures; may be called twice."""
         if self._closing.is_set():
             return
         self._closing.set()
-        clients.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer)
         self._thread.join()
         self._reader.consumer.close(timeout_ms=1_000)
         for request in self._requests.close_all():
@@ -189,25 +182,23 @@ class Requester(Closing):
 
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
-    ) -> OpenRequest:
+    ) -> Future[Any]:
         now = time.monotonic()
-        headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
-        record = (self._signals, encode(envelope), envelope.topic.thing_id.encode(), headers)
+        record = {
+            "topic": self._signals,
+            "value": encode(envelope),
+            "key": envelope.topic.thing_id.encode(),
+            "headers": [(CORRELATION_ID, identity.encode()), *self._reply_to],
+        }
         request = OpenRequest(identity, wait, now + self._delivery_timeout, record, on_stored)
         self._requests.add(request, now)
         self._produce(request)
-        return request
+        return request.future
 
     def _produce(self, request: OpenRequest) -> None:
-        if request.record is None:
-            return
-        try:
-            sent = self._producer.send(*request.record)
-        except (KafkaError, ValueError) as error:
-            self._failed(request, error)
-        else:
-            sent.add_callback(partial(self._stored, request))
-            sent.add_errback(partial(self._failed, request))
+        if request.record is not None:
+            stored, failed = partial(self._stored, request), partial(self._failed, request)
+            clients.send(self._producer, stored, failed, **request.record)
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         if request.on_stored is not None:
@@ -219,31 +210,23 @@ class Requester(Closing):
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
         self._requests.failed(request, error, time.monotonic(), retriable=isinstance(error, clients.SEND_AGAIN))
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            for record in self._reader.read():
-                try:
-                    self._receive(record)
-                except Exception:
-                    # a bad record must not keep other replies from their requests
-                    self._malformed += 1
-                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
-            for request, verdict in self._requests.due(time.monotonic()):
-                if verdict == "resend":
-                    self._produce(request)
-                else:
-                    request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
+    def _turn(self, now: float) -> None:
+        for request, verdict in self._requests.due(now):
+            if verdict == "resend":
+                self._produce(request)
+            else:
+                request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
         key, reply_id = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
         if key is None or reply_id is None or not self._requests.knows(key):
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
-            self._foreign += 1
+            self._requests.counts["foreign"] += 1
             return
         reply = read_reply(record.headers, record.value, record.timestamp)
         if reply is None:
-            self._malformed += 1
+            self._requests.counts["malformed"] += 1
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
             return
         request = self._requests.answer(key, reply_id)

@@ -54,7 +54,7 @@ class TopicReader:
         """
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
-            clients.check_topics(consumer, kafka, *topics, *checked)
+            clients.check_topics(consumer, kafka, *checked, *topics)
             clients.subscribe_at_end(consumer, kafka, *topics)
         except BaseException:
             consumer.close()

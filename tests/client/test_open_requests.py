@@ -15,7 +15,7 @@ FAR = 1_000.0
 def opened(
     requests: OpenRequests, identity: str = "c-1", wait: float | None = 5.0, give_up_at: float = FAR
 ) -> OpenRequest:
-    request = OpenRequest(identity, wait, give_up_at, ("signals", b"v", b"k", []))
+    request = OpenRequest(identity, wait, give_up_at, {"topic": "signals", "value": b"v", "key": b"k"})
     requests.add(request, 0.0)
     return request
 
