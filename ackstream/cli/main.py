@@ -130,7 +130,7 @@ def conformance(
     ],
 ) -> None:
     """Run Ditto Protocol cases against the library; exit 1 if one fails or its kind is unknown."""
-    from ackstream.conformance import main  # noqa: PLC0415
+    from ackstream.conformance.runner import main  # noqa: PLC0415
 
     raise typer.Exit(main(paths))
 

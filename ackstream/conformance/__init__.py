@@ -2,8 +2,3 @@
 
 A ``*.jsonl`` file holds one case per line.
 """
-
-from ackstream.conformance.cases import KINDS, Case, CaseFileError, Failure, FileResult, check
-from ackstream.conformance.runner import main, run
-
-__all__ = ["KINDS", "Case", "CaseFileError", "Failure", "FileResult", "check", "main", "run"]

@@ -94,14 +94,6 @@ def _label(given: Json) -> Json:
     return {"valid": True}
 
 
-def _label_built_in(given: Json) -> Json:
-    return {"built-in": is_built_in(given["label"])}
-
-
-def _label_request(given: Json) -> Json:
-    return {"label": parse_request(given["request"])}
-
-
 def _duration(given: Json) -> Json:
     duration = Duration.parse(given["text"])
     return {"text": str(duration), "zero": duration.is_zero, "milliseconds": _milliseconds(duration)}
@@ -132,33 +124,12 @@ def _header_combination(given: Json) -> Json:
     return {"ok": True}
 
 
-def _header_effect(given: Json) -> Json:
-    found = effect(given["api"], given["signal"], read_headers(given["headers"]))
-    result = {
-        "effective": found.headers,
-        "client-error": found.error is not None,
-        "reply": found.reply,
-        "settlement": found.settlement,
-    }
-    if found.error is not None:
-        return result | {"error": found.error.to_dict()}
-    return result | {"waits-for-acks": found.waits_for_acks, "content": found.content}
-
-
 def _header_value(given: Json) -> Json:
     headers = read_headers(given["headers"])
     result = {name: headers[name] for name in (REQUESTED_ACKS, RESPONSE_REQUIRED) if name in headers}
     if TIMEOUT in headers:
         result["timeout-milliseconds"] = _milliseconds(Duration.parse(headers[TIMEOUT]))
     return {"ok": True} | result
-
-
-def _requested_acks_in(given: Json) -> Json:
-    return {"array": requested_acks_in(given["requested-acks"])}
-
-
-def _requested_acks_out(given: Json) -> Json:
-    return {"array": requested_acks_out(given["requested-acks"])}
 
 
 def _topic_path(given: Json) -> Json:
@@ -240,18 +211,6 @@ def _aggregate_body(given: Json) -> Json:
     return {"status": status} if body is msgspec.UNSET else {"status": status, "body": msgspec.json.decode(body)}
 
 
-def _rql_parse(given: Json) -> Json:
-    return {"tree": msgspec.to_builtins(parser.parse(given["filter"]))}
-
-
-def _rql_match(given: Json) -> Json:
-    return {"matches": evaluation.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))}
-
-
-def _rql_like(given: Json) -> Json:
-    return {"matches": values.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])}
-
-
 def _settlement(given: Json) -> Json:
     answers = [
         connections.SettlementAnswer(
@@ -288,15 +247,15 @@ def _entries(acks: Iterable[Acknowledgement]) -> list[Json]:
 
 KINDS: dict[str, Callable[[Json], Json]] = {
     "label": _label,
-    "label-built-in": _label_built_in,
-    "label-request": _label_request,
+    "label-built-in": lambda given: {"built-in": is_built_in(given["label"])},
+    "label-request": lambda given: {"label": parse_request(given["request"])},
     "duration": _duration,
     "header-defaults": _header_defaults,
     "header-combination": _header_combination,
-    "header-effect": _header_effect,
+    "header-effect": lambda given: effect(given["api"], given["signal"], read_headers(given["headers"])),
     "header-value": _header_value,
-    "requested-acks-in": _requested_acks_in,
-    "requested-acks-out": _requested_acks_out,
+    "requested-acks-in": lambda given: {"array": requested_acks_in(given["requested-acks"])},
+    "requested-acks-out": lambda given: {"array": requested_acks_out(given["requested-acks"])},
     "topic-path": _topic_path,
     "read-ack": _read_ack,
     "read-acks": _read_acks,
@@ -304,9 +263,13 @@ KINDS: dict[str, Callable[[Json], Json]] = {
     "aggregate": _aggregate,
     "combined-status": _combined_status,
     "aggregate-body": _aggregate_body,
-    "rql-parse": _rql_parse,
-    "rql-match": _rql_match,
-    "rql-like": _rql_like,
+    "rql-parse": lambda given: {"tree": msgspec.to_builtins(parser.parse(given["filter"]))},
+    "rql-match": lambda given: {
+        "matches": evaluation.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))
+    },
+    "rql-like": lambda given: {
+        "matches": values.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])
+    },
     "settlement": _settlement,
 }
 

@@ -28,24 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Effect(msgspec.Struct, frozen=True):
-    """The effects of a signal's headers on an API.
+def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the effects of a signal's headers on an API.
 
-    ``headers`` are the three headers with defaults applied, the timeout with the API's default. With an ``error``,
-    nothing is awaited: ``waits_for_acks`` and ``content`` are ``None``. ``settlement`` is that of a consumed message
+    ``effective`` are the three headers with defaults applied, the timeout with the API's default. With an ``error``,
+    nothing is awaited: there is no ``waits-for-acks`` and no ``content``. ``settlement`` is that of a consumed message
     (Connectivity only).
-    """
-
-    headers: dict[str, Any]
-    error: DittoError | None
-    waits_for_acks: bool | None
-    reply: str
-    content: str | None
-    settlement: str | None
-
-
-def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> Effect:
-    """Return the effects of a signal's headers.
 
     :param headers: as ``read_headers`` returns them
     """
@@ -56,9 +44,13 @@ def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> Effect:
         check_combination(api, kind, effective)
         timeout = _effective_timeout(api, kind, effective)
     except DittoError as error:
-        settlement = "reject-without-redelivery" if connectivity else None
-        three = _three(effective, headers.get(TIMEOUT, _default_text(api)))
-        return Effect(three, error, None, "error", None, settlement)
+        return {
+            "effective": _three(effective, headers.get(TIMEOUT, _default_text(api))),
+            "client-error": True,
+            "reply": "error",
+            "settlement": "reject-without-redelivery" if connectivity else None,
+            "error": error.to_dict(),
+        }
     waits = waits_for_acks(kind, effective.get(REQUESTED_ACKS) or [])
     if effective.get(RESPONSE_REQUIRED, True):
         reply = "published-at-reply-target" if connectivity else "full"
@@ -67,8 +59,14 @@ def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> Effect:
         reply, content = "202-without-body", "none-on-success"
     else:
         reply = content = "none"
-    settlement = ("after-acks" if waits else "immediately") if connectivity else None
-    return Effect(_three(effective, timeout), None, waits, reply, content, settlement)
+    return {
+        "effective": _three(effective, timeout),
+        "client-error": False,
+        "reply": reply,
+        "settlement": ("after-acks" if waits else "immediately") if connectivity else None,
+        "waits-for-acks": waits,
+        "content": content,
+    }
 
 
 def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> str:

@@ -20,8 +20,19 @@ def run(paths: Sequence[Path]) -> list[FileResult]:
 
     :raises CaseFileError: a path does not exist or contains no cases
     """
-    loaded = [(file.name, content) for path in paths for file, content in _open(path)]
-    return [_run_file(name, content) for name, content in loaded]
+    loaded = [(file.name, _load(file)) for path in paths for file in _files(path)]
+    results = []
+    for name, cases in loaded:
+        result = FileResult(name)
+        for case in cases:
+            if case.kind not in KINDS:
+                result.not_run.append((case.id, f"the kind {case.kind} is not known"))
+            elif failure := check(case):
+                result.failed.append(failure)
+            else:
+                result.passed += 1
+        results.append(result)
+    return results
 
 
 def main(paths: Sequence[Path]) -> int:
@@ -41,50 +52,31 @@ def main(paths: Sequence[Path]) -> int:
     return 0 if all(result.ok for result in results) else 1
 
 
-def _open(path: Path) -> list[tuple[Path, list[Case]]]:
+def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise CaseFileError(f"{path} does not exist; name a file of cases or a directory of such files.")
     if not path.is_dir():
-        return [(path, _load(path))]
+        return [path]
     files = sorted(path.rglob("*.jsonl"))
     if not files:
         raise CaseFileError(f"{path} holds no *.jsonl file of cases; name one, or a directory that holds some.")
-    return [(file, _load(file)) for file in files]
+    return files
 
 
 def _load(file: Path) -> list[Case]:
+    cases, number = [], 0
     try:
-        text = file.read_text(encoding="utf-8")
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):  # noqa: B007 - the error names it
+            if line.strip():
+                cases.append(msgspec.convert(json.loads(line), Case))
     except (OSError, UnicodeDecodeError) as error:
         raise CaseFileError(f"{file} cannot be read as UTF-8 text: {error}.") from error
-    return _load_cases(file, text)
-
-
-def _load_cases(file: Path, text: str) -> list[Case]:
-    cases = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            cases.append(msgspec.convert(json.loads(line), Case))
-        except (ValueError, RecursionError) as error:
-            raise CaseFileError(
-                f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
-                f" ({error})."
-            ) from error
+    except (ValueError, RecursionError) as error:
+        raise CaseFileError(
+            f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
+            f" ({error})."
+        ) from error
     return cases
-
-
-def _run_file(name: str, cases: list[Case]) -> FileResult:
-    result = FileResult(name)
-    for case in cases:
-        if case.kind not in KINDS:
-            result.not_run.append((case.id, f"the kind {case.kind} is not known"))
-        elif failure := check(case):
-            result.failed.append(failure)
-        else:
-            result.passed += 1
-    return result
 
 
 def _text(value: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ackstream import conformance
-from ackstream.conformance import KINDS, Case, CaseFileError, check, main, run
+from ackstream.conformance.cases import KINDS, Case, CaseFileError, check
+from ackstream.conformance.runner import main, run
 
 CASES = Path(__file__).parent.parent / "vectors" / "cases"
 
@@ -108,7 +108,7 @@ def test_an_unexpected_exception_is_the_result_of_its_case_alone(
     def explode(_given: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError("boom")
 
-    monkeypatch.setitem(conformance.KINDS, "duration", explode)
+    monkeypatch.setitem(KINDS, "duration", explode)
     (result,) = run([_write(tmp_path / "mixed.jsonl", LABEL | {"kind": "duration"}, LABEL)])
     assert result.passed == 1
     assert [failure.actual for failure in result.failed] == [{"exception": "RuntimeError: boom"}]

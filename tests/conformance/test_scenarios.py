@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance import Failure
+from ackstream.conformance.cases import Failure
 from tests.conformance import scenarios
 from tests.conformance.scenarios import Interpreter, Scenario, Uncovered, check, coverage
 

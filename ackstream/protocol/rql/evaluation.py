@@ -7,11 +7,12 @@ Source of the rules: Eclipse Ditto, ``ThingPredicateVisitor``, ``ThingPredicateP
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -31,16 +32,7 @@ from ackstream.protocol.rql.parser import (
 )
 from ackstream.protocol.rql.values import Scalar, compare, like_value, scalars
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-_ORDER: Mapping[str, Callable[[int], bool]] = {
-    "gt": lambda sign: sign > 0,
-    "ge": lambda sign: sign >= 0,
-    "lt": lambda sign: sign < 0,
-    "le": lambda sign: sign <= 0,
-}
+_ORDER = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -125,7 +117,7 @@ def _compares(node: Comparison, facts: _Facts) -> bool:
     if literal is None:
         return False
     fits = _ORDER[node.op]
-    return any(value is not None and fits(compare(value, literal)) for value in values)
+    return any(value is not None and fits(compare(value, literal), 0) for value in values)
 
 
 def _any_equals(name: str, literal: Scalar | None, facts: _Facts) -> bool:
