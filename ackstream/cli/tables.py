@@ -37,7 +37,7 @@ def inflight(
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
     from ackstream.cli.console.session import quiet_session  # noqa: PLC0415
-    from ackstream.jobs.correlate.inflight import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
+    from ackstream.jobs.correlate.job import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
 
     settings = load()
     with quiet_session(settings, "inflight") as spark:

@@ -12,8 +12,8 @@ from ackstream.cli import tables as cli_tables
 from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.jobs.correlate import inflight
-from ackstream.jobs.correlate.inflight import InFlight
+from ackstream.jobs.correlate import job
+from ackstream.jobs.correlate.job import InFlight
 from ackstream.lake import maintenance, tables
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
@@ -70,7 +70,7 @@ def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),
     ]
-    monkeypatch.setattr(inflight, "inflight", lambda *_: found)
+    monkeypatch.setattr(job, "inflight", lambda *_: found)
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -104,7 +104,7 @@ def test_json_has_a_line_for_each_open_request(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.usefixtures("_no_spark")
 def test_no_open_request_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inflight, "inflight", lambda *_: [])
+    monkeypatch.setattr(job, "inflight", lambda *_: [])
     assert run("inflight").stdout == "No request is open.\n"
     assert run("inflight", "--json").stdout == ""
 

@@ -6,25 +6,26 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from ackstream.jobs.correlate.state import Pending, Received, Record
+from ackstream.jobs.correlate.state import Received
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import response_matches
+from ackstream.protocol.errors import REQUEST_TIMEOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.state import Pending, Record
 
 
 COMMAND_TIMEOUT = "command.timeout"
-REQUEST_TIMEOUT = 408
 SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
@@ -32,57 +33,27 @@ SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 Disposed: TypeAlias = tuple[Received, str]
 """One acknowledgement of a record, with its disposition."""
 
-Entry = TypeVar("Entry", Acknowledgement, Received)
+
+def disposition(
+    label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[Acknowledgement]
+) -> str:
+    """Return ``accepted`` for the first acknowledgement of an awaited label, else ``duplicate`` or ``unrequested``."""
+    if label not in awaited:
+        return "unrequested"
+    return "duplicate" if label in [entry.label for entry in arrived] else "accepted"
 
 
-class Aggregation(Generic[Entry]):
-    """Collects the acknowledgements of one request.
-
-    Each requested label is expected once. The first acknowledgement of an expected label counts; later ones of that
-    label, and those of labels that were not requested, change nothing. The result keeps the order of the request.
-    """
-
-    __slots__ = ("_received", "requested")
-
-    def __init__(self, requested: Iterable[str], received: Iterable[Entry] = ()) -> None:
-        """Expect ``requested`` (repeated labels collapse to the first), of which ``received`` have arrived already."""
-        self.requested = tuple(dict.fromkeys(requested))
-        self._received: dict[str | None, Entry] = {entry.label: entry for entry in received}
-
-    def receive(self, entry: Entry) -> bool:
-        """Add an acknowledgement; return ``False`` if its label is not, or no longer, expected."""
-        if entry.label not in self.requested or entry.label in self._received:
-            return False
-        self._received[entry.label] = entry
-        return True
-
-    @property
-    def complete(self) -> bool:
-        """Whether all requested labels have arrived."""
-        return len(self._received) == len(self.requested)
-
-    def entries(self, timed_out: Callable[[str], Entry]) -> list[Entry]:
-        """Return one entry per requested label, in the order of the request.
-
-        :param timed_out: makes the entry of a label that did not arrive
-        """
-        received = self._received
-        return [received[label] if label in received else timed_out(label) for label in self.requested]
+def entries(
+    awaited: Iterable[str], arrived: Iterable[Acknowledgement], correlation_id: str, timeout_ms: int
+) -> list[Acknowledgement]:
+    """Return one entry per awaited label, in the order of the request; a 408 for what has not arrived in time."""
+    known = {ack.label: ack for ack in arrived}
+    return [known.get(label) or _timed_out(label, correlation_id, timeout_ms) for label in awaited]
 
 
-def missing(entries: Iterable[Acknowledgement]) -> list[str]:
-    """Return the labels that timed out (or were acknowledged with a 408), in order."""
-    return [ack.label for ack in entries if ack.status == REQUEST_TIMEOUT]
-
-
-def timed_out(label: str, correlation_id: str, timeout_ms: int) -> Acknowledgement:
-    """Return the entry of a label that was not acknowledged in time."""
-    return Acknowledgement(
-        label=label,
-        status=REQUEST_TIMEOUT,
-        payload=_timeout_payload(timeout_ms),
-        headers={"correlation-id": correlation_id, "response-required": False},
-    )
+def _timed_out(label: str, correlation_id: str, timeout_ms: int) -> Acknowledgement:
+    headers = {"correlation-id": correlation_id, "response-required": False}
+    return Acknowledgement(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), headers)
 
 
 @lru_cache(maxsize=1024)
@@ -126,13 +97,8 @@ def time_out(pending: Pending) -> Decision:
 def _acknowledge(
     pending: Pending, acks: list[Acknowledgement], record: Record
 ) -> tuple[list[Disposed], Decision | None]:
-    aggregation = Aggregation(pending.request.awaited, pending.received)
-    entries = []
-    for index, ack in enumerate(acks):
-        received = Received.of(ack, record, index)
-        entries.append((received, _receive(pending, aggregation, received)))
-    done = pending.request.waits_for_acks and aggregation.complete
-    return entries, _aggregate(pending, "acknowledgements") if done else None
+    disposed = [_receive(pending, Received.of(ack, record, index)) for index, ack in enumerate(acks)]
+    return disposed, _aggregate(pending, "acknowledgements") if _complete(pending) else None
 
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list[Disposed], Decision | None]:
@@ -147,14 +113,12 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list
     if not request.waits_for_acks:
         pending.received.append(received)
         return [(received, "accepted")], _plain(pending, ack.status, response)
-    aggregation = Aggregation(request.awaited, pending.received)
-    disposition = _receive(pending, aggregation, received)
-    entries = [(received, disposition)]
-    if disposition != "accepted" or not aggregation.complete:
-        return entries, None
+    disposed = _receive(pending, received)
+    if disposed[1] != "accepted" or not _complete(pending):
+        return [disposed], None
     if request.awaited in SINGLE:
-        return entries, _plain(pending, ack.status, response)
-    return entries, _aggregate(pending, "acknowledgements")
+        return [disposed], _plain(pending, ack.status, response)
+    return [disposed], _aggregate(pending, "acknowledgements")
 
 
 def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[Disposed], Decision]:
@@ -169,23 +133,26 @@ def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[Dispo
     return [(received, "accepted")], decided
 
 
-def _receive(pending: Pending, aggregation: Aggregation[Received], received: Received) -> str:
-    if aggregation.receive(received):
+def _receive(pending: Pending, received: Received) -> Disposed:
+    found = disposition(received.label, pending.request.awaited, pending.received)
+    if found == "accepted":
         pending.received.append(received)
-        return "accepted"
-    return "duplicate" if received.label in aggregation.requested else "unrequested"
+    return received, found
+
+
+def _complete(pending: Pending) -> bool:
+    """Return whether the request waits for acknowledgements and has all of them."""
+    return pending.request.waits_for_acks and len(pending.received) == len(pending.request.awaited)
 
 
 def _aggregate(pending: Pending, completed_by: str) -> Decision:
     request = pending.request
-
-    def late(label: str) -> Acknowledgement:
-        return timed_out(label, pending.correlation_id, request.timeout_ms)
-
     arrived = [received.acknowledgement() for received in pending.received if received.label is not None]
-    entries = Aggregation(request.awaited, arrived).entries(late)
-    reply = write_acks(entries, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
-    return Decision(reply.status or 200, completed_by, missing(entries), reply)
+    found = entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
+    reply = write_acks(found, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
+    # a label that was acknowledged with a 408 counts as missing, too
+    missing = [ack.label for ack in found if ack.timed_out]
+    return Decision(reply.status or 200, completed_by, missing, reply)
 
 
 def _plain(pending: Pending, status: int, response: Envelope) -> Decision:

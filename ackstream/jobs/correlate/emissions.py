@@ -40,13 +40,12 @@ class Writer:
     def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
         """Write for one call of the operator; query and batch mark each ledger record."""
         self._topics = topics
-        self._query_id = query_id
-        self._batch_id = batch_id
+        self._written = (query_id, batch_id)
         self.emissions: list[Emission] = []
 
     def signal(self, signal_id: str, row: SignalRow) -> None:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
-        self._ledger(row.correlation_id, "signal", signal_id, signal=row)
+        self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
 
     def outcome(self, pending: Pending, decision: Decision, decided_at: int, row: SignalRow | None) -> None:
         """Reply to a request if it requires a response, and record how it ended.
@@ -70,7 +69,10 @@ class Writer:
             reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
         acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
-        self._close(outcome, reply, pending.spring_correlation, row, acks)
+        if reply is not None:
+            self._reply(pending.reply_topic, reply, outcome, pending.spring_correlation)
+        record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
+        self._ledger(pending.correlation_id, record)
 
     def invalid(self, record: Record, invalid: InvalidRequestError) -> None:
         """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
@@ -96,7 +98,8 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        self._close(outcome, reply, record.headers.get(SPRING_CORRELATION_ID))
+        self._reply(reply_topic, reply, outcome, record.headers.get(SPRING_CORRELATION_ID))
+        self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
         self.unreadable(record, error)
 
     def unreadable(self, record: Record, error: DittoError) -> None:
@@ -115,7 +118,7 @@ class Writer:
         for received, disposition in entries:
             if disposition != "accepted":
                 row = self._ack(correlation_id, received, disposition, pending)
-                self._ledger(correlation_id, "ack", row.id, acks=[row])
+                self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
 
     def unmatched(self, reading: AckReading, record: Record, disposition: str) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
@@ -134,46 +137,19 @@ class Writer:
             truncated=record.value is not None and record.size > len(record.value),
         )
         identity = f"{topic}-{record.partition}-{record.offset}"
-        self._ledger(record.correlation_id or identity, "dead-letter", identity, dead_letter=row)
+        written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
+        self._ledger(record.correlation_id or identity, written)
         self.emissions.append(
             Emission(self._topics.dead_letters, record.key, record.value, reason=f"{reason} ({identity})")
         )
 
-    def _close(
-        self,
-        outcome: OutcomeRow,
-        reply: bytes | None,
-        spring_correlation: bytes | None,
-        signal: SignalRow | None = None,
-        acks: list[AckRow] | None = None,
-    ) -> None:
-        """Send the reply, if the outcome has a topic for it, and record the outcome."""
-        if outcome.reply_topic is not None:
-            self.emissions.append(
-                Emission(
-                    outcome.reply_topic,
-                    outcome.correlation_id.encode(),
-                    reply,
-                    outcome.reply_id,
-                    str(outcome.status),
-                    outcome.completed_by,
-                    spring_correlation,
-                )
-            )
-        self._ledger(outcome.correlation_id, "outcome", outcome.reply_id, signal=signal, acks=acks, outcome=outcome)
+    def _reply(self, topic: str, reply: bytes, outcome: OutcomeRow, spring_correlation: bytes | None) -> None:
+        key, status = outcome.correlation_id.encode(), str(outcome.status)
+        self.emissions.append(
+            Emission(topic, key, reply, outcome.reply_id, status, outcome.completed_by, spring_correlation)
+        )
 
-    def _ledger(
-        self,
-        key: str,
-        kind: str,
-        identity: str,
-        *,
-        signal: SignalRow | None = None,
-        acks: list[AckRow] | None = None,
-        outcome: OutcomeRow | None = None,
-        dead_letter: ledger.DeadLetterRow | None = None,
-    ) -> None:
-        record = LedgerRecord(kind, identity, self._query_id, self._batch_id, signal, acks, outcome, dead_letter)
+    def _ledger(self, key: str, record: LedgerRecord) -> None:
         self.emissions.append(Emission(self._topics.ledger, key.encode(), ledger.encode(record)))
 
     def _ack(self, correlation_id: str, received: Received, disposition: str, pending: Pending | None) -> AckRow:

@@ -11,10 +11,11 @@ import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import Record
+from ackstream.jobs.correlate.state import Record, decode_pending, decode_state
 from ackstream.kafka.clients import connect_admin
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
@@ -51,11 +52,7 @@ OUTPUT_SCHEMA = StructType(
     [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
 )
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-_PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
-STATE_STORES = {
-    "hdfs": f"{_PROVIDERS}.HDFSBackedStateStoreProvider",
-    "rocksdb": f"{_PROVIDERS}.RocksDBStateStoreProvider",
-}
+_PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -89,10 +86,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 def conf(settings: Settings) -> Mapping[str, str]:
     """Return what decides where the query keeps its state."""
-    return {
-        SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
-        _STATE_STORE: STATE_STORES[settings.correlate.state_store],
-    }
+    provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
+    return {SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions), _STATE_STORE: provider}
 
 
 JOB = Job(
@@ -174,21 +169,17 @@ class _Header(msgspec.Struct):
 
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
-_INPUT = (
-    "timestamp", "source", "partition", "offset", "hash", "correlation_id", "key", "value", "size"
-)  # fmt: skip
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:
     """Read rows of the operator's input (:func:`records`)."""
-    columns = [frame[name].tolist() for name in _INPUT]
-    headers = [read_headers(text) if text else {} for text in frame["headers"].tolist()]
+    *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
+    # of a repeated header the last counts
+    headers = [
+        {header.key: header.value for header in _headers(text) if header.value is not None} if text else {}
+        for text in texts
+    ]
     yield from starmap(Record, zip(*columns, headers, strict=True))
-
-
-def read_headers(text: str) -> dict[str, bytes]:
-    """Read record headers as :func:`records` passes them; of a repeated one the last counts."""
-    return {header.key: header.value for header in _headers(text) if header.value is not None}
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
@@ -217,3 +208,46 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
     return emissions.select("topic", "key", "value", headers.alias("headers"))
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """An open request; times in epoch milliseconds of event time.
+
+    ``missing`` are the labels not acknowledged yet; empty if only the response is awaited.
+    """
+
+    correlation_id: str
+    thing_id: str | None
+    started_at: int
+    deadline: int
+    missing: tuple[str, ...]
+
+
+def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
+    """Read the open requests of the last finished batch from the checkpoint, oldest first; the job may be running.
+
+    :raises AckstreamError: if there is no checkpoint yet
+    """
+    location = settings.lake.checkpoint(NAME)
+    # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
+    _ = spark.streams.active
+    try:
+        rows = spark.read.format("statestore").load(location).selectExpr("value.*").collect()
+    except Exception as error:
+        raise AckstreamError(
+            f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
+        ) from error
+    found = []
+    for row in rows:
+        state = row.asDict(recursive=True)
+        group = state.get("groupState") or state
+        for pending in map(decode_pending, decode_state(group["version"], bytes(group["blob"])).open.values()):
+            request, arrived = pending.request, {received.label for received in pending.received}
+            missing = tuple(label for label in request.awaited if label not in arrived)
+            found.append(
+                InFlight(pending.correlation_id, request.thing_id, pending.started_at, pending.deadline, missing)
+            )
+    return sorted(found, key=lambda entry: (entry.started_at, entry.correlation_id))

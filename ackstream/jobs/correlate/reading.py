@@ -39,15 +39,8 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
         :param existing: the topics on the broker
         """
-        topic = settings.kafka.topic
-        return cls(
-            topic("signals"),
-            topic("acks"),
-            topic("replies"),
-            topic("ledger"),
-            topic("dead-letters"),
-            settings.correlate.allowed_reply_topics(existing),
-        )
+        topic, allowed = settings.kafka.topic, settings.correlate.allowed_reply_topics(existing)
+        return cls(topic("signals"), topic("acks"), topic("replies"), topic("ledger"), topic("dead-letters"), allowed)
 
     def reply_topic(self, record: Record) -> str:
         """Return the topic for the reply: the one the request chose, else the replies topic.
@@ -104,14 +97,9 @@ class AckReading(msgspec.Struct, frozen=True):
 class RecordReader:
     """Reads the records of the signals and acks topics."""
 
-    __slots__ = ("_default_timeout", "_max_labels", "_max_timeout", "_max_value_bytes", "_topics")
-
     def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
-        """Take over the limits, which are read for every record."""
-        self._default_timeout = limits.default_timeout
-        self._max_timeout = limits.max_timeout
-        self._max_labels = limits.max_labels
-        self._max_value_bytes = limits.max_value_bytes
+        """Read by the limits of the settings."""
+        self._limits = limits
         self._topics = topics
 
     def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
@@ -183,12 +171,13 @@ class RecordReader:
         )
 
     def _request(self, envelope: Envelope, record: Record) -> Request:
-        request = read_request(envelope, default_timeout_ms=self._default_timeout, max_timeout_ms=self._max_timeout)
-        if len(request.awaited) > self._max_labels:
+        limits = self._limits
+        request = read_request(envelope, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout)
+        if len(request.awaited) > limits.max_labels:
             raise errors.header_invalid(
                 "requested-acks",
                 f"The header 'requested-acks' has {len(request.awaited)} labels.",
-                f"Request at most {self._max_labels} acknowledgements at once.",
+                f"Request at most {limits.max_labels} acknowledgements at once.",
             )
         request.headers["correlation-id"] = record.correlation_id
         return request
@@ -196,11 +185,12 @@ class RecordReader:
     def _value(self, record: Record) -> bytes:
         if record.value is None:
             raise errors.json_invalid("The record has no value (a tombstone).")
-        if record.size > self._max_value_bytes:
+        limit = self._limits.max_value_bytes
+        if record.size > limit:
             raise DittoError(
                 413,
                 "things:thing.toolarge",
-                f"The size of '{record.size}' bytes exceeds the maximum of '{self._max_value_bytes}' bytes.",
+                f"The size of '{record.size}' bytes exceeds the maximum of '{limit}' bytes.",
                 "Send less at once.",
             )
         return record.value

@@ -25,8 +25,7 @@ from ackstream.jobs.correlate.state import (
     ShardState,
     decode_pending,
     decode_state,
-    encode_pending,
-    encode_state,
+    encode,
 )
 from ackstream.protocol.errors import DittoError
 from ackstream.spark.order import in_order
@@ -80,11 +79,9 @@ class CorrelateShard:
         self._prune()
         if not (self._open or self._held or recent):
             return None
-        opened = {
-            key: value if isinstance(value, bytes) else encode_pending(value) for key, value in self._open.items()
-        }
+        opened = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._open.items()}
         state = ShardState(opened, self._deadlines, self._held, self._hold_ends, recent)
-        return STATE_VERSION, encode_state(state)
+        return STATE_VERSION, encode(state)
 
     def _prune(self) -> None:
         """Drop heap entries of decided requests and released acknowledgements once they are the majority."""

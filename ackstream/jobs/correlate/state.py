@@ -106,7 +106,7 @@ class Pending(msgspec.Struct, array_like=True):
 
 
 class ShardState(msgspec.Struct, array_like=True):
-    """The content of a shard's blob; open requests are encoded by themselves (see :func:`encode_pending`)."""
+    """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`)."""
 
     open: dict[str, bytes]
     deadlines: list[tuple[int, str]]
@@ -115,9 +115,8 @@ class ShardState(msgspec.Struct, array_like=True):
     recent: list[tuple[int, bytes]]
 
 
-encode_pending = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
-encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
@@ -129,14 +128,6 @@ def decode_state(version: int, blob: bytes) -> ShardState:
     if version != STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
     return _decode_state(blob)
-
-
-def open_requests(version: int, blob: bytes) -> list[Pending]:
-    """Return the open requests in a shard's blob.
-
-    :raises ValueError: if this release cannot read the version
-    """
-    return [decode_pending(encoded) for encoded in decode_state(version, blob).open.values()]
 
 
 BUCKETS = 8
