@@ -44,29 +44,23 @@ def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, 
         check_combination(api, kind, effective)
         timeout = _effective_timeout(api, kind, effective)
     except DittoError as error:
-        return {
-            "effective": _three(effective, headers.get(TIMEOUT, _default_text(api))),
-            "client-error": True,
-            "reply": "error",
-            "settlement": "reject-without-redelivery" if connectivity else None,
-            "error": error.to_dict(),
-        }
-    waits = waits_for_acks(kind, effective.get(REQUESTED_ACKS) or [])
-    if effective.get(RESPONSE_REQUIRED, True):
-        reply = "published-at-reply-target" if connectivity else "full"
-        content = "aggregate-or-single-response" if waits else "plain-response"
-    elif api == "HTTP":
-        reply, content = "202-without-body", "none-on-success"
+        timeout = headers.get(TIMEOUT, _default_text(api))
+        settlement = "reject-without-redelivery" if connectivity else None
+        found = {"client-error": True, "reply": "error", "settlement": settlement, "error": error.to_dict()}
     else:
-        reply = content = "none"
-    return {
-        "effective": _three(effective, timeout),
-        "client-error": False,
-        "reply": reply,
-        "settlement": ("after-acks" if waits else "immediately") if connectivity else None,
-        "waits-for-acks": waits,
-        "content": content,
-    }
+        waits = waits_for_acks(kind, effective.get(REQUESTED_ACKS) or [])
+        settlement = ("after-acks" if waits else "immediately") if connectivity else None
+        if effective.get(RESPONSE_REQUIRED, True):
+            reply = "published-at-reply-target" if connectivity else "full"
+            content = "aggregate-or-single-response" if waits else "plain-response"
+        elif api == "HTTP":
+            reply, content = "202-without-body", "none-on-success"
+        else:
+            reply = content = "none"
+        found = {"client-error": False, "reply": reply, "settlement": settlement}
+        found |= {"waits-for-acks": waits, "content": content}
+    three = {name: effective.get(name) for name in (REQUESTED_ACKS, RESPONSE_REQUIRED)}
+    return {"effective": three | {TIMEOUT: timeout}} | found
 
 
 def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> str:
@@ -81,10 +75,6 @@ def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -
 
 def _default_text(api: Api) -> str:
     return f"{(HTTP_TIMEOUT_MS if api == 'HTTP' else STREAM_TIMEOUT_MS) // 1000}s"
-
-
-def _three(headers: Mapping[str, Any], timeout: str) -> dict[str, Any]:
-    return {name: headers.get(name) for name in (REQUESTED_ACKS, RESPONSE_REQUIRED)} | {TIMEOUT: timeout}
 
 
 def requested_acks_out(text: str) -> list[str] | None:
