@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway import responses
@@ -16,7 +17,6 @@ from ackstream.gateway.permissions import restrict, visible_part
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
     ORIGINATOR,
-    QueryParameters,
     command,
     read_request_headers,
     wire_ids,
@@ -33,9 +33,9 @@ from ackstream.protocol.ditto.signal_defaults import (
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from ackstream.gateway.responses import HttpAnswer
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Gateway
@@ -55,25 +55,24 @@ class Api:
         request = Request(scope, receive)
         correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
         try:
-            answer = await self._answer(request)
+            response = await self._answer(request)
         except DittoError as error:
-            answer = responses.of_error(error, correlation_id)
+            response = responses.of_error(error, correlation_id)
         except ClientDisconnect:
             return
-        await responses.response(answer)(scope, receive, send)
+        await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> HttpAnswer:
+    async def _answer(self, request: Request) -> Response:
         subjects = await self._dependencies.authenticator.identify(request)
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         match = find(request.method, raw_path.decode("latin-1").removeprefix(PREFIX))
-        query = QueryParameters(tuple(request.query_params.multi_items()))
-        given = read_request_headers(request, query)
+        given = read_request_headers(request)
         client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
         given[CORRELATION_ID] = self._ids.issue(client_id, time.monotonic())
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
-        if match.operation.kind == "create" and query.last("namespace") is None:
-            query = QueryParameters((*query.values, ("namespace", self._settings.default_namespace)))
+        # the last value counts: this one is the default
+        query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
         body = b"" if match.operation.body is None else await self._body(request)
         asked = command(match, given, query, request.headers.get("content-type", ""), body)
         restrict(self._dependencies.access, subjects, match.operation.kind, asked)
@@ -84,13 +83,13 @@ class Api:
 
     async def _ask(
         self, match: Match, asked: Envelope, subjects: tuple[str, ...], client_id: str, url: str
-    ) -> HttpAnswer:
+    ) -> Response:
         reply = await self._dependencies.exchange.ask(asked)
         envelope = reply.envelope
         envelope.value = visible_part(self._dependencies.access, subjects, match.operation.kind, asked, envelope)
         return responses.of_reply(reply, asked, client_id, url)
 
-    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> HttpAnswer:
+    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> Response:
         """Send a command without response: wait for its acknowledgements, or briefly for an error."""
         exchange = self._dependencies.exchange
         if not expectation.acks:

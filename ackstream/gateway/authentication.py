@@ -15,7 +15,7 @@ import os
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jwt
 
@@ -46,7 +46,9 @@ class Authenticator:
         """
         self._users = dict(settings.users)
         self._tokens = _Tokens(settings) if settings.jwt_key_file or settings.jwt_jwks_file else None
-        self.required = bool(self._users) or self._tokens is not None
+        schemes = {'Basic realm="ackstream", charset="UTF-8"': self._users, 'Bearer realm="ackstream"': self._tokens}
+        self._schemes = [scheme for scheme, accepted in schemes.items() if accepted]
+        self.required = bool(self._schemes)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._pepper = os.urandom(32)
         # unknown names are checked against this hash, so that they take as long as known ones
@@ -68,13 +70,7 @@ class Authenticator:
             return (f"user:{await self._user(credentials.strip())}",)
         if scheme.lower() == "bearer" and self._tokens is not None:
             return (f"jwt:{self._tokens.subject(credentials.strip())}",)
-        raise authentication_failed("The request has no credentials of an accepted scheme.", self.schemes)
-
-    @property
-    def schemes(self) -> tuple[str, ...]:
-        """The accepted schemes, as in ``WWW-Authenticate``."""
-        found = ('Basic realm="ackstream", charset="UTF-8"',) if self._users else ()
-        return (*found, 'Bearer realm="ackstream"') if self._tokens is not None else found
+        raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
 
     async def _user(self, credentials: str) -> str:
         try:
@@ -88,7 +84,7 @@ class Authenticator:
         hashed = self._users.get(name)
         right = await asyncio.to_thread(matches, password, hashed or self._nobody)
         if hashed is None or not right:
-            raise authentication_failed("The user name or the password is wrong.", self.schemes)
+            raise authentication_failed("The user name or the password is wrong.", self._schemes)
         self._known[key] = None
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
@@ -105,18 +101,16 @@ class _Tokens:
         self._algorithms = list(settings.jwt_algorithms)
         self._issuer = settings.jwt_issuer or None
         self._audience = settings.jwt_audience or None
-        self._key: Any = None
-        self._set: jwt.PyJWKSet | None = None
         if not self._algorithms or not {*self._algorithms} <= _ALGORITHMS:
             raise SettingsError(
                 f"The setting gateway.jwt_algorithms is {self._algorithms!r}: use algorithms such as RS256 or HS256."
             )
         if settings.jwt_key_file:
-            self._key = _read_key("jwt_key_file", settings.jwt_key_file).strip()
+            self._keys: str | jwt.PyJWKSet = _read_key("jwt_key_file", settings.jwt_key_file).strip()
         else:
             text = _read_key("jwt_jwks_file", settings.jwt_jwks_file)
             try:
-                self._set = jwt.PyJWKSet.from_dict(json.loads(text))
+                self._keys = jwt.PyJWKSet.from_dict(json.loads(text))
             except (ValueError, KeyError, AttributeError, jwt.PyJWTError) as error:
                 raise SettingsError(
                     f"The setting gateway.jwt_jwks_file is {settings.jwt_jwks_file!r}, which is not a JSON Web Key Set "
@@ -125,14 +119,14 @@ class _Tokens:
 
     def subject(self, token: str) -> str:
         try:
-            required = ["sub", *(["iss"] if self._issuer else []), *(["aud"] if self._audience else [])]
+            # an expected issuer or audience is required by its value
             claims = jwt.decode(
                 token,
-                self._key if self._set is None else self._signing_key(token, self._set),
+                self._signing_key(token),
                 algorithms=self._algorithms,
                 issuer=self._issuer,
                 audience=self._audience,
-                options={"require": required, "verify_aud": self._audience is not None},
+                options={"require": ["sub"], "verify_aud": self._audience is not None},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise authentication_failed(
@@ -140,13 +134,12 @@ class _Tokens:
             ) from None
         return str(claims["sub"])
 
-    @staticmethod
-    def _signing_key(token: str, keys: jwt.PyJWKSet) -> Any:
-        wanted = jwt.get_unverified_header(token).get("kid")
-        if wanted is None and len(keys.keys) == 1:
-            return keys.keys[0]
-        for key in keys.keys:
-            if key.key_id == wanted:
+    def _signing_key(self, token: str) -> str | jwt.PyJWK:
+        if isinstance(self._keys, str):
+            return self._keys
+        wanted, keys = jwt.get_unverified_header(token).get("kid"), self._keys.keys
+        for key in keys:
+            if key.key_id == wanted or (wanted is None and len(keys) == 1):
                 return key
         raise jwt.InvalidTokenError("its key id is not in the key set")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.errors import DittoError, error_factory, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,37 +52,6 @@ def no_answer() -> DittoError:
     )
 
 
-def duplicate_header(name: str) -> DittoError:
-    """Reject a repeated header."""
-    return _duplicate(f"The message contains headers which include a duplicate header field: '{shown(name)}'")
-
-
-def divergent_header(name: str) -> DittoError:
-    """Reject a header that contradicts a query parameter."""
-    return _duplicate(f"<{name}> was provided as header as well as query parameter with divergent values!")
-
-
-def _duplicate(message: str) -> DittoError:
-    return DittoError(
-        400,
-        "gateway:duplicate.header.field",
-        message,
-        "A request must not contain multiple header fields with the same field name. For more information see RFC 7230"
-        " section 3.2.2.",
-        "https://tools.ietf.org/rfc/rfc7230.txt",
-    )
-
-
-def not_found(path: str) -> DittoError:
-    """Report that the API has no such resource."""
-    return DittoError(
-        404,
-        "gateway:resource.notfound",
-        f"There is no resource at '{shown(path)}'.",
-        "Check the path: the resources are listed at /doc.",
-    )
-
-
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     """Reject a method that the resource does not support."""
     error = GatewayError(
@@ -95,84 +64,81 @@ def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     return error
 
 
-def media_type_unsupported(found: str, allowed: Iterable[str]) -> DittoError:
+def media_type_unsupported(found: str, allowed: str) -> DittoError:
     """Reject a body of an unsupported media type."""
     return DittoError(
         415,
         "mediatype.unsupported",
         f"The Media-Type <{shown(found)}> is not supported for this resource.",
-        f"Allowed Media-Types are: <[{', '.join(allowed)}]>.",
+        f"Allowed Media-Types are: <[{allowed}]>.",
     )
 
 
-def body_too_large(maximum: int) -> DittoError:
-    """Reject a body above the size limit of the settings."""
-    return DittoError(
-        413,
-        "gateway:payload.toolarge",
-        f"The body of the request exceeds the maximum of '{maximum}' bytes.",
-        "Send a smaller body.",
-    )
+_DUPLICATE = 400, "gateway:duplicate.header.field"
+_ONCE = (
+    "A request must not contain multiple header fields with the same field name. For more information see RFC 7230"
+    " section 3.2.2."
+)
+_RFC_7230 = "https://tools.ietf.org/rfc/rfc7230.txt"
+duplicate_header = error_factory(
+    *_DUPLICATE, "The message contains headers which include a duplicate header field: '{}'", _ONCE, _RFC_7230
+)
+divergent_header = error_factory(
+    *_DUPLICATE, "<{}> was provided as header as well as query parameter with divergent values!", _ONCE, _RFC_7230
+)
 
+not_found = error_factory(
+    404,
+    "gateway:resource.notfound",
+    "There is no resource at '{}'.",
+    "Check the path: the resources are listed at /doc.",
+)
 
-def parameter_invalid(name: str, problem: str) -> DittoError:
-    """Reject a query parameter."""
-    return DittoError(400, "gateway:parameter.invalid", f"The query parameter '{name}' {problem}.")
+body_too_large = error_factory(
+    413,
+    "gateway:payload.toolarge",
+    "The body of the request exceeds the maximum of '{}' bytes.",
+    "Send a smaller body.",
+)
 
+parameter_invalid = error_factory(400, "gateway:parameter.invalid", "The query parameter '{}' {}.")
 
-def correlation_id_in_use(correlation_id: str) -> DittoError:
-    """Reject a request whose correlation-id belongs to another open request."""
-    return DittoError(
-        409,
-        "acknowledgement:request.duplicate.correlation-id",
-        f"Another request with the correlation-id '{shown(correlation_id)}' is open.",
-        "Choose another correlation-id.",
-    )
+correlation_id_in_use = error_factory(
+    409,
+    "acknowledgement:request.duplicate.correlation-id",
+    "Another request with the correlation-id '{}' is open.",
+    "Choose another correlation-id.",
+)
 
+thing_id_generated = error_factory(
+    400,
+    "things:id.notsettable",
+    "It is not allowed to provide a Thing ID in the request body for method POST. The method POST will generate the"
+    " Thing ID by itself.",
+    "To provide your own Thing ID use a PUT request instead.",
+)
 
-def thing_id_generated() -> DittoError:
-    """Reject a thing id in the body of a POST."""
-    return DittoError(
-        400,
-        "things:id.notsettable",
-        "It is not allowed to provide a Thing ID in the request body for method POST. The method POST will generate the"
-        " Thing ID by itself.",
-        "To provide your own Thing ID use a PUT request instead.",
-    )
+# on the live channel no device can respond for an id that is yet to be generated
+live_creation = error_factory(
+    405,
+    "things:thing.notcreatable",
+    "Thing could not be created via channel <live>.",
+    "Creating a thing via <live> channel is not supported. If you want to create a digital twin instead, please use"
+    " channel <twin>.",
+)
 
+thing_id_differs = error_factory(
+    400,
+    "things:id.notsettable",
+    "The Thing ID in the request body is not equal to the Thing ID in the request URL.",
+    "Either delete the Thing ID from the request body or use the same Thing ID as in the request URL.",
+)
 
-def live_creation() -> DittoError:
-    """Reject a POST on the live channel: no device can respond for an id that is yet to be generated."""
-    return DittoError(
-        405,
-        "things:thing.notcreatable",
-        "Thing could not be created via channel <live>.",
-        "Creating a thing via <live> channel is not supported. If you want to create a digital twin instead, please use"
-        " channel <twin>.",
-    )
+thing_not_modifiable = error_factory(
+    403,
+    "things:thing.notmodifiable",
+    "The Thing with ID '{}' could not be modified as the requester had insufficient permissions ('WRITE' is required).",
+    "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
+)
 
-
-def thing_id_differs() -> DittoError:
-    """Reject a thing id in the body that differs from the path."""
-    return DittoError(
-        400,
-        "things:id.notsettable",
-        "The Thing ID in the request body is not equal to the Thing ID in the request URL.",
-        "Either delete the Thing ID from the request body or use the same Thing ID as in the request URL.",
-    )
-
-
-def thing_not_modifiable(thing_id: str) -> DittoError:
-    """Reject a change by a subject with read access only."""
-    return DittoError(
-        403,
-        "things:thing.notmodifiable",
-        f"The Thing with ID '{shown(thing_id)}' could not be modified as the requester had insufficient permissions"
-        " ('WRITE' is required).",
-        "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
-    )
-
-
-def internal_error() -> DittoError:
-    """Report an internal error; the log has the reason."""
-    return DittoError(500, "internalerror", "There was an error processing your request.", "Sorry for that.")
+internal_error = error_factory(500, "internalerror", "There was an error processing your request.", "Sorry for that.")

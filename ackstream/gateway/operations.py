@@ -6,6 +6,7 @@ Ditto, HTTP API 2.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
@@ -118,14 +119,12 @@ def find(method: str, raw_path: str) -> Match:
     :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
     :raises DittoError: 404 for an unknown path, 405 for an unsupported method
     """
-    segments = raw_path.split("/")[1:]
-    if len(segments) > 1 and not segments[-1]:
-        segments.pop()
+    path = raw_path.removesuffix("/")
     allowed = []
-    for operation, template in _TEMPLATES:
-        values = _match(template, segments)
-        if values is not None:
+    for operation, pattern in _PATTERNS:
+        if found := pattern.fullmatch(path):
             if operation.method == method:
+                values = {name: _decoded(operation.template, name, text) for name, text in found.groupdict().items()}
                 return Match(operation, values)
             allowed.append(operation.method)
     if allowed:
@@ -133,24 +132,16 @@ def find(method: str, raw_path: str) -> Match:
     raise not_found(PREFIX + raw_path)
 
 
-_TEMPLATES = [(operation, operation.template.split("/")[1:]) for operation in OPERATIONS]
+def _pattern(template: str) -> re.Pattern[str]:
+    several = re.sub(r"\{(\w+)\+\}", r"(?P<\1>[^/].*)", template)
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", several))
 
 
-def _match(template: list[str], segments: list[str]) -> dict[str, str] | None:
-    values = {}
-    for number, part in enumerate(template):
-        if number >= len(segments) or not segments[number]:
-            return None
-        if part.endswith("+}"):
-            values[part[1:-2]] = "/".join(_decoded(segment) for segment in segments[number:])
-            return values
-        if part.startswith("{"):
-            values[part[1:-1]] = unquote(segments[number])
-        elif part != segments[number]:
-            return None
-    return values if len(segments) == len(template) else None
+_PATTERNS = [(operation, _pattern(operation.template)) for operation in OPERATIONS]
 
 
-def _decoded(segment: str) -> str:
-    """Decode a path segment; an encoded slash is part of the name and becomes ``~1``."""
-    return unquote(segment).replace("/", "~1")
+def _decoded(template: str, name: str, text: str) -> str:
+    if f"{{{name}+}}" not in template:
+        return unquote(text)
+    # an encoded slash is part of a segment
+    return "/".join(unquote(segment).replace("/", "~1") for segment in text.split("/"))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.service import Dependencies
+    from ackstream.protocol.ditto.access import Access
     from ackstream.settings import Settings
 
 
@@ -158,79 +159,48 @@ HEADERS = {
 }
 
 
-class Pages:
-    """The routes outside the API; all require authentication."""
+def page_routes(dependencies: Dependencies) -> list[Route]:
+    """Return the routes outside the API: the page, its data and the documentation; all require authentication."""
+    identify, access = dependencies.authenticator.identify, dependencies.access
+    directory = Path(__file__).parent / "page"
+    contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
+    contents["/"] = contents["/page/index.html"]
+    contents["/doc"] = (openapi.page().encode(), "text/html")
+    contents["/doc/openapi.json"] = (msgspec.json.encode(openapi.document()), "application/json")
 
-    def __init__(self, dependencies: Dependencies) -> None:
-        """Serve the page and the documentation of one gateway."""
-        self._dependencies = dependencies
-        self._live = dependencies.live
-        directory = Path(__file__).parent / "page"
-        self._files = {name: (directory / name).read_bytes() for name in FILES}
-
-    @property
-    def routes(self) -> list[Route]:
-        """The routes."""
-        return [
-            Route("/", self.page),
-            Route("/page/{name}", self.file),
-            Route("/live.json", self.live),
-            Route("/story.json", self.story),
-            Route("/doc", self.documentation),
-            Route("/doc/openapi.json", self.document),
-        ]
-
-    async def page(self, request: Request) -> Response:
-        """Return the page itself."""
-        await self._subjects(request)
-        return _response(self._files["index.html"], FILES["index.html"])
-
-    async def file(self, request: Request) -> Response:
-        """Return a file of the page."""
-        await self._subjects(request)
-        name = request.path_params["name"]
-        if name not in self._files:
+    async def content(request: Request) -> Response:
+        await identify(request)
+        found = contents.get(request.url.path)
+        if found is None:
             raise not_found(request.url.path)
-        return _response(self._files[name], FILES[name])
+        return _response(*found)
 
-    async def live(self, request: Request) -> Response:
-        """Return the counts and the failures of things that the subjects may read."""
-        subjects = await self._subjects(request)
-        view = self._live.view()
-        failures = [failure for failure in view.failures if self._may_see(subjects, failure.thing_id)]
+    async def live(request: Request) -> Response:
+        subjects = await identify(request)
+        view = dependencies.live.view()
+        failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
         return _json(msgspec.structs.replace(view, failures=failures))
 
-    async def story(self, request: Request) -> Response:
-        """Return the history of a request, if the subjects may read its thing."""
-        subjects = await self._subjects(request)
+    async def story(request: Request) -> Response:
+        subjects = await identify(request)
         wanted = request.query_params.get("correlation-id")
         if not wanted:
             raise parameter_invalid("correlation-id", "is missing")
-        story = await asyncio.to_thread(self._live.story, wanted)
-        things = {happening.thing_id for happening in story.happenings if happening.thing_id is not None}
-        if not all(self._may_see(subjects, thing_id) for thing_id in things or (None,)):
-            story = msgspec.structs.replace(story, happenings=[])
-        return _json(story)
+        found = await asyncio.to_thread(dependencies.live.story, wanted)
+        things = {happening.thing_id for happening in found.happenings if happening.thing_id is not None}
+        if not all(_may_see(access, subjects, thing_id) for thing_id in things or (None,)):
+            found = msgspec.structs.replace(found, happenings=[])
+        return _json(found)
 
-    async def documentation(self, request: Request) -> Response:
-        """Return the API documentation as HTML."""
-        await self._subjects(request)
-        return _response(openapi.page().encode(), "text/html")
+    paths = ("/", "/page/{name}", "/doc", "/doc/openapi.json")
+    return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]
 
-    async def document(self, request: Request) -> Response:
-        """Return the OpenAPI document."""
-        await self._subjects(request)
-        return _json(openapi.document())
 
-    async def _subjects(self, request: Request) -> tuple[str, ...]:
-        return await self._dependencies.authenticator.identify(request)
-
-    def _may_see(self, subjects: tuple[str, ...], thing_id: str | None) -> bool:
-        """Return whether the subjects may see requests to a thing; without a thing, full read access is required."""
-        access = self._dependencies.access
-        if thing_id is None:
-            return "*" in access.whole_things(subjects)
-        return access.may("READ", subjects, thing_id, "/")
+def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) -> bool:
+    """Return whether the subjects may see requests to a thing; without a thing, full read access is required."""
+    if thing_id is None:
+        return "*" in access.whole_things(subjects)
+    return access.may("READ", subjects, thing_id, "/")
 
 
 def _response(content: bytes, media_type: str) -> Response:

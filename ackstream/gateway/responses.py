@@ -48,24 +48,15 @@ _UNRESERVED = "/:@!$&'()*+,;=~"
 _SINGLE = frozenset(RESPONSE_LABELS.values())
 
 
-class HttpAnswer(msgspec.Struct):
-    """An HTTP response before it is sent; ``headers`` excludes the content type."""
-
-    status: int
-    headers: dict[str, str]
-    content_type: str | None = None
-    body: bytes = b""
-
-
-def of_error(error: DittoError, correlation_id: str | None = None) -> HttpAnswer:
+def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
     """Convert an error."""
     headers = dict(getattr(error, "headers", ()))
     if correlation_id is not None:
         headers[CORRELATION_ID] = correlation_id
-    return HttpAnswer(error.status, headers, JSON_CONTENT_TYPE, msgspec.json.encode(error.to_dict()))
+    return Response(msgspec.json.encode(error.to_dict()), error.status, headers, JSON_CONTENT_TYPE)
 
 
-def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> HttpAnswer:
+def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> Response:
     """Convert a reply.
 
     :param command: the request
@@ -88,7 +79,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
     return _answer(status, headers, envelope.value, content_type)
 
 
-def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> HttpAnswer:
+def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> Response:
     """Convert the outcome of a request that requires no response: 202, or the error."""
     headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
     if is_success(outcome.status):
@@ -103,14 +94,14 @@ def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) ->
     return _answer(status, headers, body, JSON_CONTENT_TYPE)
 
 
-def accepted(correlation_id: str) -> HttpAnswer:
+def accepted(correlation_id: str) -> Response:
     """Return 202 for a request without response that succeeded or is still open."""
-    return HttpAnswer(ACCEPTED, {CORRELATION_ID: correlation_id})
+    return Response(None, ACCEPTED, {CORRELATION_ID: correlation_id})
 
 
 def _of_acks(
     entries: list[Acknowledgement], headers: dict[str, Any], on_wire: str, correlation_id: str, location: str
-) -> HttpAnswer:
+) -> Response:
     for entry in entries:
         if entry.headers.get(CORRELATION_ID) == on_wire:
             entry.headers[CORRELATION_ID] = correlation_id
@@ -124,21 +115,19 @@ def _of_acks(
     return _answer(status, headers, body, content_type)
 
 
-def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> HttpAnswer:
+def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> Response:
     shown = {name: text for name, text in map(_header, headers.items()) if name in _SHOWN and _sendable(text)}
     if status in _BODILESS or value is UNSET:
-        return HttpAnswer(status, shown)
+        return Response(None, status, shown)
     kind = media_type(content_type)
     if is_json(kind):
-        return HttpAnswer(
-            status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type, bytes(value)
-        )
+        return Response(bytes(value), status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type)
     decoded = msgspec.json.decode(value)
     if not isinstance(decoded, str) or not _sendable(content_type):
-        return HttpAnswer(status, shown, JSON_CONTENT_TYPE, bytes(value))
+        return Response(bytes(value), status, shown, JSON_CONTENT_TYPE)
     if kind.startswith("text/"):
-        return HttpAnswer(status, shown, f"{kind}; charset=utf-8", decoded.encode())
-    return HttpAnswer(status, shown, content_type, _binary(decoded))
+        return Response(decoded.encode(), status, shown, f"{kind}; charset=utf-8")
+    return Response(_binary(decoded), status, shown, content_type)
 
 
 def _binary(text: str) -> bytes:
@@ -169,26 +158,21 @@ log = logging.getLogger(__name__)
 METHOD_NOT_ALLOWED = 405
 
 
-def response(answer: HttpAnswer) -> Response:
-    """Convert an answer to a Starlette response."""
-    return Response(answer.body, answer.status, answer.headers, answer.content_type)
-
-
 async def on_ditto_error(_request: Request, error: Exception) -> Response:
     """Respond with a product error raised by a route."""
     assert isinstance(error, DittoError)  # noqa: S101 - registered for this type
-    return response(of_error(error))
+    return of_error(error)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Respond with a framework error in Ditto's format."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
     if error.status_code == METHOD_NOT_ALLOWED:
-        return response(of_error(method_not_allowed(request.method, ["GET"])))
-    return response(of_error(not_found(request.url.path)))
+        return of_error(method_not_allowed(request.method, ["GET"]))
+    return of_error(not_found(request.url.path))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
     """Log an unexpected error and respond with 500."""
     log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
-    return response(of_error(internal_error()))
+    return of_error(internal_error())

@@ -19,7 +19,7 @@ from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_down, unavailable
 from ackstream.gateway.operations import PREFIX
-from ackstream.gateway.pages import Live, Pages
+from ackstream.gateway.pages import Live, page_routes
 from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
@@ -206,7 +206,7 @@ def application(dependencies: Dependencies) -> Starlette:
         routes=[
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
-            *Pages(dependencies).routes,
+            *page_routes(dependencies),
         ],
         exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
     )

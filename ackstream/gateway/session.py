@@ -20,7 +20,7 @@ from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
 from ackstream.gateway.permissions import restrict, seen_by, visible_part
-from ackstream.gateway.translation import ORIGINATOR, QueryParameters, read_request_headers
+from ackstream.gateway.translation import ORIGINATOR, read_request_headers
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
@@ -209,7 +209,7 @@ class SocketSession:
     # -- to the client -------------------------------------------------------------------------------------------------
 
     def receive(self, signal: Publication, moment: datetime) -> None:
-        """Handle a signal from the hub."""
+        """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
         if signal.correlation_id in self._issued:
             # as in Ditto, the originator does not receive its own signal
             return
@@ -320,10 +320,10 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
     async def endpoint(websocket: WebSocket) -> None:
         try:
             subjects = await dependencies.authenticator.identify(websocket)
-            given = read_request_headers(websocket, QueryParameters(tuple(websocket.query_params.multi_items())))
+            given = read_request_headers(websocket)
             labels = parse_labels(given.get(DECLARED_ACKS, ()))
         except DittoError as error:
-            await websocket.send_denial_response(responses.response(responses.of_error(error)))
+            await websocket.send_denial_response(responses.of_error(error))
             return
         await websocket.accept()
         await SocketSession(websocket, dependencies, subjects, given).run(labels)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ackstream.client.commands import fields_in, retrieval
 from ackstream.client.group import Work
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ackstream.gateway.service import Exchange
+    from ackstream.gateway.session import SocketSession
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication, Stream
     from ackstream.settings import Settings
@@ -36,13 +37,6 @@ log = logging.getLogger(__name__)
 
 TOPICS = ("signals", "events")
 _UNTRACKED = 0
-
-
-class Listener(Protocol):
-    """A session that receives signals."""
-
-    def receive(self, signal: Publication, moment: datetime) -> None:
-        """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
 
 
 class Streaming(Closing):
@@ -55,8 +49,8 @@ class Streaming(Closing):
         """
         self._exchange = exchange
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._streams: dict[Stream, set[Listener]] = {}
-        self._labels: dict[str, Listener] = {}
+        self._streams: dict[Stream, set[SocketSession]] = {}
+        self._labels: dict[str, SocketSession] = {}
         self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
         self.correlation_ids = wire_ids(settings)
@@ -72,24 +66,24 @@ class Streaming(Closing):
 
     # -- for sessions, in the event loop -------------------------------------------------------------------------------
 
-    def subscribe(self, listener: Listener, stream: Stream) -> None:
+    def subscribe(self, session: SocketSession, stream: Stream) -> None:
         """Subscribe a session to a stream."""
         self._loop = asyncio.get_running_loop()
-        self._streams.setdefault(stream, set()).add(listener)
+        self._streams.setdefault(stream, set()).add(session)
 
-    def unsubscribe(self, listener: Listener, stream: Stream) -> None:
+    def unsubscribe(self, session: SocketSession, stream: Stream) -> None:
         """End the subscription of a session to a stream; signals that request its labels still arrive."""
-        self._streams.get(stream, set()).discard(listener)
+        self._streams.get(stream, set()).discard(session)
 
-    def add_labels(self, listener: Listener, labels: Collection[str]) -> None:
+    def add_labels(self, session: SocketSession, labels: Collection[str]) -> None:
         """Deliver signals that request one of the labels to a session."""
         self._loop = asyncio.get_running_loop()
-        self._labels.update(dict.fromkeys(labels, listener))
+        self._labels.update(dict.fromkeys(labels, session))
 
-    def remove(self, listener: Listener, labels: Collection[str]) -> None:
+    def remove(self, session: SocketSession, labels: Collection[str]) -> None:
         """Remove a session."""
-        for listeners in self._streams.values():
-            listeners.discard(listener)
+        for sessions in self._streams.values():
+            sessions.discard(session)
         for label in labels:
             self._labels.pop(label, None)
 
@@ -143,11 +137,11 @@ class Streaming(Closing):
                 loop.call_soon_threadsafe(self._distribute, signal, moment)
 
     def _distribute(self, signal: Publication, moment: datetime) -> None:
-        listeners = set(self._streams.get(signal.stream, ()))
-        listeners.update(self._labels[label] for label in signal.labels if label in self._labels)
-        for listener in listeners:
+        sessions = set(self._streams.get(signal.stream, ()))
+        sessions.update(self._labels[label] for label in signal.labels if label in self._labels)
+        for session in sessions:
             try:
-                listener.receive(signal, moment)
+                session.receive(signal, moment)
             except Exception:
                 # other sessions still receive it
                 log.exception("A session failed to handle the signal %s.", signal.correlation_id)

@@ -7,7 +7,6 @@ Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRou
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
     from starlette.requests import HTTPConnection
 
     from ackstream.gateway.operations import Match
@@ -67,27 +67,7 @@ _PROXIES = ("x-forwarded-", "x-real-ip")
 _SCHEMA_VERSION = 2
 
 
-@dataclass(frozen=True)
-class QueryParameters:
-    """Query parameters; of a repeated one, a list takes all values, anything else the last."""
-
-    values: tuple[tuple[str, str], ...]
-
-    def last(self, name: str) -> str | None:
-        """Return the last value of a parameter."""
-        found = self.all(name)
-        return found[-1] if found else None
-
-    def all(self, name: str) -> list[str]:
-        """Return all values of a parameter."""
-        return [value for key, value in self.values if key == name]
-
-    def pieces(self, name: str) -> list[str]:
-        """Return the comma-separated items of all values."""
-        return [piece for value in self.all(name) for piece in value.split(",") if piece]
-
-
-def read_request_headers(connection: HTTPConnection, query: QueryParameters) -> dict[str, Any]:
+def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
     """Return the protocol headers of a request: known ones, those starting with ``x-``, and header parameters.
 
     :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
@@ -99,7 +79,8 @@ def read_request_headers(connection: HTTPConnection, query: QueryParameters) -> 
                 raise duplicate_header(name)
             given[name] = value
     taken = external_in(given)
-    parameters = external_in({name: value for name, value in query.values if name in HEADER_PARAMETERS})
+    query = connection.query_params
+    parameters = external_in({name: query[name] for name in HEADER_PARAMETERS if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
             raise divergent_header(name)
@@ -112,10 +93,11 @@ def wire_ids(settings: Settings) -> UniqueIds:
     return UniqueIds(remembered / 1000 + GRACE_SECONDS)
 
 
-def command(match: Match, headers: dict[str, Any], query: QueryParameters, content_type: str, body: bytes) -> Envelope:
+def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
     """Convert a request to a command or message.
 
     :param headers: as :func:`read_request_headers` returns them, with the correlation-id
+    :param query: with a namespace, if a thing is to be created
     :param content_type: as sent by the client, or empty
     :raises DittoError: 400 for an invalid request, 415 for an unsupported media type
     """
@@ -132,7 +114,7 @@ def command(match: Match, headers: dict[str, Any], query: QueryParameters, conte
     if kind == "create":
         if channel == "live":
             raise live_creation()
-        thing_id = generated_id(query.last("namespace") or "", headers[CORRELATION_ID])
+        thing_id = generated_id(query["namespace"], headers[CORRELATION_ID])
         value = _thing(value, thing_id, post=True)
     else:
         thing_id = match.values["thingId"]
@@ -155,34 +137,38 @@ def _topic(
     return TopicPath(namespace, name, "things", channel, criterion, action, subject)
 
 
-def _query(match: Match, headers: dict[str, Any], query: QueryParameters) -> Envelope:
+def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
     # only the twin can answer for several things
     headers.pop(CHANNEL, None)
     if kind == "many":
-        ids = query.pieces("ids")
+        ids = _pieces(query, "ids")
         if not ids:
             raise parameter_invalid("ids", "is missing: list thing ids, separated by commas")
         for thing_id in ids:
             check_id(thing_id)
         return Envelope(topic, headers, "/", raw({"thingIds": list(dict.fromkeys(ids))}), fields=_fields(query))
     wanted: dict[str, Any] = {}
-    filters = query.all("filter")
-    if filters:
+    if filters := query.getlist("filter"):
         wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
-    if namespaces := query.pieces("namespaces"):
+    if namespaces := _pieces(query, "namespaces"):
         wanted["namespaces"] = namespaces
     if kind == "search":
-        if options := [option for text in query.all("option") for option in _options(text)]:
+        if options := [option for text in query.getlist("option") for option in _options(text)]:
             wanted["options"] = options
         if fields := _fields(query):
             wanted["fields"] = fields
     return Envelope(topic, headers, match.operation.template, raw(wanted))
 
 
-def _fields(query: QueryParameters) -> str | None:
-    return ",".join(query.pieces("fields")) or None
+def _pieces(query: QueryParams, name: str) -> list[str]:
+    """Return the comma-separated items of all values of a parameter."""
+    return [piece for value in query.getlist(name) for piece in value.split(",") if piece]
+
+
+def _fields(query: QueryParams) -> str | None:
+    return ",".join(_pieces(query, "fields")) or None
 
 
 def _options(text: str) -> list[str]:
@@ -231,10 +217,10 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
     kind = media_type(content_type)
     if match.operation.body == "merge-patch":
         if kind != MERGE_PATCH:
-            raise media_type_unsupported(content_type, [MERGE_PATCH])
+            raise media_type_unsupported(content_type, MERGE_PATCH)
         headers[CONTENT_TYPE] = MERGE_PATCH
     elif kind not in _JSON_TYPES:
-        raise media_type_unsupported(content_type, [JSON_CONTENT_TYPE])
+        raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
     _parse(body)
     return Raw(body)
 
