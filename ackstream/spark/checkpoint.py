@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -33,20 +34,14 @@ def guard(spark: SparkSession, location: str, ours: Mapping[str, object], otherw
     """
     files, path = _file(spark, f"{location}/{NAME}")
     if files.exists(path):
-        stream = files.open(path)
-        try:
+        with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
-        finally:
-            stream.close()
         compare(ours, theirs, location, otherwise)
         return
     # whole or not at all: a job may be killed at any moment
     _, draft = _file(spark, f"{location}/.{NAME}.draft")
-    out = files.create(draft, True)  # noqa: FBT003 - overwrite, in Java's signature
-    try:
+    with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
         out.write(json.dumps(dict(ours)).encode())
-    finally:
-        out.close()
     files.rename(draft, path)
 
 

@@ -11,16 +11,18 @@ than the tick, whatever the order in which the query reads them.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from kafka.admin import OffsetSpec
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
-from ackstream.spark.offsets import Repeater, consumed_offsets
+from ackstream.spark.offsets import consumed_offsets, repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from kafka import TopicPartition
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,61 +58,49 @@ def next_tick(
     return oldest
 
 
-def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterable[str]) -> Repeater:
-    """Return the thread that publishes the ticks of a query.
+def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterable[str]) -> AbstractContextManager[None]:
+    """Publish the ticks of a query until the block ends.
 
     :param ticks: the topic of the ticks, without the prefix; no other query may use it
     :param topics: the topics whose records time must not pass before they are read, without the prefix
     """
-    last = 0
+    kafka, last = settings.kafka, 0
+    to, read = kafka.topic(ticks), [kafka.topic(topic) for topic in topics]
 
     @contextmanager
     def connect() -> Iterator[Callable[[], None]]:
-        with _Topics(settings, ticks, topics) as kafka:
+        with ExitStack() as stack:
+            producer = connect_producer(kafka, to, delivery_timeout=SEND_SECONDS)
+            stack.callback(close_producer, producer, 1)
+            admin = stack.enter_context(connect_admin(kafka))
+            consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536)
+            stack.callback(consumer.close)
+
+            def publish(tick: int) -> int:
+                """Publish a tick; return the broker's time of it."""
+                sent = producer.send(to, key=b"clock", value=str(tick).encode())
+                return int(sent.get(timeout=SEND_SECONDS).timestamp)
 
             def step() -> None:
                 nonlocal last
-                broker_time = kafka.publish(last)
-                tick = next_tick(consumed_offsets(query), kafka.ends(), broker_time, kafka.timestamp_at)
+                broker_time = publish(last)
+                # those of partitions that were added, too
+                ends = kafka_topics.ends(admin, kafka_topics.of_topics(admin, read))
+                tick = next_tick(consumed_offsets(query), ends, broker_time, partial(_timestamp_at, admin, consumer))
                 if tick is not None and tick > last:
-                    kafka.publish(tick)
+                    publish(tick)
                     last = tick
 
             yield step
 
-    return Repeater("clock", settings.clock.interval / 1000, connect)
+    return repeating("clock", settings.clock.interval / 1000, connect)
 
 
-class _Topics(ExitStack):
-    """The clock's view of Kafka; closes its connections when its block ends."""
-
-    def __init__(self, settings: Settings, ticks: str, topics: Iterable[str]) -> None:
-        super().__init__()
-        kafka = settings.kafka
-        self._ticks = kafka.topic(ticks)
-        self._topics = [kafka.topic(topic) for topic in topics]
-        with ExitStack() as stack:
-            self._producer = connect_producer(kafka, self._ticks, delivery_timeout=SEND_SECONDS)
-            stack.callback(close_producer, self._producer, 1)
-            self._admin = stack.enter_context(connect_admin(kafka))
-            self._consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536)
-            stack.callback(self._consumer.close)
-            self.push(stack.pop_all())
-
-    def publish(self, tick: int) -> int:
-        """Publish a tick; return the broker's time of it."""
-        sent = self._producer.send(self._ticks, key=b"clock", value=str(tick).encode())
-        return int(sent.get(timeout=SEND_SECONDS).timestamp)
-
-    def ends(self) -> dict[TopicPartition, int]:
-        """Return the ends of all partitions, of those that were added, too."""
-        return kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, self._topics))
-
-    def timestamp_at(self, partition: TopicPartition, offset: int) -> int | None:
-        """Return the timestamp of the record at an offset; of the first one kept, if that one has expired."""
-        beginning = self._admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset
-        self._consumer.assign([partition])
-        self._consumer.seek(partition, max(offset, beginning))
-        for records in self._consumer.poll(timeout_ms=FETCH_MS, max_records=1).values():
-            return int(records[0].timestamp)
-        return None
+def _timestamp_at(admin: Any, consumer: Any, partition: TopicPartition, offset: int) -> int | None:
+    """Return the timestamp of the record at an offset; of the first one kept, if that one has expired."""
+    beginning = admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset
+    consumer.assign([partition])
+    consumer.seek(partition, max(offset, beginning))
+    for records in consumer.poll(timeout_ms=FETCH_MS, max_records=1).values():
+        return int(records[0].timestamp)
+    return None

@@ -20,10 +20,8 @@ from ackstream.kafka.clients import connect_consumer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from pyspark.sql.streaming.query import StreamingQuery
-    from typing_extensions import Self
 
     from ackstream.settings import Kafka
 
@@ -46,43 +44,35 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     return found
 
 
-class Repeater:
-    """A thread that does a piece of work each interval until the block it is used around ends.
+@contextmanager
+def repeating(name: str, seconds: float, connect: Callable[[], Connection]) -> Iterator[None]:
+    """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
 
     A failure is logged and retried with new connections, for as long as it takes: a broker may be away.
     """
+    stop = threading.Event()
 
-    def __init__(self, name: str, seconds: float, connect: Callable[[], Connection]) -> None:
-        """Do the work that ``connect`` gives; it is called again after a failure."""
-        self._name = name
-        self._seconds = seconds
-        self._connect = connect
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run() -> None:
+        while not stop.is_set():
             try:
-                with self._connect() as work:
-                    while not self._stop.wait(self._seconds):
+                with connect() as work:
+                    while not stop.wait(seconds):
                         work()
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop time for every request
-                log.warning("The %s failed and will be retried: %r", self._name, error)
-                self._stop.wait(self._seconds)
+                log.warning("The %s failed and will be retried: %r", name, error)
+                stop.wait(seconds)
+
+    thread = threading.Thread(target=run, name=f"ackstream-{name}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
-def committer(kafka: Kafka, query: StreamingQuery, group: str) -> Repeater:
-    """Return the thread that commits the query's offsets to a consumer group."""
+def committer(kafka: Kafka, query: StreamingQuery, group: str) -> AbstractContextManager[None]:
+    """Commit the query's offsets to a consumer group until the block ends."""
     committed: dict[TopicPartition, int] = {}
 
     @contextmanager
@@ -90,12 +80,12 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str) -> Repeater:
         with closing(connect_consumer(kafka, group)) as consumer:
 
             def commit() -> None:
+                nonlocal committed
                 offsets = consumed_offsets(query)
                 if offsets != committed:
                     consumer.commit({name: OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()})
-                    committed.clear()
-                    committed.update(offsets)
+                    committed = offsets
 
             yield commit
 
-    return Repeater("committer", COMMIT_SECONDS, connect)
+    return repeating("committer", COMMIT_SECONDS, connect)

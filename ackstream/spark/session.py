@@ -36,17 +36,16 @@ def session(
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
-    if not _submitted():
+    builder = SparkSession.builder.appName(name)
+    # set by spark-submit
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master(settings.spark.master)
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
         if settings.spark.master.startswith("local"):
             entries |= LOOPBACK
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    builder = SparkSession.builder.appName(name)
-    if not _submitted():
-        builder = builder.master(settings.spark.master)
-    for key, value in {**entries, **settings.spark.conf, **(conf or {})}.items():
-        builder = builder.config(key, value)
+    builder = builder.config(map={**entries, **settings.spark.conf, **(conf or {})})
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
@@ -57,8 +56,3 @@ def defaults() -> dict[str, str]:
     lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
-
-
-def _submitted() -> bool:
-    """Return whether ``spark-submit`` started this process."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
