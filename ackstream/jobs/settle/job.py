@@ -10,6 +10,7 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pandas as pd
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
@@ -56,7 +57,6 @@ IGNORED_FIELDS = {
 MESSAGE_FIELDS = {"key": TEXT, "value": BYTES}
 _FIELDS = {"kind": TEXT, **DELIVERY_FIELDS, **IGNORED_FIELDS, **MESSAGE_FIELDS}
 OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
-_INPUT = ("timestamp", "source", "partition", "offset", "value")
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
@@ -163,14 +163,14 @@ def settle(rules: Settle, batch: ShardBatch) -> pd.DataFrame:
 
 def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
     """Read rows of the operator's input (:func:`records`)."""
-    return starmap(ReportRecord, zip(*(frame[name].tolist() for name in _INPUT), strict=True))
+    return starmap(ReportRecord, zip(*(frame[name].tolist() for name in ReportRecord.__struct_fields__), strict=True))
 
 
 def write_frame(settled: Settled) -> pd.DataFrame:
     """Lay out rows and messages in the columns of :data:`OUTPUT_SCHEMA`."""
     kinds = (
-        (DELIVERY, DELIVERY_FIELDS, [[getattr(row, name) for name in DELIVERY_FIELDS] for row in settled.deliveries]),
-        (IGNORED, IGNORED_FIELDS, [[getattr(row, name) for name in IGNORED_FIELDS] for row in settled.ignored]),
+        (DELIVERY, DELIVERY_FIELDS, list(map(msgspec.structs.astuple, settled.deliveries))),
+        (IGNORED, IGNORED_FIELDS, list(map(msgspec.structs.astuple, settled.ignored))),
         (MESSAGE, MESSAGE_FIELDS, list(settled.messages())),
     )
     columns: dict[str, list[Any]] = {name: [] for name in OUTPUT_SCHEMA.names}

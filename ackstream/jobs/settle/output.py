@@ -114,28 +114,19 @@ class Settled(msgspec.Struct):
 
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
-        yield from ((conf.reader, write(conf)) for conf in self.confs)
-        yield from ((event.writer, write(event)) for event in self.events)
-        yield from ((done.writer, write(done)) for done in self.done)
-        for state in self.states:
-            yield state.reader if isinstance(state, ReaderState) else state.writer, write(state)
+        for answer in (*self.confs, *self.events, *self.done, *self.states):
+            yield answer.reader if isinstance(answer, (AppAckConf, ReaderState)) else answer.writer, write(answer)
 
 
 def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> DeliveryRow:
     """Return the row of an acknowledgement."""
     return DeliveryRow(
-        f"{event.writer}/{event.reader}/{event.first}",
-        event.writer,
-        event.reader,
-        event.role,
-        event.first,
-        event.last,
-        event.response,
-        event.auto,
-        epoch,
-        record.timestamp,
-        record.partition,
-        record.offset,
+        id=f"{event.writer}/{event.reader}/{event.first}",
+        epoch=epoch,
+        acknowledged_at=record.timestamp,
+        partition=record.partition,
+        offset=record.offset,
+        **msgspec.structs.asdict(event),
     )
 
 

@@ -26,13 +26,21 @@ from ackstream.jobs.settle.output import (
     unused,
     writer_states,
 )
-from ackstream.jobs.settle.presence import NEVER, Presence, ReaderPresences
 from ackstream.jobs.settle.retention import Ignored
-from ackstream.jobs.settle.state import STATE_VERSION, EarlyReports, SettleState, Writers, decode, encode
+from ackstream.jobs.settle.state import (
+    NEVER,
+    STATE_VERSION,
+    EarlyReports,
+    Presence,
+    SettleState,
+    Writers,
+    decode,
+    encode,
+)
 from ackstream.protocol import messages
+from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
     AppAck,
-    ConsumerRecordError,
     ProtocolAck,
     ReaderAlive,
     ReaderStart,
@@ -52,7 +60,6 @@ if TYPE_CHECKING:
 
 SKEW_MS = 1_000
 """How far the clocks of two brokers may differ: of two records this close, either may have come first."""
-_MAX_NUMBER = 2**63 - 1
 
 
 class SettleShard:
@@ -70,7 +77,7 @@ class SettleShard:
 
     def _restore(self, state: SettleState) -> None:
         self._writers = Writers(self._rules, state.writers)
-        self._readers = ReaderPresences(self._rules.reader_lease, self._rules.reader_memory, dict(state.readers))
+        self._readers = dict(state.readers)
         self._early = EarlyReports(state.early)
 
     def _begin(self) -> None:
@@ -90,15 +97,15 @@ class SettleShard:
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        return STATE_VERSION, encode(SettleState(self._writers.dump(), self._readers.known, self._early.records))
+        return STATE_VERSION, encode(SettleState(self._writers.dump(), self._readers, self._early.records))
 
     @property
     def next_timeout(self) -> int | None:
         """The time after which something happens without a record; ``None`` if nothing will."""
-        early, lease = self._early.deadline, self._readers.deadline
-        if early is None:
-            return lease
-        return early + SKEW_MS if lease is None else min(early + SKEW_MS, lease)
+        times = [reader.end(self._rules) for reader in self._readers.values()]
+        if self._early.deadline is not None:
+            times.append(self._early.deadline + SKEW_MS)
+        return min((time for time in times if time < NEVER), default=None)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -110,10 +117,7 @@ class SettleShard:
         self._begin()
         for writer in self._early.writers:
             self._review(writer, watermark - SKEW_MS)
-        for reader in self._readers.lapsed(watermark):
-            self._leave(reader)
-        for reader in self._readers.forgotten(watermark):
-            self._forget(reader)
+        self._expire(watermark)
         for record in in_order(records):
             self._process(record)
         for writer, runs in self._done.items():
@@ -131,7 +135,7 @@ class SettleShard:
                 self._store(record)
                 return
             report = read(record.value or b"")
-        except (ConsumerRecordError, messages.StoredError) as error:
+        except RecordError as error:
             if self._index == 0 or not is_for_all_shards(record):
                 self._settled.ignored.append(unreadable(record, str(error)))
             return
@@ -154,8 +158,8 @@ class SettleShard:
 
     def _store(self, record: ReportRecord) -> None:
         stored = messages.read_stored(record.value or b"")
-        if not 0 <= stored.first <= stored.last <= _MAX_NUMBER:
-            raise messages.StoredError(f"There is no run of messages from {stored.first} to {stored.last}.")
+        if not 0 <= stored.first <= stored.last <= messages.MAX_NUMBER:
+            raise RecordError(f"There is no run of messages from {stored.first} to {stored.last}.")
         # earlier reports are not about these samples
         self._review(stored.client, record.timestamp - SKEW_MS)
         if stored.client not in self._writers:
@@ -167,8 +171,9 @@ class SettleShard:
         """Add a writer with its present readers and their early reports."""
         early = self._early.take(writer, NEVER, lambda _: False)
         found = self._writers.add(writer, start)
-        for name, reader in self._readers.of(writer):
-            found.join(name, reader.role, durable=reader.durable, epoch=reader.epoch)
+        for name, reader in self._readers.items():
+            if reader.present and reader.reads(writer):
+                found.join(name, reader.role, durable=reader.durable, epoch=reader.epoch)
         for record, report in early:
             self._admit(record, report)
 
@@ -206,13 +211,13 @@ class SettleShard:
     def _start(self, record: ReportRecord, start: ReaderStart) -> None:
         if self._is_stale(record, start):
             return
-        known = self._readers.known.get(start.reader)
+        known = self._readers.get(start.reader)
         if known is not None and (known.epoch, known.present) == (start.epoch, True) and known.role != start.role:
             self._ignore(record, start, "role-changed")
             return
-        self._expire(start.reader, record.timestamp)
+        self._expire(record.timestamp, start.reader)
         presence = Presence(start.epoch, start.role, record.timestamp, start.durable, start.writers)
-        self._readers.known[start.reader] = presence
+        self._readers[start.reader] = presence
         for writer, retention in self._writers.all():
             if presence.reads(writer):
                 done = retention.join(start.reader, start.role, durable=start.durable, epoch=start.epoch)
@@ -222,7 +227,7 @@ class SettleShard:
         self._starting[start.reader] = start.epoch
 
     def _continue(self, record: ReportRecord, report: ReaderAlive | ReaderStop) -> None:
-        known = self._readers.known.get(report.reader)
+        known = self._readers.get(report.reader)
         if known is None or self._is_stale(record, report):
             return
         if isinstance(report, ReaderAlive):
@@ -233,8 +238,8 @@ class SettleShard:
 
     def _see(self, record: ReportRecord, reader: str, epoch: int, role: str | None) -> None:
         """Mark a reader as present at the time of a record."""
-        self._expire(reader, record.timestamp)
-        known = self._readers.known.setdefault(reader, Presence(epoch, role, record.timestamp))
+        self._expire(record.timestamp, reader)
+        known = self._readers.setdefault(reader, Presence(epoch, role, record.timestamp))
         if epoch > known.epoch:
             known.epoch, known.role = epoch, role
         known.seen = record.timestamp
@@ -245,26 +250,28 @@ class SettleShard:
                 if not known.writers or known.reads(writer):
                     retention.come_back(reader)
 
-    def _expire(self, reader: str, now: int) -> None:
-        """End a reader's lease and memory if they were over by a time."""
-        for name in self._readers.lapsed(now, reader):
-            self._leave(name)
-        for name in self._readers.forgotten(now, reader):
-            self._forget(name)
+    def _expire(self, now: int, *names: str) -> None:
+        """End the leases, then the memories, that were over by a time: of the named readers, or of all."""
+        for end, present in ((self._leave, True), (self._forget, False)):
+            known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
+            for name, reader in known:
+                if reader.present is present and reader.end(self._rules) < now:
+                    end(name)
 
     def _leave(self, reader: str) -> None:
-        self._readers.known[reader].present = False
+        self._readers[reader].present = False
         for writer, retention in self._writers.all():
             self._note(writer, retention.leave(reader))
 
     def _forget(self, reader: str) -> None:
-        del self._readers.known[reader]
+        del self._readers[reader]
         for _, retention in self._writers.all():
             retention.forget(reader)
 
     def _is_stale(self, record: ReportRecord, report: ReaderRecord) -> bool:
         """Return whether a later epoch of the reader is known, and record that."""
-        stale = self._readers.is_stale(report.reader, report.epoch)
+        known = self._readers.get(report.reader)
+        stale = known is not None and report.epoch < known.epoch
         if stale:
             self._ignore(record, report, "stale-epoch")
         return stale

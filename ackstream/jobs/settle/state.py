@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.settle.output import ReportRecord
-from ackstream.jobs.settle.presence import Presence
 from ackstream.jobs.settle.retention import ReaderSubscription, Retention
 from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import MAX_NUMBER
+from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAck, ProtocolAck, read
 
 if TYPE_CHECKING:
@@ -24,6 +25,33 @@ if TYPE_CHECKING:
 
 
 STATE_VERSION = 2
+NEVER = MAX_NUMBER
+"""Later than every timestamp."""
+
+
+class Presence(msgspec.Struct, array_like=True):
+    """What is known of one reader, by its records and their timestamps alone.
+
+    :ivar seen: the timestamp of its last record, epoch milliseconds
+    :ivar writers: patterns of the writers it reads; empty if it never sent a start record
+    """
+
+    epoch: int
+    role: str | None
+    seen: int
+    durable: bool = False
+    writers: tuple[str, ...] = ()
+    present: bool = True
+
+    def reads(self, writer: str) -> bool:
+        """Return whether it reads a writer's samples."""
+        return matches_any(self.writers, writer)
+
+    def end(self, rules: Settle) -> int:
+        """Return the last time at which it is present without another record; of an absent one, is remembered."""
+        if not self.present:
+            return self.seen + rules.reader_memory
+        return NEVER if self.durable else self.seen + rules.reader_lease
 
 
 class SettleState(msgspec.Struct, array_like=True):
