@@ -21,7 +21,8 @@ from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import POLL_MS, ClientConnection
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, MessageDelivered, QueueRecordError
+from ackstream.protocol.json import RecordError
+from ackstream.protocol.queues import Bind, MessageDelivered
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ class QueueConsumer(Closing):
     def _receive(self, record: Any) -> None:
         try:
             answer = queues.read_answer(record.value)
-        except QueueRecordError as error:
+        except RecordError as error:
             log.warning("%s", error)
             return
         with self._changed:

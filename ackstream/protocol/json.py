@@ -7,18 +7,16 @@ Eclipse Ditto, ``ImmutableJsonPointer``, ``ImmutableJsonObject``.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
-T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Raised by a decoder for bytes that are not JSON, not of the expected shape, or nested too deeply."""
@@ -27,17 +25,32 @@ MAX_DEPTH = 200
 """Levels of nested objects and arrays allowed; far below the recursion limit of later readers."""
 
 
-def decoded(decoder: msgspec.json.Decoder[T], value: bytes | None, what: str, error: Callable[[str], Exception]) -> T:
-    """Decode a record.
+class RecordError(ValueError):
+    """A record cannot be read; the text says why."""
+
+
+def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
+    """Return a function that reads records of a kind; it raises :class:`RecordError`.
 
     :param what: completes the sentence "This is no record of …"
-    :raises Exception: ``error`` with that sentence, if the value cannot be decoded
     """
-    try:
-        return decoder.decode(value or b"")
-    except UNREADABLE as problem:
-        raise error(f"This is no record of {what}: {problem}.") from problem
+    decode = msgspec.json.Decoder(kind).decode
 
+    def read(value: bytes | None) -> Any:
+        try:
+            return decode(value or b"")
+        except UNREADABLE as problem:
+            raise RecordError(f"This is no record of {what}: {problem}.") from problem
+
+    return read
+
+
+json_pointer_invalid = error_factory(
+    BAD_REQUEST,
+    "json.pointer.invalid",
+    "The JSON pointer <{}> is invalid!",
+    "Consecutive slashes in JSON pointers are not supported.",
+)
 
 Keys = tuple[str, ...]
 
@@ -55,7 +68,12 @@ def parse_pointer(pointer: str) -> Keys:
     if "" in keys:
         raise json_pointer_invalid(pointer)
     if len(keys) > MAX_DEPTH:
-        raise _too_deep()
+        raise DittoError(
+            BAD_REQUEST,
+            "json.pointer.invalid",
+            f"The JSON pointer has more than {MAX_DEPTH} levels!",
+            "Check if the path is correct.",
+        )
     return tuple([_unescape(key) for key in keys])
 
 
@@ -104,18 +122,3 @@ def remove(value: Any, keys: Sequence[str]) -> Any:
     if rest:
         return {**value, key: remove(value[key], rest)}
     return {name: entry for name, entry in value.items() if name != key}
-
-
-def json_pointer_invalid(pointer: str) -> DittoError:
-    """Refuse a pointer with an empty key."""
-    return DittoError(
-        BAD_REQUEST,
-        "json.pointer.invalid",
-        f"The JSON pointer <{pointer}> is invalid!",
-        "Consecutive slashes in JSON pointers are not supported.",
-    )
-
-
-def _too_deep() -> DittoError:
-    message = f"The JSON pointer has more than {MAX_DEPTH} levels!"
-    return DittoError(BAD_REQUEST, "json.pointer.invalid", message, "Check if the path is correct.")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
-from ackstream.protocol.json import decoded
+from ackstream.protocol.json import reader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
 """Reasons in acks of a publish that the client treats specially."""
@@ -152,10 +152,6 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     refused: tuple[tuple[int, int], ...] = ()
 
 
-class StoredError(ValueError):
-    """A record of the topic ``stored`` cannot be read; the text says why."""
-
-
 class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
     """A mirror job's destination has all rows of ``messages`` up to a batch; published on a compacted topic.
 
@@ -168,26 +164,6 @@ class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"
     batch: int
 
 
-class ReplicatedError(ValueError):
-    """A record of the topic ``destinations`` cannot be read; the text says why."""
-
-
-_stored_decoder = msgspec.json.Decoder(StoredRange)
-_replicated_decoder = msgspec.json.Decoder(Replicated)
+read_stored: Callable[[bytes | None], StoredRange] = reader(StoredRange, "stored messages")
+read_replicated: Callable[[bytes | None], Replicated] = reader(Replicated, "a destination")
 write_stored = write_replicated = msgspec.json.Encoder().encode
-
-
-def read_stored(value: bytes | None) -> StoredRange:
-    """Read a record of the topic ``stored``.
-
-    :raises StoredError: it is malformed
-    """
-    return decoded(_stored_decoder, value, "stored messages", StoredError)
-
-
-def read_replicated(value: bytes | None) -> Replicated:
-    """Read a record of the topic ``destinations``.
-
-    :raises ReplicatedError: it is malformed
-    """
-    return decoded(_replicated_decoder, value, "a destination", ReplicatedError)

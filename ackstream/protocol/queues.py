@@ -7,13 +7,16 @@ session are numbered from 1 without gaps, so that the consumer recognizes the co
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from ackstream.protocol.json import decoded
+from ackstream.protocol.json import reader
 from ackstream.protocol.readers import SampleOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""
@@ -140,26 +143,6 @@ class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
 QueueAnswer: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
 """Sent by the service."""
 
-_consumer_decoder: msgspec.json.Decoder[QueueRequest] = msgspec.json.Decoder(QueueRequest)
-_service_decoder: msgspec.json.Decoder[QueueAnswer] = msgspec.json.Decoder(QueueAnswer)
+read: Callable[[bytes], QueueRequest] = reader(QueueRequest, "a queue's consumer")
+read_answer: Callable[[bytes], QueueAnswer] = reader(QueueAnswer, "a queue")
 write = msgspec.json.Encoder().encode
-
-
-class QueueRecordError(ValueError):
-    """A record cannot be read; the text says why."""
-
-
-def read(value: bytes) -> QueueRequest:
-    """Read a record of a consumer.
-
-    :raises QueueRecordError: it is not JSON of one of these records
-    """
-    return decoded(_consumer_decoder, value, "a queue's consumer", QueueRecordError)
-
-
-def read_answer(value: bytes) -> QueueAnswer:
-    """Read a record of the service.
-
-    :raises QueueRecordError: it is not JSON of one of these records
-    """
-    return decoded(_service_decoder, value, "a queue", QueueRecordError)

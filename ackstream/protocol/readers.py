@@ -10,11 +10,14 @@ with the addressee as key.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.json import UNREADABLE, decoded
+from ackstream.protocol.json import UNREADABLE, reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_RESPONSE_BYTES = 32 * 1024
 """Maximum size of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""
@@ -208,22 +211,10 @@ ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | R
 Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | WriterState
 """Records that settle publishes on the topic ``publisher-acks``."""
 
-_decoder: msgspec.json.Decoder[ConsumerRecord] = msgspec.json.Decoder(ConsumerRecord)
 _answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+read: Callable[[bytes], ConsumerRecord] = reader(ConsumerRecord, "a consumer")
 write = msgspec.json.Encoder().encode
 """Return the JSON of a record; response data is base64."""
-
-
-class ConsumerRecordError(ValueError):
-    """A record of a consumer cannot be read; the text says why."""
-
-
-def read(value: bytes) -> ConsumerRecord:
-    """Read a record of a consumer.
-
-    :raises ConsumerRecordError: it is not JSON of one of these records
-    """
-    return decoded(_decoder, value, "a consumer", ConsumerRecordError)
 
 
 def read_answer(value: bytes) -> Answer | None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ackstream.protocol import queues
+from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 
@@ -53,9 +54,9 @@ def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.QueueAns
     ],
 )
 def test_what_is_no_record_is_refused(value: bytes) -> None:
-    with pytest.raises(queues.QueueRecordError, match="no record of a queue"):
+    with pytest.raises(RecordError, match="no record of a queue"):
         queues.read(value)
-    with pytest.raises(queues.QueueRecordError, match="no record of a queue"):
+    with pytest.raises(RecordError, match="no record of a queue"):
         queues.read_answer(value)
 
 

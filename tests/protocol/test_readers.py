@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.protocol.readers import (
     AckInterval,
@@ -12,7 +13,6 @@ from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
     ConsumerRecord,
-    ConsumerRecordError,
     KnownWriter,
     ProtocolAck,
     ReaderAlive,
@@ -112,5 +112,5 @@ def test_a_receiver_passes_over_what_is_not_from_settle(value: bytes) -> None:
     ],
 )
 def test_what_is_no_such_record_is_refused_with_what_is_wrong(value: bytes) -> None:
-    with pytest.raises(ConsumerRecordError, match="This is no record of a consumer: "):
+    with pytest.raises(RecordError, match="This is no record of a consumer: "):
         read(value)

@@ -23,7 +23,8 @@ from ackstream.kafka.clients import connect_consumer, connect_producer
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS, REPLICATION_TABLES
-from ackstream.protocol.messages import ReplicatedError, read_replicated
+from ackstream.protocol.json import RecordError
+from ackstream.protocol.messages import read_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -248,7 +249,7 @@ class DeferredAcks:
     def _read_report(self, value: bytes | None) -> None:
         try:
             report = read_replicated(value)
-        except ReplicatedError as error:
+        except RecordError as error:
             log.warning("%s", error)
             return
         if report.source == self._source:

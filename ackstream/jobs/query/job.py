@@ -22,7 +22,8 @@ from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
 from ackstream.protocol import queries
-from ackstream.protocol.messages import StoredError, read_stored
+from ackstream.protocol.json import RecordError
+from ackstream.protocol.messages import read_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
@@ -220,7 +221,7 @@ def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) 
         if record.topic == topic:
             try:
                 newest = max(newest, read_stored(record.value or b"").batch)
-            except StoredError as error:
+            except RecordError as error:
                 log.warning("Ignoring a record of %s (offset %s): %s", topic, record.offset, error)
     return newest
 

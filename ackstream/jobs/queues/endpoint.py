@@ -15,13 +15,13 @@ import msgspec
 from ackstream.jobs.queues.model import Arrival, Event, QueueState, coordinates
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
+from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import (
     Bind,
     Bound,
     MessageDelivered,
     NotSettled,
     QueueAnswer,
-    QueueRecordError,
     QueueRequest,
     SettleMessages,
     Unbind,
@@ -161,7 +161,7 @@ class Endpoint:
     def _read(self, report: ConsumerReport) -> None:
         try:
             record = queues.read(report.value)
-        except QueueRecordError as error:
+        except RecordError as error:
             self.unreadable.append((report, str(error)))
             return
         session = self._sessions.get(record.consumer)
@@ -268,7 +268,7 @@ def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[Q
     for report in reports:
         try:
             record = queues.read(report.value)
-        except QueueRecordError as error:
+        except RecordError as error:
             unreadable.append((report, str(error)))
         else:
             answers.append(Unbound(name, record.consumer, record.session, "unknown-queue"))
