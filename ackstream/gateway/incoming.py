@@ -13,7 +13,7 @@ import msgspec
 
 from ackstream.client.signals import check_answer
 from ackstream.gateway.operations import Kind
-from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.errors import json_field_missing, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -25,9 +25,8 @@ from ackstream.protocol.ditto.headers import (
     taken_headers,
 )
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
-from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
+from ackstream.protocol.ditto.subscriptions import STREAMS, Stream, Subscription, stream_of, subscription
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -46,38 +45,23 @@ class Incoming(msgspec.Struct, frozen=True):
     response: bool = False
 
 
-class RefusedMessage(Exception):  # noqa: N818 - a verdict on a message, not a failure
-    """A rejected message: the error for its sender, and the message as far as it could be read."""
-
-    def __init__(self, error: DittoError, envelope: Envelope | None) -> None:
-        """Combine the error and the message."""
-        super().__init__(error.message)
-        self.error = error
-        self.envelope = envelope
-
-
-def read_incoming(text: str, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
-    """Read a message.
+def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
+    """Read a message; its headers become those to forward.
 
     :param given: headers of the connection; those of the message take precedence
     :param declared: the labels of the session
     :param new_id: the correlation-id of a request that has none
-    :raises RefusedMessage: 400
+    :raises DittoError: 400
     """
-    envelope = None
-    try:
-        envelope = decode(text.encode("utf-8", "replace"))
-        if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
-            envelope.headers = _named(envelope.headers)
-            check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
-            return Incoming("answer", envelope)
-        inherited = {name: value for name, value in given.items() if name in _INHERITED}
-        envelope.headers = {**inherited, CORRELATION_ID: new_id, **_named(taken_headers(envelope.headers))}
-        if stream_of(envelope) == "live-events":
-            return Incoming("event", envelope)
-        return _request(envelope)
-    except DittoError as error:
-        raise RefusedMessage(error, envelope) from error
+    if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
+        envelope.headers = _named(envelope.headers)
+        check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+        return Incoming("answer", envelope)
+    inherited = {name: value for name, value in given.items() if name in _INHERITED}
+    envelope.headers = {**inherited, CORRELATION_ID: new_id, **_named(taken_headers(envelope.headers))}
+    if stream_of(envelope) == "live-events":
+        return Incoming("event", envelope)
+    return _request(envelope)
 
 
 def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,14 +104,6 @@ def _check_ids(envelope: Envelope) -> None:
         raise json_field_missing("/thingIds")
 
 
-_STREAMS: dict[str, Stream] = {
-    "EVENTS": "events",
-    "MESSAGES": "messages",
-    "LIVE-COMMANDS": "live-commands",
-    "LIVE-EVENTS": "live-events",
-}
-
-
 class Control(msgspec.Struct, frozen=True):
     """A change of the subscription to a stream, ``None`` to end it, and the text that confirms it."""
 
@@ -141,10 +117,10 @@ def read_control(text: str) -> Control | None:
 
     :raises DittoError: 400, the filter cannot be parsed or evaluated
     """
-    for name, stream in _STREAMS.items():
-        if text.startswith(start := f"START-SEND-{name}"):
+    for stream in STREAMS:
+        if text.startswith(start := f"START-SEND-{stream.upper()}"):
             return Control(stream, _subscription(stream, text), f"{start}:ACK")
-        if text.startswith(stop := f"STOP-SEND-{name}"):
+        if text.startswith(stop := f"STOP-SEND-{stream.upper()}"):
             return Control(stream, None, f"{stop}:ACK")
     return None
 

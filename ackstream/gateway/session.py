@@ -18,12 +18,12 @@ from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway import responses
 from ackstream.gateway.errors import body_too_large, internal_error, unavailable
-from ackstream.gateway.incoming import Incoming, RefusedMessage, read_control, read_incoming
+from ackstream.gateway.incoming import Incoming, read_control, read_incoming
 from ackstream.gateway.permissions import restrict, seen_by, visible_part
 from ackstream.gateway.translation import ORIGINATOR, read_request_headers
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
-from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
 from ackstream.protocol.ditto.labels import parse_labels
@@ -127,29 +127,28 @@ class SocketSession:
             self._finish(code)
 
     async def _take(self, text: str) -> None:
+        envelope = None
         try:
-            control = read_control(text)
+            if control := read_control(text):
+                self._subscribe(control.stream, control.subscription)
+                self._put(control.confirmation)
+                return
+            envelope = self._decode(text)
+            incoming = read_incoming(envelope, self._given, self._subscriber.labels, str(uuid.uuid4()))
         except DittoError as error:
-            self._put_error(error, None)
-            return
-        if control is not None:
-            self._subscribe(control.stream, control.subscription)
-            self._put(control.confirmation)
-            return
-        maximum = self._dependencies.settings.gateway.max_body_bytes
-        if len(text) > maximum:
-            self._put_error(body_too_large(maximum), None)
-            return
-        try:
-            incoming = read_incoming(text, self._given, self._subscriber.labels, str(uuid.uuid4()))
-        except RefusedMessage as refused:
-            self._put_error(refused.error, refused.envelope)
+            self._put(_error(error, envelope))
             return
         if incoming.what == "request":
             await self._room.acquire()
             self._start(self._ask(incoming))
         else:
             self._pass_on(incoming)
+
+    def _decode(self, text: str) -> Envelope:
+        maximum = self._dependencies.settings.gateway.max_body_bytes
+        if len(text) > maximum:
+            raise body_too_large(maximum)
+        return decode(text.encode("utf-8", "replace"))
 
     def _subscribe(self, stream: Any, wanted: Subscription | None) -> None:
         subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
@@ -179,10 +178,10 @@ class SocketSession:
         except DittoError as error:
             command.headers[CORRELATION_ID] = client_id
             if incoming.response:
-                self._put_error(error, command)
+                self._put(_error(error, command))
         except Exception:
             log.exception("The request %s failed.", client_id)
-            self._put_error(internal_error(), command)
+            self._put(_error(internal_error(), command))
         finally:
             self._room.release()
 
@@ -197,7 +196,7 @@ class SocketSession:
             else access.knows(self._subjects, thing_id)
         )
         if not allowed:
-            self._put_error(thing_not_found(thing_id), envelope)
+            self._put(_error(thing_not_found(thing_id), envelope))
             return
         identity = str(envelope.headers[CORRELATION_ID])
         if event:
@@ -247,9 +246,6 @@ class SocketSession:
         seconds = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
         published = self._forwarding.issue(signal.correlation_id, now, seconds)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
-
-    def _put_error(self, error: DittoError, about: Envelope | None) -> None:
-        self._put(_error(error, about))
 
     def _put(self, message: Outgoing) -> None:
         try:

@@ -220,6 +220,9 @@ def test_what_cannot_be_read_is_answered_and_the_session_goes_on():
     with world().client() as client:
         client.write("{")
         assert client.get()["value"]["error"] == "json.invalid"
+        for text in ("", "[]", "\ud800"):
+            client.write(text)
+            assert client.get()["status"] == 400
         client.write("START-SEND-EVENTS?filter=eq(")
         assert client.get()["value"]["error"] == "rql.expression.invalid"
         client.tell(COMMAND, headers={"timeout": "0s", "requested-acks": ["a-a"]})
