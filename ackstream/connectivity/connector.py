@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
 from ackstream.client.labels import Labels
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.kafka import KafkaTransport
-from ackstream.connectivity.mqtt import MqttTransport
+from ackstream.connectivity.kafka import KafkaPublisher, KafkaSource
+from ackstream.connectivity.mqtt import MqttPublisher, MqttSource
 from ackstream.connectivity.outbound import OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import backoff
+from ackstream.connectivity.transport import Transport, backoff
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.errors import DittoError
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
 
-    from ackstream.connectivity.transport import MessageSource, TargetPublisher, Transport
+    from ackstream.connectivity.transport import MessageSource, TargetPublisher
     from ackstream.settings import Kafka, Settings
     from ackstream.settings.connections import Connection
 
 log = logging.getLogger(__name__)
 
-TRANSPORTS: dict[str, Transport] = {"kafka": KafkaTransport(), "mqtt": MqttTransport()}
+TRANSPORTS = {"kafka": Transport(KafkaPublisher, KafkaSource), "mqtt": Transport(MqttPublisher, MqttSource)}
 """By the ``type`` of a connection."""
 
 TURN_SECONDS = 0.1
@@ -115,14 +115,13 @@ class _Link:
             publisher = TRANSPORTS[connection.type].publisher(connection, self._kafka)
             stack.callback(publisher.close)
             if connection.targets or self._wanted:
-                outlets = stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
-                outlets.start()
+                stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
             for source in self._sources(publisher):
                 stack.callback(source.close)
                 source.start()
             self._stack, self._labels = stack.pop_all(), labels
 
-    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource]:
+    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource[Any]]:
         connection = self._connection
         for index, source in enumerate(connection.sources):
             intake = Intake(connection.id, source, self._system, publisher)

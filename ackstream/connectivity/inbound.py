@@ -38,12 +38,6 @@ class InboundRequest(msgspec.Struct, frozen=True):
     request: Request
 
 
-class InboundAnswer(msgspec.Struct, frozen=True):
-    """An acknowledgement or a live response to forward."""
-
-    envelope: Envelope
-
-
 class RejectedSignal(msgspec.Struct, frozen=True):
     """A signal that is not sent, and why.
 
@@ -69,13 +63,13 @@ class Inbound:
         self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
         self._filter = None if wishes.filter is None else Pipeline.parse(wishes.filter)
 
-    def read(self, message: ExternalMessage) -> list[InboundRequest | InboundAnswer | RejectedSignal]:
-        """Map a message, once per payload mapping of the source."""
+    def read(self, message: ExternalMessage) -> list[InboundRequest | Envelope | RejectedSignal]:
+        """Map a message, once per payload mapping of the source; an envelope is an answer to forward."""
         return [self._read(message, mapping) for mapping in self._source.payload_mapping]
 
     def _read(
         self, message: ExternalMessage, mapping: str | PayloadTemplate
-    ) -> InboundRequest | InboundAnswer | RejectedSignal:
+    ) -> InboundRequest | Envelope | RejectedSignal:
         envelope = None
         headers: dict[str, Any] = dict(message.headers)
         try:
@@ -84,7 +78,7 @@ class Inbound:
             headers = envelope.headers
             if envelope.status is not None:
                 check_answer(envelope, self._declared, _NOT_ACCEPTED)
-                return InboundAnswer(envelope)
+                return envelope
             envelope = self._with_requested_acks(envelope, message)
         except DittoError as error:
             return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=False)

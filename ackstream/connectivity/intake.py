@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal
+from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal
 from ackstream.connectivity.transport import outgoing, text_headers
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
 from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
-from ackstream.protocol.ditto.envelopes import error_envelope
+from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.system import Received, System
     from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, TargetPublisher
-    from ackstream.protocol.ditto.connections import Settlement
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]
@@ -65,9 +63,6 @@ class Intake:
 
         :param redelivered: it may have been delivered before
         """
-        now = time.monotonic()
-        collector = Collector(now)
-        self._open[collector] = done
         try:
             parts = self._inbound.read(message)
         except Exception:
@@ -76,25 +71,25 @@ class Intake:
                 "A message of %s cannot be mapped and is dropped (%s).", self._connection_id, message.identity
             )
             parts = []
-        expected = 0
+        now = time.monotonic()
+        collector = Collector(sum(not isinstance(part, RejectedSignal) for part in parts), now)
+        self._open[collector] = done
         for part in parts:
             if isinstance(part, RejectedSignal):
                 self._publish(published_error(part, self._reply_target, self._connection_id))
                 if part.rejects:
                     collector.receive(SourceFailure(part.error.status), now)
                 continue
-            expected += 1
             try:
                 self._send(part, partial(self._receive, collector), redelivered=redelivered)
             except Exception:
                 log.exception("A signal of %s was not sent (%s).", self._connection_id, message.identity)
                 collector.receive(None, now)
-        collector.expect(expected, now)
         self._decide(collector, now)
 
-    def _send(self, part: InboundRequest | InboundAnswer, received: Received, *, redelivered: bool) -> None:
-        if isinstance(part, InboundAnswer):
-            self._system.relay(part.envelope, received)
+    def _send(self, part: InboundRequest | Envelope, received: Received, *, redelivered: bool) -> None:
+        if isinstance(part, Envelope):
+            self._system.relay(part, received)
         else:
             self._system.ask(part, redelivered=redelivered, replied=partial(self._reply, part), received=received)
 
@@ -148,17 +143,12 @@ IDLE_SECONDS = 100.0
 class Collector:
     """Collects the answers for one message until its settlement is known. Times are monotonic seconds."""
 
-    def __init__(self, now: float) -> None:
-        """Start waiting for a number of answers that is not known yet."""
-        self._expected: int | None = None
+    def __init__(self, expected: int, now: float) -> None:
+        """Wait for a number of answers."""
+        self._expected = expected
         self._answers: list[SettlementAnswer] = []
         self._failure: int | None = None
         self._missing = False
-        self._received_at = now
-
-    def expect(self, number: int, now: float) -> None:
-        """Set the number of expected answers."""
-        self._expected = number
         self._received_at = now
 
     def receive(self, answer: SettlementAnswer | SourceFailure | None, now: float) -> None:
@@ -174,12 +164,10 @@ class Collector:
     def settlement(self, now: float) -> Settlement | None:
         """Return how to settle the message, or ``None`` while that is open."""
         if self._failure is not None:
-            return settle(self._expected or 0, error_status=self._failure)
-        arrived = self._expected is not None and len(self._answers) >= self._expected
-        if arrived and not self._missing:
-            return settle(self._expected, self._answers)
-        if self._missing or now - self._received_at >= IDLE_SECONDS:
-            return settle(self._expected, self._answers, complete=False)
+            return settle(self._expected, error_status=self._failure)
+        complete = len(self._answers) >= self._expected and not self._missing
+        if complete or self._missing or now - self._received_at >= IDLE_SECONDS:
+            return settle(self._expected, self._answers, complete=complete)
         return None
 
 

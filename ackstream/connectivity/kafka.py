@@ -6,7 +6,6 @@ Source of the rules: Eclipse Ditto, ``AtLeastOnceConsumerStream``, ``Restartable
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +16,7 @@ from kafka.errors import KafkaTimeoutError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.group import SESSION_MS, GroupMember
-from ackstream.connectivity.transport import Deliveries, Delivery, ExternalMessage, Published
+from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published
 from ackstream.errors import StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
@@ -30,7 +29,6 @@ from ackstream.settings import Kafka
 if TYPE_CHECKING:
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
-    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 
@@ -39,22 +37,22 @@ log = logging.getLogger(__name__)
 _CLOSE_MS = 5_000
 
 
-class KafkaSource(Closing):
-    """Consumes the topics of a source in a thread, as a member of the connection's consumer group."""
+class KafkaSource(MessageSource[TopicPartition]):
+    """Consumes the topics of a source as a member of the connection's consumer group."""
 
-    def __init__(self, connection_id: str, source: KafkaSourceSettings, kafka: Kafka, intake: Intake) -> None:
+    def __init__(
+        self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Intake
+    ) -> None:
         """Connect.
 
         :raises UnreachableError: no broker
         :raises StartError: it has no such topic
         """
-        self._id = connection_id
+        super().__init__(connection.id, intake)
+        self._id = connection.id
         self._qos = source.qos
-        self._intake = intake
-        self._deliveries: Deliveries[TopicPartition] = Deliveries()
         self._paused: dict[TopicPartition, float] = {}
-        self._closing = threading.Event()
-        group = f"ackstream-{connection_id}"
+        kafka, group = cluster(connection, own), f"ackstream-{connection.id}"
         self._consumer = clients.connect_consumer(
             kafka, group, auto_offset_reset=source.start, session_timeout_ms=SESSION_MS
         )
@@ -62,12 +60,11 @@ class KafkaSource(Closing):
         if missing:
             self._consumer.close(autocommit=False)
             raise StartError(
-                f"The connection {connection_id} reads the topic {missing[0]}, which {kafka.bootstrap} does not have: "
+                f"The connection {self._id} reads the topic {missing[0]}, which {kafka.bootstrap} does not have: "
                 f"create it there, or correct connections.sources.addresses."
             )
         self._member = GroupMember(self._consumer, group, source.addresses, self._deliveries, self._follow)
         self._reader = TopicReader(self._consumer, self._closing)
-        self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection_id}", daemon=True)
 
     def start(self) -> None:
         """Start; once this returns, the group reads everything that arrives.
@@ -77,27 +74,19 @@ class KafkaSource(Closing):
         self._thread.start()
         self._member.wait_until_joined()
 
-    def close(self) -> None:
-        """Stop and commit settled offsets; messages in flight are delivered again at the next start."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._intake.forget()
+    def _disconnect(self) -> None:
         # the metadata says where reading ended, so that the next owner knows what may have been delivered before
         self._member.leave(lambda partition: str(self._deliveries.seen(partition)))
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            records = self._read()
-            self._member.follow(records)
-            for record in records:
-                self._take(record)
-            self._intake.turn()
-            now = time.monotonic()
-            self._read_again(now)
-            self._member.commit(now)
+    def _turn(self) -> None:
+        records = self._read()
+        self._member.follow(records)
+        for record in records:
+            self._take(record)
+        self._intake.turn()
+        now = time.monotonic()
+        self._read_again(now)
+        self._member.commit(now)
 
     def _read(self) -> list[Any]:
         room = self._intake.room
@@ -122,13 +111,8 @@ class KafkaSource(Closing):
         if expired(message.headers, time.time() * 1000):
             self._deliveries.settle(delivery)
         else:
-            self._intake.take(message, partial(self._done, delivery), redelivered=delivery.redelivered)
-
-    def _done(self, delivery: Delivery[TopicPartition], settlement: Settlement) -> None:
-        if redelivers(settlement, self._qos):
-            self._deliveries.reject(delivery)
-        else:
-            self._deliveries.settle(delivery)
+            done = partial(self._settle, delivery, qos=self._qos)
+            self._intake.take(message, done, redelivered=delivery.redelivered)
 
     def _read_again(self, now: float) -> None:
         """Rewind to rejected records after a delay; other partitions continue."""
@@ -161,11 +145,6 @@ class KafkaSource(Closing):
         return int(self._consumer.end_offsets([partition])[partition])
 
 
-def redelivers(settlement: Settlement, qos: int) -> bool:
-    """Return whether a settlement makes a record be consumed again; never with ``qos`` 0 (ditto.md 7)."""
-    return qos > 0 and settlement == "reject-with-redelivery"
-
-
 def external_message(record: Any, connection_id: str) -> ExternalMessage:
     """Convert a record, with headers ``kafka.topic``, ``kafka.key`` and ``kafka.timestamp``."""
     headers = {name.lower(): value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
@@ -186,19 +165,18 @@ def expired(headers: Any, now_ms: float) -> bool:
 
 DELIVERY_SECONDS = 30.0
 NO_CONTENT, OK, BAD_REQUEST, INTERNAL_ERROR = 204, 200, 400, 500
-_CLOSE_SECONDS = 5.0
 
 
 class KafkaPublisher(Closing):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
-    def __init__(self, kafka: Kafka, *, debug: bool = False) -> None:
+    def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
         """Connect.
 
-        :param debug: acknowledgements carry the coordinates of the record
         :raises UnreachableError: no broker
         """
-        self._debug = debug
+        self._debug = connection.debug
+        kafka = cluster(connection, own)
         self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
 
@@ -213,7 +191,7 @@ class KafkaPublisher(Closing):
     def close(self) -> None:
         """Flush accepted messages for at most 5 s."""
         self._executor.shutdown(cancel_futures=False)
-        clients.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
         try:
@@ -245,20 +223,6 @@ def record_metadata(metadata: Any) -> dict[str, Any]:
         "partition": metadata.partition,
         "offset": metadata.offset,
     }
-
-
-class KafkaTransport:
-    """Opens sources and publishers on the Kafka cluster of a connection."""
-
-    def publisher(self, connection: KafkaConnection, own: Kafka) -> KafkaPublisher:
-        """Connect a publisher; see :class:`.Transport`."""
-        return KafkaPublisher(cluster(connection, own), debug=connection.debug)
-
-    def source(
-        self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Intake
-    ) -> KafkaSource:
-        """Connect a source; see :class:`.Transport`."""
-        return KafkaSource(connection.id, source, cluster(connection, own), intake)
 
 
 def cluster(connection: KafkaConnection, own: Kafka) -> Kafka:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ackstream.connectivity.transport import Deliveries, Delivery, ExternalMessage, Published, backoff
+from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
-    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 
@@ -86,38 +85,32 @@ def unreachable(connection: MqttConnection, reason: Any) -> UnreachableError:
 POLL_SECONDS = 0.05
 
 
-class MqttSource(Closing):
-    """Consumes the topics of a source in a thread.
+class MqttSource(MessageSource[int]):
+    """Consumes the topics of a source; the "partitions" of its deliveries are its sessions with the broker.
 
     With QoS 1 the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
     connection.
     """
 
-    def __init__(self, connection: MqttConnection, index: int, source: Source, intake: Intake) -> None:
-        """Prepare the client.
-
-        :param index: position of the source in the connection, part of the client id
-        """
+    def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Intake) -> None:
+        """Prepare the client; ``index`` is part of its id."""
+        super().__init__(f"{connection.id}-{index}", intake)
         self._id = connection.id
         self._connection = connection
         self._source = source
-        self._intake = intake
         self._client = mqtt_client(connection, str(index), persistent=source.qos > 0)
         self._client.on_connect = self._connected
         self._client.on_subscribe = self._subscribed
         self._client.on_message = self._incoming
         self._joined = threading.Event()
-        self._closing = threading.Event()
         self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
         self._session = self._taken_session = 0
         self._numbers = count()
-        self._deliveries: Deliveries[int] = Deliveries()
         self._unacknowledged: deque[tuple[int, MQTTMessage]] = deque()
         self._reconnects = 0
         self._reconnect_at: float | None = None
-        self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}-{index}", daemon=True)
 
     def start(self) -> None:
         """Connect and subscribe; once this returns, every message that arrives is consumed.
@@ -129,14 +122,7 @@ class MqttSource(Closing):
         if not self._joined.wait(CONNECT_SECONDS):
             raise unreachable(self._connection, "it did not accept the subscription")
 
-    def close(self) -> None:
-        """Stop; unacknowledged messages are delivered again at the next start."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._intake.forget()
+    def _disconnect(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -165,15 +151,14 @@ class MqttSource(Closing):
 
     # called in the source thread
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            if self._intake.room:
-                self._read()
-                self._intake.turn()
-            else:
-                self._intake.turn(POLL_SECONDS)
-            self._acknowledge()
-            self._read_again(time.monotonic())
+    def _turn(self) -> None:
+        if self._intake.room:
+            self._read()
+            self._intake.turn()
+        else:
+            self._intake.turn(POLL_SECONDS)
+        self._acknowledge()
+        self._read_again(time.monotonic())
 
     def _read(self) -> None:
         timeout = POLL_SECONDS
@@ -202,15 +187,9 @@ class MqttSource(Closing):
             self._deliveries.settle(delivery)
         else:
             self._unacknowledged.append((number, message))
-        self._intake.take(
-            external_message(message), partial(self._done, delivery, message.qos), redelivered=message.dup
-        )
-
-    def _done(self, delivery: Delivery[int], qos: int, settlement: Settlement) -> None:
-        if redelivers(settlement, qos, reconnect=self._connection.reconnect_for_redelivery):
-            self._deliveries.reject(delivery)
-        else:
-            self._deliveries.settle(delivery)
+        able = self._connection.reconnect_for_redelivery
+        done = partial(self._settle, delivery, qos=message.qos, able=able)
+        self._intake.take(external_message(message), done, redelivered=message.dup)
 
     def _acknowledge(self) -> None:
         position = self._deliveries.positions().get(self._session)
@@ -244,15 +223,9 @@ class MqttSource(Closing):
     def _leave(self) -> None:
         """Disconnect and drop received messages; they will be redelivered."""
         self._leaving.set()
-        self._client.disconnect()
-        self._client.loop_stop()
+        self._disconnect()
         with suppress(Empty):
             self._queue.get_nowait()
-
-
-def redelivers(settlement: Settlement, qos: int, *, reconnect: bool) -> bool:
-    """Return whether a settlement leaves a message unacknowledged; only a new connection then redelivers it."""
-    return qos > 0 and reconnect and settlement == "reject-with-redelivery"
 
 
 def external_message(message: MQTTMessage) -> ExternalMessage:
@@ -271,7 +244,7 @@ OK, INTERNAL_ERROR = 200, 500
 class MqttPublisher(Closing):
     """Publishes with QoS 1; while the broker is unavailable, messages are kept and sent later."""
 
-    def __init__(self, connection: MqttConnection) -> None:
+    def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
         """Connect.
 
         :raises UnreachableError: no broker responds at the address
@@ -310,15 +283,3 @@ class MqttPublisher(Closing):
             done = self._waiting.pop(identity, None)
         if done is not None:
             done(Published(OK))
-
-
-class MqttTransport:
-    """Opens sources and publishers on the MQTT broker of a connection."""
-
-    def publisher(self, connection: MqttConnection, _own: Kafka) -> MqttPublisher:
-        """Connect a publisher; see :class:`.Transport`."""
-        return MqttPublisher(connection)
-
-    def source(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Intake) -> MqttSource:
-        """Prepare a source; see :class:`.Transport`."""
-        return MqttSource(connection, index, source, intake)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ackstream.client.group import Work
     from ackstream.connectivity.transport import Published, TargetPublisher
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Stream
+    from ackstream.protocol.ditto.subscriptions import Stream, Subscription
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, MqttConnection, Target
 
@@ -92,11 +92,12 @@ class Outbound:
         publishings, failed = [], []
         fates: list[tuple[str | None, bool]] = []
         for target in self._targets:
-            if not target.is_for(signal):
+            covering = [each for each in target.subscriptions if each.covers(signal)]
+            if not covering:
                 continue
             label = target.label if target.is_requested(signal) else None
             try:
-                wanted, fields = target.evaluate(signal, time, extra)
+                wanted, fields = _evaluate(covering, signal, time, extra)
             except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
                 fates.append((target.label, True))
                 if label is not None:
@@ -120,20 +121,6 @@ class _TargetRules:
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
 
-    def is_for(self, signal: Publication) -> bool:
-        return any(each.covers(signal) for each in self.subscriptions)
-
-    def evaluate(
-        self, signal: Publication, time: datetime | None, extra: Extra | None
-    ) -> tuple[bool, Mapping[str, Any] | None]:
-        """Return whether a filter accepts the signal, and the extra fields."""
-        for each in self.subscriptions:
-            if each.covers(signal):
-                fields = extra(signal.thing_id, each.extra_fields) if extra and each.extra_fields else None
-                if each.matches(signal, fields, time):
-                    return True, fields
-        return False, None
-
     def is_requested(self, signal: Publication) -> bool:
         if self.label == LIVE_RESPONSE:
             return signal.response_required and signal.stream in ("live-commands", "messages")
@@ -149,6 +136,17 @@ class _TargetRules:
         kind = PROTOCOL_CONTENT_TYPE if payload is None else JSON_CONTENT_TYPE
         target = self._target
         return outgoing(signal, target.address, target.header_mapping, self._id, payload=payload, content_type=kind)
+
+
+def _evaluate(
+    subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra | None
+) -> tuple[bool, Mapping[str, Any] | None]:
+    """Return whether one of the filters accepts the signal, and the extra fields."""
+    for each in subscriptions:
+        fields = extra(signal.thing_id, each.extra_fields) if extra and each.extra_fields else None
+        if each.matches(signal, fields, time):
+            return True, fields
+    return False, None
 
 
 def answer_of(signal: Publication, acks: list[Acknowledgement]) -> Envelope:
@@ -173,7 +171,7 @@ class OutboundWorker(Closing):
     def __init__(
         self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: TargetPublisher, extra: Extra
     ) -> None:
-        """Connect to the system's Kafka.
+        """Connect to the system's Kafka and start; once this returns, every further signal is published.
 
         :param extra: returns fields of a thing
         :raises UnreachableError: no broker, or a topic is missing
@@ -189,9 +187,6 @@ class OutboundWorker(Closing):
         self._worker = Worker(
             kafka, topics, self._handle, group=f"ackstream-connection-{connection.id}", start="latest"
         )
-
-    def start(self) -> None:
-        """Start; once this returns, every further signal is published."""
         self._worker.run()
 
     def close(self) -> None:

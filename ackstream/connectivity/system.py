@@ -9,8 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kafka.errors import KafkaError
-
 from ackstream.client import Requester, RequestTimeout, fields_of
 from ackstream.client.replies import Outcomes
 from ackstream.connectivity.intake import SourceFailure, verdict
@@ -38,14 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DELIVERY_SECONDS = 120.0
 EXTRA_TIMEOUT = "20s"
 """How long to wait for the twin to return extra fields."""
 
 STORED = SettlementAnswer(())
 """The broker has the request, and nothing else is awaited."""
-
-_CLOSE_SECONDS = 5.0
 
 
 class System(Closing):
@@ -60,12 +55,12 @@ class System(Closing):
         self._lock = threading.Lock()
         self._acks = kafka.topic("acks")
         with ExitStack() as stack:
-            self._requester = stack.enter_context(Requester(kafka, delivery_timeout=DELIVERY_SECONDS))
+            self._requester = stack.enter_context(Requester(kafka))
             self.extra = fields_of(self._requester, EXTRA_TIMEOUT)
             self._outcomes = Outcomes(kafka)
             stack.callback(self._outcomes.close)
-            self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=DELIVERY_SECONDS)
-            stack.callback(clients.close_producer, self._producer, _CLOSE_SECONDS)
+            self._producer = clients.connect_producer(kafka, self._acks)
+            stack.callback(clients.close_producer, self._producer)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -92,14 +87,15 @@ class System(Closing):
 
     def relay(self, envelope: Envelope, received: Received) -> None:
         """Forward an acknowledgement or a live response."""
-        headers = [(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())]
-        try:
-            sent = self._producer.send(self._acks, encode(envelope), envelope.topic.thing_id.encode(), headers)
-        except (KafkaError, ValueError) as error:
-            _not_sent(received, error)
-        else:
-            sent.add_callback(lambda _metadata: received(STORED))
-            sent.add_errback(partial(_not_sent, received))
+        clients.send(
+            self._producer,
+            lambda _metadata: received(STORED),
+            partial(_not_sent, received),
+            self._acks,
+            value=encode(envelope),
+            key=envelope.topic.thing_id.encode(),
+            headers=[(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())],
+        )
 
     def _publish(self, envelope: Envelope, identity: str, received: Received, *, waits: bool) -> None:
         """Send a request without reply; if acknowledgements are awaited, its outcome is read from the ledger."""

@@ -6,14 +6,17 @@ strings, their names in lower case.
 
 from __future__ import annotations
 
+import threading
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.group import OffsetProgress, Partition, Work
+from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.placeholders import Context, Template
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.connectivity.intake import Intake
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
 
     Confirm = Callable[["Published | Exception"], None]
@@ -107,40 +111,6 @@ class TargetPublisher(Protocol):
 
     def close(self) -> None:
         """Flush accepted messages for a few seconds at most, then disconnect."""
-
-
-class MessageSource(Protocol):
-    """Consumes messages in a thread of its own and hands them to an :class:`.Intake`, which settles them."""
-
-    def start(self) -> None:
-        """Connect; once this returns, every message that arrives is consumed.
-
-        :raises AckstreamError: the other system is unreachable or refuses
-        """
-
-    def close(self) -> None:
-        """Stop; unsettled messages are delivered again at the next start. Safe to call before ``start`` and twice."""
-
-
-class Transport(Protocol):
-    """Opens the sources and the publisher of a connection."""
-
-    def publisher(self, connection: Any, own: Kafka, /) -> TargetPublisher:
-        """Connect a publisher for the targets and reply targets of a connection.
-
-        :param own: the Kafka of ackstream itself
-        :raises AckstreamError: the other system is unreachable
-        """
-
-    def source(self, connection: Any, index: int, source: Any, own: Kafka, intake: Intake, /) -> MessageSource:
-        """Prepare a source without starting it.
-
-        :param index: position of the source in the connection
-        :raises AckstreamError: the other system is unreachable
-        """
-
-
-# -- deliveries in order -----------------------------------------------------------------------------------------------
 
 
 MIN_BACKOFF_SECONDS = 0.1
@@ -239,3 +209,67 @@ class Deliveries(Generic[Partition]):
     def _forget(self, partition: Partition) -> None:
         self._rejected.pop(partition, None)
         self._runs[partition] = self._runs.get(partition, 0) + 1
+
+
+def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:
+    """Return whether a settlement makes a message be delivered again; never with ``qos`` 0 (ditto.md 7).
+
+    :param able: the transport can have it redelivered
+    """
+    return qos > 0 and able and settlement == "reject-with-redelivery"
+
+
+class MessageSource(Closing, Generic[Partition]):
+    """Consumes messages in a thread of its own and hands them to an :class:`.Intake`, which settles them."""
+
+    def __init__(self, name: str, intake: Intake) -> None:
+        self._intake = intake
+        self._deliveries: Deliveries[Partition] = Deliveries()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Connect; once this returns, every message that arrives is consumed.
+
+        :raises AckstreamError: the other system is unreachable or refuses
+        """
+
+    def close(self) -> None:
+        """Stop; unsettled messages are delivered again at the next start. Safe to call before ``start`` and twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._intake.forget()
+        self._disconnect()
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Take messages and settle others; called again and again in the thread."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Disconnect from the other system."""
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._turn()
+
+    def _settle(self, delivery: Delivery[Partition], settlement: Settlement, *, qos: int, able: bool = True) -> None:
+        if redelivers(settlement, qos, able=able):
+            self._deliveries.reject(delivery)
+        else:
+            self._deliveries.settle(delivery)
+
+
+class Transport(NamedTuple):
+    """What opens the publisher and the sources of a connection; ``Kafka`` is ackstream's own.
+
+    Both raise an ``AckstreamError`` if the other system is unreachable. A source begins with its ``start``; the number
+    is its position in the connection.
+    """
+
+    publisher: Callable[[Any, Kafka], TargetPublisher]
+    source: Callable[[Any, int, Any, Kafka, Intake], MessageSource[Any]]

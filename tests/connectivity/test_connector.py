@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from ackstream.connectivity.connector import TRANSPORTS
-from ackstream.connectivity.mqtt import redelivers
+from ackstream.connectivity.transport import redelivers
 from ackstream.settings.connections import KafkaConnection, MqttConnection
 from tests.prose import each
 
@@ -17,4 +17,4 @@ def test_every_type_of_connection_has_a_transport() -> None:
 def test_prose_settlement_of_an_mqtt_message(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     settlement = given_.get("settlement", "reject-without-redelivery")
     for reconnect in [given_["reconnectForRedelivery"]] if "reconnectForRedelivery" in given_ else [False, True]:
-        assert redelivers(settlement, 1, reconnect=reconnect) is expect["action"].startswith("not acknowledged")
+        assert redelivers(settlement, 1, able=reconnect) is expect["action"].startswith("not acknowledged")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.connectivity.inbound import Inbound, InboundAnswer, InboundRequest, RejectedSignal, requested_acks
+from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
 from ackstream.settings.connections import Source
 from tests.outcomes import refusal
@@ -123,7 +124,7 @@ def test_any_other_error_is_published_and_the_message_settled(payload: Any, sett
     "topic", [MESSAGE, "org.acme/lamp/things/live/commands/modify", "org.acme/lamp/things/live/errors"]
 )
 def test_live_responses_are_passed_on(topic: str) -> None:
-    assert isinstance(read(command(topic, status=200, correlation_id="x")), InboundAnswer)
+    assert isinstance(read(command(topic, status=200, correlation_id="x")), Envelope)
 
 
 ACK = "org.acme/lamp/things/twin/acks/"
@@ -131,11 +132,11 @@ ACK = "org.acme/lamp/things/twin/acks/"
 
 def test_declared_acknowledgements_are_passed_on_single_and_aggregated() -> None:
     labels = ["{{connection:id}}:done", "plant:stored"]
-    assert isinstance(read(command(f"{ACK}plant:done", 200, correlation_id="x"), declared_acks=labels), InboundAnswer)
+    assert isinstance(read(command(f"{ACK}plant:done", 200, correlation_id="x"), declared_acks=labels), Envelope)
     several = command(ACK, 200, correlation_id="x") | {
         "value": {"plant:done": {"status": 200}, "plant:stored": {"status": 204}}
     }
-    assert isinstance(read(several, declared_acks=labels), InboundAnswer)
+    assert isinstance(read(several, declared_acks=labels), Envelope)
     refused = read(several, declared_acks=labels[:1])
     assert refused.error.error == "acknowledgement:label.not.declared"
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderForPartitionError
 
-from ackstream.connectivity.kafka import KafkaPublisher, expired, external_message, record_metadata, redelivers
+from ackstream.connectivity.kafka import KafkaPublisher, expired, external_message, record_metadata
+from ackstream.connectivity.transport import redelivers
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from tests.prose import covers, each
 
