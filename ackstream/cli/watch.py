@@ -12,7 +12,7 @@ from rich.live import Live
 
 from ackstream.cli.console.display import watch_screen
 from ackstream.errors import AckstreamError
-from ackstream.gateway.meter import LedgerFeed, Meter
+from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import load
@@ -44,12 +44,12 @@ def watch(
         raise AckstreamError(f"--window is {window!r}: {error.message}") from None
     console = Console()
     meter = Meter(span)
-    now = _now()
+    now = epoch_milliseconds()
     with LedgerFeed(settings, now - max(span, settings.correlate.default_timeout)) as feed:
         try:
             feed.read_to_end(meter)
             if once or not console.is_terminal:
-                console.print(watch_screen(meter.snapshot(_now()), feed.lags()))
+                console.print(watch_screen(meter.snapshot(epoch_milliseconds()), feed.lags()))
                 return
         except KafkaError as error:
             raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
@@ -68,11 +68,7 @@ def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
                 lags = feed.lags()
             except KafkaError as error:
                 note = f"Kafka does not respond: {error}"
-            live.update(watch_screen(meter.snapshot(_now()), lags, note), refresh=True)
+            live.update(watch_screen(meter.snapshot(epoch_milliseconds()), lags, note), refresh=True)
             until = time.monotonic() + REFRESH_SECONDS
             while time.monotonic() < until:
                 feed.read(meter)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

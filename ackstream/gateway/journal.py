@@ -9,14 +9,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import asdict
 
-from ackstream.gateway.meter import percentile, verdict
+from ackstream.gateway.meter import percentiles, verdict
 from ackstream.lake import reading
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ackstream.settings import Lake
 
@@ -70,10 +70,6 @@ class LabelTally(msgspec.Struct):
     p95: int | None = None
 
 
-def _by_failures(tally: LabelTally) -> tuple[int, int, str]:
-    return -(tally.missing + tally.refused), -tally.acknowledged, tally.name
-
-
 class _Seen(msgspec.Struct, frozen=True):
     at: int
     label: str
@@ -122,14 +118,6 @@ class Journal:
             if len(self._failures) > FAILURES:
                 self._failures.popitem(last=False)
 
-    def labels(self, now: int) -> list[LabelTally]:
-        """Return the counts per label in the window, those with most failures first."""
-        return self._tallies(now, lambda label: label)
-
-    def parties(self, now: int) -> list[LabelTally]:
-        """Return the counts per party, which is the part of a label before the colon."""
-        return self._tallies(now, lambda label: label.partition(":")[0])
-
     def failures(self) -> list[FailureEntry]:
         """Return recent failures, latest first."""
         return list(reversed(self._failures.values()))
@@ -153,13 +141,17 @@ class Journal:
             self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
         return True
 
-    def _tallies(self, now: int, name_of: Callable[[str], str]) -> list[LabelTally]:
+    def tallies(self, now: int, *, parties: bool = False) -> list[LabelTally]:
+        """Return the counts in the window per label or per party, those with most failures first.
+
+        A party is the part of a label before the colon.
+        """
         while self._seen and self._seen[0].at <= now - self._window:
             self._seen.popleft()
         tallies: dict[str, LabelTally] = {}
         latencies: dict[str, list[int]] = {}
         for seen in self._seen:
-            name = name_of(seen.label)
+            name = seen.label.partition(":")[0] if parties else seen.label
             tally = tallies.setdefault(name, LabelTally(name))
             if seen.status is None:
                 tally.missing += 1
@@ -171,9 +163,10 @@ class Journal:
             if seen.latency is not None:
                 latencies.setdefault(name, []).append(seen.latency)
         for name, found in latencies.items():
-            found.sort()
-            tallies[name].p50, tallies[name].p95 = percentile(found, 0.5), percentile(found, 0.95)
-        return sorted(tallies.values(), key=_by_failures)
+            tallies[name].p50, tallies[name].p95 = percentiles(found, 0.5, 0.95)
+        return sorted(
+            tallies.values(), key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name)
+        )
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:
@@ -219,15 +212,12 @@ def stored(lake: Lake, correlation_id: str) -> list[Happening]:
 
 def _happenings(value: bytes) -> Iterable[Happening]:
     record = ledger.decode(value)
-    identity = {"id": record.id}
-    if record.signal is not None:
-        yield _happening(_PARTS["signals"], asdict(record.signal) | identity)
     for ack in record.acks or ():
         yield _happening(_PARTS["acknowledgements"], asdict(ack) | {"id": ack.id})
-    if record.outcome is not None:
-        yield _happening(_PARTS["outcomes"], asdict(record.outcome) | identity)
-    if record.dead_letter is not None:
-        yield _happening(_PARTS["dead_letters"], asdict(record.dead_letter) | identity)
+    single = {"signals": record.signal, "outcomes": record.outcome, "dead_letters": record.dead_letter}
+    for table, row in single.items():
+        if row is not None:
+            yield _happening(_PARTS[table], asdict(row) | {"id": record.id})
 
 
 def _happening(part: _Part, row: dict[str, Any]) -> Happening:

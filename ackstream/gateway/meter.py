@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from kafka.errors import RetriableError
 
 from ackstream.kafka import topics as kafka_topics
@@ -19,7 +20,7 @@ from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from ackstream.settings import Settings
 
@@ -41,12 +42,15 @@ def verdict(status: int, completed_by: str) -> Verdict:
     return "answered" if is_success(status) else "failed"
 
 
-def percentile(ordered: Sequence[int], share: float) -> int | None:
-    """Return the nearest-rank percentile of ascending values, or ``None`` if there are none.
+def percentiles(values: Iterable[int], *shares: float) -> list[int | None]:
+    """Return nearest-rank percentiles, ``None`` if there are no values; a share of 0.95 means the 95th."""
+    ordered = sorted(values)
+    return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None for share in shares]
 
-    :param share: 0.95 for the 95th
-    """
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+def epoch_milliseconds() -> int:
+    """Return the time of this machine."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,7 @@ class Count:
     p95: int | None
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The counts at one moment; durations are in milliseconds."""
 
     window: int
@@ -76,7 +79,7 @@ class Meter:
         """Count over ``window`` milliseconds."""
         self._window = window
         self._open: dict[str, int] = {}
-        self._recent: deque[tuple[int, Verdict, int]] = deque()
+        self._recent: list[tuple[int, Verdict, int]] = []
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
         # ordered: the oldest is forgotten first
         self._decided: dict[str, None] = {}
@@ -118,17 +121,11 @@ class Meter:
 
     def snapshot(self, now: int) -> Snapshot:
         """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
-        # several partitions are read: the ends are nearly in order, not quite
-        while self._recent and self._recent[0][0] <= now - self._window:
-            self._recent.popleft()
-        latencies: dict[Verdict, list[int]] = {how: [] for how in VERDICTS}
-        for at, how, latency in self._recent:
-            if at > now - self._window:
-                latencies[how].append(latency)
+        self._recent = [one for one in self._recent if one[0] > now - self._window]
         counts = {}
-        for how, found in latencies.items():
-            found.sort()
-            counts[how] = Count(len(found), self._totals[how], percentile(found, 0.5), percentile(found, 0.95))
+        for how in VERDICTS:
+            latencies = [latency for _, found, latency in self._recent if found == how]
+            counts[how] = Count(len(latencies), self._totals[how], *percentiles(latencies, 0.5, 0.95))
         oldest = max(0, now - min(self._open.values())) if self._open else None
         return Snapshot(self._window, counts, len(self._open), oldest)
 

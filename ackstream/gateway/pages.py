@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from kafka.errors import KafkaError
+from msgspec.structs import asdict, replace
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.gateway import openapi
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
-from ackstream.gateway.meter import Count, Lag, LedgerFeed, Meter, Verdict
+from ackstream.gateway.meter import Lag, LedgerFeed, Meter, Snapshot, epoch_milliseconds
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
@@ -38,17 +39,13 @@ SHOWN = 15
 """Maximum number of labels and parties shown; a fleet may have thousands."""
 
 
-class View(msgspec.Struct, frozen=True):
+class View(Snapshot, frozen=True):
     """The content of the page at one moment; durations and epoch times are in milliseconds.
 
     ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
     """
 
     now: int
-    window: int
-    counts: dict[Verdict, Count]
-    in_flight: int
-    oldest: int | None
     labels: list[LabelTally]
     parties: list[LabelTally]
     labels_in_all: int
@@ -76,7 +73,6 @@ class Live(Closing):
         """
         self._settings = settings
         window = settings.gateway.page_window
-        self._window = window
         self._meter = Meter(window)
         self._journal = Journal(window)
         self._lock = threading.Lock()
@@ -84,8 +80,7 @@ class Live(Closing):
         self._note = ""
         self._view: View | None = None
         self._closing = threading.Event()
-        since = _now() - max(window, settings.correlate.default_timeout)
-        self._feed = LedgerFeed(settings, since)
+        self._feed = LedgerFeed(settings, epoch_milliseconds() - max(window, settings.correlate.default_timeout))
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -97,24 +92,20 @@ class Live(Closing):
 
     def view(self) -> View:
         """Return the current content of the page."""
-        now = _now()
+        now = epoch_milliseconds()
         with self._lock:
             if self._view is None or now - self._view.now >= TALLY_MS:
-                seen = self._meter.snapshot(now)
-                labels, parties = self._journal.labels(now), self._journal.parties(now)
+                labels, parties = self._journal.tallies(now), self._journal.tallies(now, parties=True)
                 self._view = View(
-                    now,
-                    self._window,
-                    seen.counts,
-                    seen.in_flight,
-                    seen.oldest,
-                    labels[:SHOWN],
-                    parties[:SHOWN],
-                    len(labels),
-                    len(parties),
-                    self._journal.failures(),
-                    self._lags,
-                    self._note,
+                    **asdict(self._meter.snapshot(now)),
+                    now=now,
+                    labels=labels[:SHOWN],
+                    parties=parties[:SHOWN],
+                    labels_in_all=len(labels),
+                    parties_in_all=len(parties),
+                    failures=self._journal.failures(),
+                    lags=self._lags,
+                    note=self._note,
                 )
             return self._view
 
@@ -147,10 +138,6 @@ class Live(Closing):
             self._note = f"Kafka does not respond: {error}"
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
@@ -179,7 +166,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         subjects = await identify(request)
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
-        return _json(msgspec.structs.replace(view, failures=failures))
+        return _json(replace(view, failures=failures))
 
     async def story(request: Request) -> Response:
         subjects = await identify(request)
@@ -189,7 +176,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         found = await asyncio.to_thread(dependencies.live.story, wanted)
         things = {happening.thing_id for happening in found.happenings if happening.thing_id is not None}
         if not all(_may_see(access, subjects, thing_id) for thing_id in things or (None,)):
-            found = msgspec.structs.replace(found, happenings=[])
+            found = replace(found, happenings=[])
         return _json(found)
 
     paths = ("/", "/page/{name}", "/doc", "/doc/openapi.json")

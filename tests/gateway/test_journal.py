@@ -76,12 +76,12 @@ def signal() -> bytes:
 def test_labels_and_parties_are_counted_with_their_latencies() -> None:
     journal = Journal(1000)
     journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
-    assert journal.labels(300) == [
+    assert journal.tallies(300) == [
         LabelTally("audit:kept", missing=1),
         LabelTally("fleet:done", refused=1, p50=30, p95=30),
         LabelTally("fleet:got", acknowledged=1, p50=10, p95=10),
     ]
-    assert journal.parties(300) == [
+    assert journal.tallies(300, parties=True) == [
         LabelTally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
         LabelTally("audit", missing=1),
     ]
@@ -90,21 +90,21 @@ def test_labels_and_parties_are_counted_with_their_latencies() -> None:
 def test_what_is_older_than_the_window_counts_no_more() -> None:
     journal = Journal(1000)
     journal.take("c-1", outcome(), 200)
-    assert journal.labels(1199) != []
-    assert journal.labels(1200) == []
+    assert journal.tallies(1199) != []
+    assert journal.tallies(1200) == []
 
 
 def test_acknowledgements_that_were_not_used_do_not_count() -> None:
     journal = Journal(1000)
     journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
-    assert {tally.missing for tally in journal.labels(300)} == {1}
+    assert {tally.missing for tally in journal.tallies(300)} == {1}
 
 
 def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
     journal = Journal(1000)
     for _ in range(2):
         journal.take("c-1", outcome(424, "timeout"), 200)
-    assert [tally.missing for tally in journal.labels(300)] == [1, 1, 1]
+    assert [tally.missing for tally in journal.tallies(300)] == [1, 1, 1]
     assert len(journal.failures()) == 1
 
 
@@ -163,7 +163,7 @@ def test_what_memory_and_tables_both_tell_is_told_once() -> None:
 def test_what_is_no_record_counts_for_nothing(value: bytes) -> None:
     journal = Journal(1000)
     journal.take("c-1", value, 0)
-    assert (journal.labels(1), journal.failures(), journal.story("c-1")) == ([], [], [])
+    assert (journal.tallies(1), journal.failures(), journal.story("c-1")) == ([], [], [])
 
 
 def test_a_dead_letter_is_part_of_a_story() -> None:

@@ -26,7 +26,7 @@ class Seen:
         ]
         counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
         tally = LabelTally("a:b", 1, 2, 3, 4, 5)
-        return View(10, 60_000, counts, 7, 8, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], "")
+        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], "")
 
     def story(self, correlation_id: str) -> Story:
         thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"

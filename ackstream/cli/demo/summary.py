@@ -16,9 +16,9 @@ from rich.text import Text
 
 from ackstream.cli.console.display import STYLES, plain_table, span
 from ackstream.cli.demo.traffic import HABITS
-from ackstream.gateway.meter import VERDICTS, percentile, verdict
+from ackstream.gateway.meter import VERDICTS, percentiles, verdict
 from ackstream.lake import tables
-from ackstream.lake.schemas import TABLES, TWIN_TABLES
+from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 PERCENTILES = (0.5, 0.95, 0.99)
-_TABLES = {**TABLES, **TWIN_TABLES}
+_TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")}
 
 
 def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
@@ -96,8 +96,8 @@ def _verdicts(tally: Tally) -> Table:
     table = plain_table("", "commands", "share", *headings, right=range(1, 3 + len(headings)))
     sent = len(tally.sent)
     for how in VERDICTS:
-        latencies = sorted(latency for found, latency in tally.latencies if found == how)
-        spans = [span(percentile(latencies, share)) for share in PERCENTILES]
+        latencies = [latency for found, latency in tally.latencies if found == how]
+        spans = map(span, percentiles(latencies, *PERCENTILES))
         table.add_row(Text(how, style=STYLES[how]), f"{len(latencies):,}", f"{len(latencies) / sent:.1%}", *spans)
     if tally.failures:
         share = f"{len(tally.failures) / sent:.1%}"

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ackstream.cli.console.display import requests_table
 from ackstream.client import Ack, After, Command, RequestError
-from ackstream.gateway.meter import Meter, verdict
+from ackstream.gateway.meter import Meter, epoch_milliseconds, verdict
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Tally:
         """Count a command that is about to be sent."""
         with self._lock:
             self.sent[correlation_id] = time.monotonic()
-            self._meter.opened(correlation_id, _now())
+            self._meter.opened(correlation_id, epoch_milliseconds())
 
     def ended(self, correlation_id: str, future: Future[Reply]) -> None:
         """Count how a command ended; its latency runs from sending to receiving the reply."""
@@ -153,12 +153,12 @@ class Tally:
             how = verdict(reply.status, reply.completed_by)
             self.replies[correlation_id] = reply
             self.latencies.append((how, latency))
-            self._meter.decided(correlation_id, _now(), how, latency)
+            self._meter.decided(correlation_id, epoch_milliseconds(), how, latency)
 
     def snapshot(self) -> Snapshot:
         """Return the current counts."""
         with self._lock:
-            return self._meter.snapshot(_now())
+            return self._meter.snapshot(epoch_milliseconds())
 
 
 def send_all(
@@ -211,7 +211,3 @@ def _send(requester: Requester, tally: Tally, device: Device, count: int) -> Fut
 
 def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
