@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.rql.evaluation import PLACEHOLDERS
 from ackstream.protocol.rql.values import like
 
 if TYPE_CHECKING:
@@ -40,43 +41,38 @@ class Context(msgspec.Struct, frozen=True):
     connection_id: str = ""
     topic: TopicPath | None = None
 
+    def value(self, placeholder: str) -> Element:
+        """Return the value of a known placeholder."""
+        prefix, _, name = placeholder.partition(":")
+        if prefix == "connection":
+            return self.connection_id
+        if prefix == "header":
+            return self.headers.get(name.lower(), UNRESOLVED)
+        return UNRESOLVED if self.topic is None else self.topic.placeholders[prefix].get(name, UNRESOLVED)
+
 
 class PlaceholderError(ValueError):
     """A text cannot be used as a template or pipeline; the message names the part and the reason."""
 
 
-def _of_topic(part: Callable[[TopicPath], str | None]) -> Callable[[Context], str | None]:
-    return lambda context: None if context.topic is None else part(context.topic)
-
-
-_PLACEHOLDERS: dict[str, Callable[[Context], str | None]] = {
-    "connection:id": lambda context: context.connection_id,
-    "thing:id": _of_topic(lambda topic: topic.thing_id),
-    "thing:namespace": _of_topic(lambda topic: topic.namespace),
-    "thing:name": _of_topic(lambda topic: topic.entity),
-    "topic:full": _of_topic(str),
-    "topic:namespace": _of_topic(lambda topic: topic.namespace),
-    "topic:entityName": _of_topic(lambda topic: topic.entity),
-    "topic:group": _of_topic(lambda topic: topic.group),
-    "topic:channel": _of_topic(lambda topic: topic.channel),
-    "topic:criterion": _of_topic(lambda topic: topic.criterion),
-    "topic:action": _of_topic(lambda topic: topic.action),
-    "topic:subject": _of_topic(lambda topic: topic.subject),
-    "topic:action-subject": _of_topic(lambda topic: topic.subject or topic.action),
-}
+_PLACEHOLDERS = (
+    "connection:id", *[f"{prefix}:{name}" for prefix in ("thing", "topic") for name in PLACEHOLDERS[prefix]]
+)  # fmt: skip
 _HEADER = "header:"
 
-Parameter: TypeAlias = "Callable[[Context], Element]"
-_Function: TypeAlias = "Callable[[Element, Context], Element]"
+Parameter: TypeAlias = Callable[[Context], Element]
 
 
-class Pipeline:
-    """A parsed pipeline; see the module."""
+class _Call(NamedTuple):
+    function: Callable[..., Element]
+    parameters: list[Parameter]
 
-    def __init__(self, source: Parameter | None, functions: list[_Function]) -> None:
-        """Combine the parts; ``source`` is ``None`` if the pipeline starts with a function."""
-        self._source = source
-        self._functions = functions
+
+class Pipeline(NamedTuple):
+    """A parsed pipeline; see the module. ``source`` is ``None`` if it starts with a function."""
+
+    source: Parameter | None
+    calls: list[_Call]
 
     @staticmethod
     def parse(text: str) -> Pipeline:
@@ -86,26 +82,24 @@ class Pipeline:
         """
         first, *others = _stages(text)
         if first.startswith("fn:"):
-            return Pipeline(None, [_function(stage) for stage in (first, *others)])
-        return Pipeline(_placeholder(first), [_function(stage) for stage in others])
+            return Pipeline(None, [_call(stage) for stage in (first, *others)])
+        return Pipeline(_placeholder(first), [_call(stage) for stage in others])
 
     def resolve(self, context: Context, start: Element = UNRESOLVED) -> str | None:
         """Return the resulting text, ``None`` if there is none.
 
         :param start: input of the first function, if the pipeline starts with one
         """
-        element = start if self._source is None else self._source(context)
-        for function in self._functions:
-            element = function(element, context)
+        element = start if self.source is None else self.source(context)
+        for function, parameters in self.calls:
+            element = function(element, *[parameter(context) for parameter in parameters])
         return element if isinstance(element, str) else None
 
 
-class Template:
-    """A text with pipelines in double braces."""
+class Template(NamedTuple):
+    """A text with pipelines in double braces: its parts in order."""
 
-    def __init__(self, pieces: list[str | Pipeline]) -> None:
-        """Combine the parts in order."""
-        self._pieces = pieces
+    pieces: list[str | Pipeline]
 
     @staticmethod
     @lru_cache(maxsize=1024)
@@ -129,7 +123,7 @@ class Template:
 
     def resolve(self, context: Context) -> str | None:
         """Return the text, ``None`` if a part of it has no text."""
-        parts = [piece if isinstance(piece, str) else piece.resolve(context) for piece in self._pieces]
+        parts = [piece if isinstance(piece, str) else piece.resolve(context) for piece in self.pieces]
         texts = [part for part in parts if part is not None]
         return "".join(texts) if len(texts) == len(parts) else None
 
@@ -158,19 +152,13 @@ def _stages(text: str) -> list[str]:
 
 
 def _placeholder(name: str) -> Parameter:
-    if name.startswith(_HEADER) and len(name) > len(_HEADER):
-        header = name[len(_HEADER) :].lower()
-        return lambda context: context.headers.get(header, UNRESOLVED)
-    find = _PLACEHOLDERS.get(name)
-    if find is None:
+    if name not in _PLACEHOLDERS and not (name.startswith(_HEADER) and len(name) > len(_HEADER)):
         raise PlaceholderError(f"{name!r} is no placeholder; known are header:NAME, {', '.join(_PLACEHOLDERS)}")
-    found: Callable[[Context], str | None] = find
+    return lambda context: context.value(name)
 
-    def resolve(context: Context) -> Element:
-        value = found(context)
-        return UNRESOLVED if value is None else value
 
-    return resolve
+def _constant(text: str) -> Parameter:
+    return lambda _context: text
 
 
 def _parameters(text: str) -> list[Parameter]:
@@ -183,50 +171,38 @@ def _parameters(text: str) -> list[Parameter]:
                 f"the parameters ({text}) are not texts in quotes or placeholders with commas between"
             )
         position = match.end()
-        if match["name"] is not None:
-            found.append(_placeholder(match["name"]))
-        else:
-            constants = [match[kind] for kind in ("single", "double", "number")]
-            found.append(_constant(next(constant for constant in constants if constant is not None)))
+        kind = str(match.lastgroup)
+        found.append(_placeholder(match[kind]) if kind == "name" else _constant(match[kind]))
     return found
 
 
-def _constant(text: str) -> Parameter:
-    return lambda _context: text
-
-
-def _function(stage: str) -> _Function:
+def _call(stage: str) -> _Call:
     call = _CALL.fullmatch(stage)
     if call is None or call[1] not in _FUNCTIONS:
         known = ", ".join(f"fn:{name}" for name in _FUNCTIONS)
         raise PlaceholderError(f"{stage!r} is no function; known are {known}, each with its parameters in brackets")
-    counts, make = _FUNCTIONS[call[1]]
+    counts, function = _FUNCTIONS[call[1]]
     parameters = _parameters(call[2])
     if len(parameters) not in counts:
         wanted = " or ".join(map(str, counts))
         raise PlaceholderError(f"{stage!r} has {len(parameters)} parameters, but the function takes {wanted}")
-    return make(parameters)
+    if function is _filter:
+        constants = [_text(parameter(Context({}))) for parameter in parameters]
+        if not set(constants[1:2] if len(constants) == _THREE else constants) & _CONDITIONS.keys():
+            raise PlaceholderError(f"fn:filter needs a condition in quotes: one of {', '.join(_CONDITIONS)}")
+    return _Call(function, parameters)
 
 
-# functions
-
-
-def _on_text(change: Callable[..., Element]) -> Callable[[list[Parameter]], _Function]:
-    """Make a function that changes texts and passes other elements through; missing parameters are empty texts."""
-
-    def make(parameters: list[Parameter]) -> _Function:
-        def apply(element: Element, context: Context) -> Element:
-            if not isinstance(element, str):
-                return element
-            return change(element, *[_text(parameter(context)) for parameter in parameters])
-
-        return apply
-
-    return make
+# functions: an element and the parameters' elements to the resulting element
 
 
 def _text(element: Element) -> str:
     return element if isinstance(element, str) else ""
+
+
+def _on_text(change: Callable[..., Element]) -> Callable[..., Element]:
+    """Make a function that changes texts and passes other elements through; missing parameters are empty texts."""
+    return lambda element, *values: change(element, *map(_text, values)) if isinstance(element, str) else element
 
 
 def _before(text: str, part: str) -> Element:
@@ -239,14 +215,6 @@ def _after(text: str, part: str) -> Element:
     return tail if found else UNRESOLVED
 
 
-def _default(parameters: list[Parameter]) -> _Function:
-    return lambda element, context: parameters[0](context) if element is UNRESOLVED else element
-
-
-def _delete(_parameters: list[Parameter]) -> _Function:
-    return lambda _element, _context: DELETED
-
-
 _CONDITIONS: dict[str, Callable[[str, str], bool]] = {
     "eq": lambda left, right: left == right,
     "ne": lambda left, right: left != right,
@@ -256,36 +224,27 @@ _CONDITIONS: dict[str, Callable[[str, str], bool]] = {
 _THREE = 3
 
 
-def _filter(parameters: list[Parameter]) -> _Function:
+@_on_text
+def _filter(text: str, *values: str) -> Element:
     """Keep the text where a condition holds.
 
     ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. Unresolved values count as
     empty.
     """
-    constants = [_text(parameter(Context({}))) for parameter in parameters]
-    if not set(constants[1:2] if len(constants) == _THREE else constants) & _CONDITIONS.keys():
-        raise PlaceholderError(f"fn:filter needs a condition in quotes: one of {', '.join(_CONDITIONS)}")
-
-    def apply(element: Element, context: Context) -> Element:
-        if not isinstance(element, str):
-            return element
-        values = [_text(parameter(context)) for parameter in parameters]
-        if len(values) == _THREE:
-            left, name, right = values
-        elif values[1] == "exists":
-            left, name, right = values[0], "exists", "true"
-        else:
-            left, name, right = element, *values
-        condition = _CONDITIONS.get(name)
-        return element if condition is not None and condition(left, right) else UNRESOLVED
-
-    return apply
+    if len(values) == _THREE:
+        left, name, right = values
+    elif values[1] == "exists":
+        left, name, right = values[0], "exists", "true"
+    else:
+        left, name, right = text, *values
+    condition = _CONDITIONS.get(name)
+    return text if condition is not None and condition(left, right) else UNRESOLVED
 
 
-_FUNCTIONS: dict[str, tuple[tuple[int, ...], Callable[[list[Parameter]], _Function]]] = {
+_FUNCTIONS: dict[str, tuple[tuple[int, ...], Callable[..., Element]]] = {
     "filter": ((2, _THREE), _filter),
-    "default": ((1,), _default),
-    "delete": ((0,), _delete),
+    "default": ((1,), lambda element, value: value if element is UNRESOLVED else element),
+    "delete": ((0,), lambda _element: DELETED),
     "lower": ((0,), _on_text(str.lower)),
     "upper": ((0,), _on_text(str.upper)),
     "trim": ((0,), _on_text(str.strip)),
@@ -293,4 +252,4 @@ _FUNCTIONS: dict[str, tuple[tuple[int, ...], Callable[[list[Parameter]], _Functi
     "substring-before": ((1,), _on_text(_before)),
     "substring-after": ((1,), _on_text(_after)),
 }
-"""By name, the possible numbers of parameters and the factory of the function."""
+"""By name, the possible numbers of parameters and the function."""

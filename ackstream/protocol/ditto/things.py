@@ -224,25 +224,12 @@ def placeholders(signal: Envelope, thing: Mapping[str, Any]) -> dict[str, Mappin
 
     :param thing: the partial thing that the signal reports
     """
-    topic = signal.topic
-    named = {
-        "full": str(topic),
-        "namespace": topic.namespace,
-        "entityName": topic.entity,
-        "group": topic.group,
-        "channel": topic.channel,
-        "criterion": topic.criterion,
-        "action": topic.action,
-        "subject": topic.subject,
-        "action-subject": topic.action or topic.subject,
-    }
-    identity = {"id": topic.thing_id, "namespace": topic.namespace, "name": topic.entity}
-    kind = "message" if topic.criterion == "messages" else "thing"
+    found = signal.topic.placeholders
+    kind = "message" if signal.topic.criterion == "messages" else "thing"
     return {
-        "topic": {name: text for name, text in named.items() if text is not None},
+        **found,
+        "entity": found["thing"],
         "resource": {"type": kind, "path": signal.path},
-        "entity": identity,
-        "thing": identity,
         "feature": {"id": _features(signal.path, thing)},
     }
 

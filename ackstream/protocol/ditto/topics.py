@@ -70,6 +70,23 @@ class TopicPath(msgspec.Struct, frozen=True):
         """The id of the entity: ``namespace:name``."""
         return f"{self.namespace}:{self.entity}"
 
+    @property
+    def placeholders(self) -> dict[str, dict[str, str]]:
+        """The values of placeholders by prefix (``topic``, ``thing``) and name, without those that the topic lacks."""
+        named = {
+            "full": str(self),
+            "namespace": self.namespace,
+            "entityName": self.entity,
+            "group": self.group,
+            "channel": self.channel,
+            "criterion": self.criterion,
+            "action": self.action,
+            "subject": self.subject,
+            "action-subject": self.action or self.subject,
+        }
+        identity = {"id": self.thing_id, "namespace": self.namespace, "name": self.entity}
+        return {"topic": {name: text for name, text in named.items() if text is not None}, "thing": identity}
+
     def __str__(self) -> str:
         suffix = (self.group, self.channel, self.criterion, self.action, self.stream_action, self.subject)
         return "/".join([self.namespace, self.entity, *[part for part in suffix if part is not None]])
