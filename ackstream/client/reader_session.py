@@ -16,13 +16,14 @@ from ackstream.client.stored_samples import Recovery
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.kafka.reader import ClientConnection, offsets_since
 from ackstream.protocol import messages, readers
+from ackstream.protocol.json import RecordError
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.client.prefetch_buffer import PrefetchBuffer
+    from ackstream.client.reader_history import ReaderHistory
     from ackstream.client.sample_reader import SampleReader
     from ackstream.protocol.readers import ConsumerRecord, KnownWriter, ReaderStart
     from ackstream.settings import Kafka, Lake
@@ -99,7 +100,7 @@ class ReaderSession:
         self,
         kafka: Kafka,
         start: ReaderStart,
-        buffer: PrefetchBuffer,
+        history: ReaderHistory,
         reader: SampleReader,
         *,
         max_samples: int,
@@ -112,7 +113,7 @@ class ReaderSession:
         :param after_poll: called several times a second with the monotonic time in seconds
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._start, self._buffer, self._reader = start, buffer, reader
+        self._start, self._history, self._reader = start, history, reader
         self._max_samples, self._after_poll = max_samples, after_poll
         self._state = SessionState()
         self._started = threading.Event()
@@ -131,7 +132,7 @@ class ReaderSession:
             group=kafka.topic(f"reader-{start.reader}"),
         )
         self.link.consumer.pause(*self.link.assignment.of(self._messages))
-        self._recovery = Recovery(self.link.consumer, buffer, lake, max_samples, reader)
+        self._recovery = Recovery(self.link.consumer, history, lake, max_samples, reader)
         self.counts = self._recovery.counts
         self._thread = threading.Thread(
             target=self.link.follow,
@@ -164,7 +165,7 @@ class ReaderSession:
         if self._thread.ident is not None:
             self._thread.join()
         if self._started.is_set():
-            for report in self._buffer.flush():
+            for report in self._history.due(closing=True):
                 self._send(report)
             if leave:
                 self._send(ReaderStop(self._start.reader, self._start.epoch))
@@ -182,29 +183,29 @@ class ReaderSession:
         if record.topic == self._messages:
             sample = samples.of_record(record, self._reader)
             if sample is not None and self._reads(sample.writer):
-                self._buffer.add(sample)
+                self._history.add(sample)
         elif record.topic == self._stored:
             if self._started.is_set():
                 self._receive_stored(record)
         else:
             answer = readers.read_answer(record.value)
             if isinstance(answer, AppAckConf):
-                self._buffer.confirm(answer)
+                self._history.confirm(answer)
             elif isinstance(answer, ReaderState):
                 self._receive_state(answer)
 
     def _receive_stored(self, record: Any) -> None:
         try:
             stored = messages.read_stored(record.value)
-        except messages.StoredError as error:
+        except RecordError as error:
             log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
             return
         if self._reads(stored.client):
-            self._buffer.mark_stored(stored)
+            self._history.mark_stored(stored)
 
     def _receive_state(self, state: ReaderState) -> None:
         if state.epoch > self._start.epoch:
-            self._buffer.end(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
+            self._history.end(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
         elif state.epoch == self._start.epoch and not self._started.is_set():
             self._state.add(state)
 
@@ -221,7 +222,7 @@ class ReaderSession:
             elif self._is_due("start", now, START_SECONDS):
                 self._send(self._start)
             return
-        for report in self._buffer.due():
+        for report in self._history.due():
             self._send(report)
         if self._is_due("alive", now, self._state.lease_ms / 1000 / ALIVE_PER_LEASE):
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
@@ -262,14 +263,14 @@ class ReaderSession:
         for partition, offset in starts.items():
             consumer.seek(partition, offset)
         for writer in known:
-            self._buffer.begin(writer)
+            self._history.begin(writer)
         consumer.resume(*partitions)
         self._started.set()
 
     def _limit(self, now: float) -> None:
-        """Pause reading while the buffer is full."""
-        waiting = self._buffer.waiting
-        full = max(waiting, self._buffer.unacknowledged) >= self._max_samples
+        """Pause reading while the history is full."""
+        waiting = self._history.waiting
+        full = max(waiting, self._history.unacknowledged) >= self._max_samples
         if full != self._paused:
             consumer = self.link.consumer
             (consumer.pause if full else consumer.resume)(*self.link.assignment.of(self._messages))
@@ -280,11 +281,11 @@ class ReaderSession:
             self._full_since = now
         elif now - self._full_since > DROP_SECONDS:
             # a writer with a gap in its numbers, which may never be filled, must not hold up the others
-            log.warning("Dropped %s messages until they are stored.", self._buffer.drop_unstored())
+            log.warning("Dropped %s messages until they are stored.", self._history.drop_unstored())
 
     def _restart_offsets(self) -> dict[Any, OffsetAndMetadata]:
         consumer = self.link.consumer
         partitions = {partition.partition: partition for partition in self.link.assignment.of(self._messages)}
         read = {number: consumer.position(partition, timeout_ms=5_000) for number, partition in partitions.items()}
-        found = self._buffer.restart_offsets({number: offset for number, offset in read.items() if offset is not None})
+        found = self._history.restart_offsets({number: offset for number, offset in read.items() if offset is not None})
         return {partitions[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}

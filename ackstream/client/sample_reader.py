@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.group import Work
 from ackstream.client.labels import Labels
-from ackstream.client.prefetch_buffer import PrefetchBuffer
+from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.reader_session import ReaderSession
 from ackstream.client.samples import ReaderQos, text
 from ackstream.client.worker import Outbox, Outgoing
@@ -132,7 +132,7 @@ class SampleReader(Closing):
         issued = frozenset(labels)
         start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
         _check(self._qos, start, issued, max_samples)
-        self._buffer = PrefetchBuffer(self._qos, start, wanted=self._wants, on_acknowledged=self._on_acknowledged)
+        self._history = ReaderHistory(self._qos, start, wanted=self._wants, on_acknowledged=self._on_acknowledged)
         self._closed = threading.Event()
         self._handling = threading.Thread(
             target=self._handle_all, args=(handler,), name="ackstream-samples", daemon=True
@@ -142,7 +142,7 @@ class SampleReader(Closing):
             self._session = ReaderSession(
                 kafka,
                 start,
-                self._buffer,
+                self._history,
                 self,
                 max_samples=max_samples,
                 lake=lake,
@@ -165,14 +165,14 @@ class SampleReader(Closing):
         :raises ReaderClosedError: the reader was closed
         :raises TakenOverError: another reader has started under this name
         """
-        return self._buffer.take(max_samples, timeout)
+        return self._history.take(max_samples, timeout)
 
     @contextmanager
     def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> Iterator[list[Sample]]:
         """Lend samples as :meth:`take` does; ``application-auto`` acknowledges them if the block does not raise."""
-        loan = self._buffer.loan(max_samples, timeout)
-        yield loan.samples
-        self._buffer.return_loan(loan)
+        samples = self._history.loan(max_samples, timeout)
+        yield samples
+        self._history.return_loan(samples)
 
     def acknowledge_sample(self, sample: Sample, response: bytes | None = None) -> None:
         """Acknowledge a sample, in any order and from any thread; a second time has no effect.
@@ -181,11 +181,11 @@ class SampleReader(Closing):
         :raises PreconditionNotMetError: it was not handed out
         :raises BadParameterError: the response is too long; nothing is acknowledged
         """
-        self._buffer.acknowledge(sample.writer, sample.seq, response)
+        self._history.acknowledge_sample(sample, response)
 
     def acknowledge_all(self, response: bytes | None = None) -> None:
         """Acknowledge every sample that was handed out, but none that is only available; errors as above."""
-        self._buffer.acknowledge_all(response)
+        self._history.acknowledge_all(response)
 
     def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
         """Reject a sample towards the requester of a label of this reader.
@@ -204,10 +204,10 @@ class SampleReader(Closing):
     @property
     def statistics(self) -> ReaderStatistics:
         """Counts since the reader began."""
-        counters = (self._counts, self._buffer.counts, self._session.counts)
+        counters = (self._counts, self._history.counts, self._session.counts)
         names = set(ReaderStatistics.__struct_fields__) - {"waiting", "unreadable"}
         counts = {name: sum(counter[name] for counter in counters) for name in names}
-        return ReaderStatistics(**counts, waiting=self._buffer.waiting, unreadable=self._session.link.unreadable)
+        return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._session.link.unreadable)
 
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.
@@ -218,7 +218,7 @@ class SampleReader(Closing):
         if self._closed.is_set():
             return
         self._closed.set()
-        self._buffer.end(ReaderClosedError("The reader is closed."))
+        self._history.end(ReaderClosedError("The reader is closed."))
         if self._handling.ident is not None and self._handling is not threading.current_thread():
             self._handling.join()
         self._session.close(leave=leave and not self._stays)
@@ -230,12 +230,12 @@ class SampleReader(Closing):
         """Call the handler for one sample after the other, until the reader ends."""
         while True:
             try:
-                loan = self._buffer.loan(1, None)
+                samples = self._history.loan(1, None)
             except ClientError as end:
                 if not isinstance(end, ReaderClosedError):
                     log.error("The reader has ended: %s", end)  # noqa: TRY400 - the traceback would add nothing
                 return
-            (sample,) = loan.samples
+            (sample,) = samples
             try:
                 handler(sample)
             except Exception as error:
@@ -243,7 +243,7 @@ class SampleReader(Closing):
                 log.exception("The handler failed for message %s of %s.", sample.seq, sample.writer)
                 self._label_acks.failed(sample, error)
             else:
-                self._buffer.return_loan(loan)
+                self._history.return_loan(samples)
 
     def _after_poll(self, now: float) -> None:
         self._labels.keep(now)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from ackstream.client.prefetch_buffer import PrefetchBuffer
+    from ackstream.client.reader_history import ReaderHistory
     from ackstream.client.sample_reader import SampleReader
     from ackstream.client.samples import Sample
     from ackstream.protocol.intervals import Interval
@@ -52,18 +52,18 @@ class Recovery:
     def __init__(
         self,
         consumer: Any,
-        buffer: PrefetchBuffer,
+        history: ReaderHistory,
         lake: Lake | None,
         max_samples: int,
         reader: SampleReader | None = None,
     ) -> None:
-        """Recover what ``consumer`` does not read for ``buffer``.
+        """Recover what ``consumer`` does not read for ``history``.
 
         :param lake: where the table is; ``None``: missing samples are lost
         :param max_samples: nothing is fetched while as many samples are unacknowledged
         """
         self.counts: Counter[str] = Counter()
-        self._consumer, self._buffer = consumer, buffer
+        self._consumer, self._history = consumer, history
         self._lake, self._max_samples, self._reader = lake, max_samples, reader
         # by writer: the last sample that was missing when the ends of the partitions were noted
         self._suspects: dict[str, int] = {}
@@ -77,12 +77,12 @@ class Recovery:
         :return: whether there may be more to fetch at once
         :raises Exception: the broker does not answer, or the table cannot be read; to be retried
         """
-        missing, fetched = self._buffer.missing(), False
+        missing, fetched = self._history.missing(), False
         if self._suspects and (stuck or self._has_read_all()):
             for writer, end in self._suspects.items():
                 certain = [(first, min(last, end)) for first, last in missing.get(writer, ()) if first <= end]
                 fetched |= bool(certain) and self._fetch(writer, certain)
-            missing, self._suspects = self._buffer.missing(), {}
+            missing, self._suspects = self._history.missing(), {}
         if missing and not self._suspects:
             self._ends = self._consumer.end_offsets(partitions)
             self._suspects = {writer: runs[-1][1] for writer, runs in missing.items()}
@@ -96,17 +96,17 @@ class Recovery:
     def _fetch(self, writer: str, runs: list[Interval]) -> bool:
         lost = runs
         if self._lake is not None:
-            if self._buffer.unacknowledged >= self._max_samples:
+            if self._history.unacknowledged >= self._max_samples:
                 return False
             found, lost = read_stored(self._lake, writer, runs, FETCH_ROWS, self._reader)
             self.counts["fetched"] += len(found)
             for sample in found:
-                self._buffer.add(sample, in_kafka=False)
+                self._history.add(sample, in_kafka=False)
         if lost:
             self.counts["lost"] += sum(last - first + 1 for first, last in lost)
             where = "the table" if self._lake is not None else "what is read from Kafka; give `lake`, the table"
             log.error("Skipped messages of %s that are not in %s: %s", writer, where, lost[:10])
-            self._buffer.skip(writer, lost)
+            self._history.skip(writer, lost)
         return True
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client import stored_samples
-from ackstream.client.prefetch_buffer import PrefetchBuffer
+from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import ReaderQos, Sample
 from ackstream.client.stored_samples import Location, Recovery, _take, read_stored
 from ackstream.protocol.messages import StoredRange
@@ -72,21 +72,21 @@ def lake(tmp_path: Path) -> Lake:
     return found
 
 
-def _buffer(stored: int, *arrived: int) -> PrefetchBuffer:
-    buffer = PrefetchBuffer(
+def _history(stored: int, *arrived: int) -> ReaderHistory:
+    history = ReaderHistory(
         ReaderQos(kind="application-explicit"),
         ReaderStart("r1", 1),
         wanted=lambda _: True,
         on_acknowledged=lambda *_: None,
     )
-    buffer.mark_stored(StoredRange("w1", 1, stored, 0, ((3, 3),)))
+    history.mark_stored(StoredRange("w1", 1, stored, 0, ((3, 3),)))
     for seq in arrived:
-        buffer.add(Sample("w1", seq, None, None, b"%d" % seq, {}, 0, 0, seq))
-    return buffer
+        history.add(Sample("w1", seq, None, None, b"%d" % seq, {}, 0, 0, seq))
+    return history
 
 
-def _numbers(buffer: PrefetchBuffer) -> list[int]:
-    return [sample.seq for sample in buffer.take(100, 0)]
+def _numbers(history: ReaderHistory) -> list[int]:
+    return [sample.seq for sample in history.take(100, 0)]
 
 
 def test_the_table_gives_the_stored_messages_of_a_writer_in_order_and_reports_which_it_lacks(lake: Lake) -> None:
@@ -107,54 +107,54 @@ def test_no_more_than_the_limit_is_fetched_at_once(lake: Lake) -> None:
 
 
 def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake) -> None:
-    consumer, buffer = Consumer(position=9), _buffer(6, 6)
-    recovering = Recovery(consumer, buffer, lake, 100)
+    consumer, history = Consumer(position=9), _history(6, 6)
+    recovering = Recovery(consumer, history, lake, 100)
     assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
-    assert _numbers(buffer) == []
+    assert _numbers(history) == []
     consumer.at = 10
     assert recovering.recover([PARTITION], stuck=False)
-    assert _numbers(buffer) == [1, 2, 4, 5, 6]
-    assert (recovering.counts["fetched"], recovering.counts["lost"], buffer.missing()) == (4, 0, {})
+    assert _numbers(history) == [1, 2, 4, 5, 6]
+    assert (recovering.counts["fetched"], recovering.counts["lost"], history.missing()) == (4, 0, {})
 
 
 def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
-    buffer = _buffer(2, 2)
-    recovering = Recovery(Consumer(), buffer, lake, 100)
+    history = _history(2, 2)
+    recovering = Recovery(Consumer(), history, lake, 100)
     recovering.recover([PARTITION], stuck=False)
-    buffer.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
+    history.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
     recovering.recover([PARTITION], stuck=False)
-    assert _numbers(buffer) == [1, 2]
+    assert _numbers(history) == [1, 2]
     assert recovering.recover([PARTITION], stuck=False)
-    assert _numbers(buffer) == [4, 5, 6]
+    assert _numbers(history) == [4, 5, 6]
 
 
 def test_a_stuck_reader_does_not_wait(lake: Lake) -> None:
-    buffer = _buffer(6, 6)
-    recovering = Recovery(Consumer(position=0), buffer, lake, 100)
+    history = _history(6, 6)
+    recovering = Recovery(Consumer(position=0), history, lake, 100)
     recovering.recover([PARTITION], stuck=True)
     assert recovering.recover([PARTITION], stuck=True)
-    assert _numbers(buffer) == [1, 2, 4, 5, 6]
+    assert _numbers(history) == [1, 2, 4, 5, 6]
 
 
 def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None:
-    buffer = _buffer(6, 1, 2)
-    recovering = Recovery(Consumer(), buffer, lake, 2)
+    history = _history(6, 1, 2)
+    recovering = Recovery(Consumer(), history, lake, 2)
     assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
-    buffer.take(1, 0)
-    buffer.acknowledge_all(None)
+    history.take(1, 0)
+    history.acknowledge_all(None)
     assert recovering.recover([PARTITION], stuck=False)
-    assert _numbers(buffer) == [2, 4, 5, 6]
+    assert _numbers(history) == [2, 4, 5, 6]
 
 
 def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_samples, "FETCH_ROWS", 2)
-    buffer = _buffer(6)
-    recovering = Recovery(Consumer(), buffer, lake, 100)
+    history = _history(6)
+    recovering = Recovery(Consumer(), history, lake, 100)
     seen: list[int] = []
     while len(seen) < 5:
         recovering.recover([PARTITION], stuck=False)
-        seen += _numbers(buffer)
-        buffer.acknowledge_all(None)
+        seen += _numbers(history)
+        history.acknowledge_all(None)
     assert seen == [1, 2, 4, 5, 6]
 
 
@@ -166,11 +166,11 @@ def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.M
 def test_what_is_nowhere_is_skipped_and_logged(
     lake: Lake, table: object, got: list[int], lost: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    buffer = _buffer(8, 1, 8)
-    recovering = Recovery(Consumer(), buffer, lake if table else None, 100)
+    history = _history(8, 1, 8)
+    recovering = Recovery(Consumer(), history, lake if table else None, 100)
     for _ in range(3):
         recovering.recover([PARTITION], stuck=False)
-    assert _numbers(buffer) == got
+    assert _numbers(history) == got
     assert recovering.counts["lost"] == lost
     assert text in caplog.text
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.samples import ReaderQos, WriterQos
 from ackstream.errors import DeliveryError, InconsistentQosError
-from tests.conformance.scenarios.connext_system import WRITER, System
+from tests.conformance.scenarios.connext_system import System, sample
 from tests.conformance.scenarios.observations import Absent, Series, matches
 from tests.conformance.scenarios.scenario import (
     VARIATION,
@@ -133,6 +133,7 @@ class _Run:
             self._pump(at)
 
     def _pump(self, now: int) -> None:
+        self._system.now = now
         self._system.pump(now)
         for deadline in list(self._waits):
             if not self._system.retained or now >= deadline:
@@ -141,6 +142,7 @@ class _Run:
 
     def _take(self, step: Json, now: int) -> None:
         op, seq, name = step["op"], step.get("sn"), step.get("reader")
+        self._system.now = now
         if self._implied_writes and seq is not None:
             self._write(seq, now)
         if op == "write":
@@ -167,21 +169,21 @@ class _Run:
         if op in ("reader_lost", "crash"):
             system.lose(name, now, crashed=op == "crash")
         elif op == "restart":
-            system.restart(name, now)
+            system.restart(name)
         elif name not in system.readers:
             return
         elif op == "cached":
-            system.arrive(name, seq, now)
+            system.arrive(name, seq)
         elif op in TAKES:
-            system.take(name, seq, now, loan=op == "take_loan")
+            system.take(name, seq, loan=op == "take_loan")
         elif op == "return_loan":
-            system.return_loan(name, seq, now)
+            system.return_loan(name, seq)
         elif op == "acknowledge_all":
-            system.readers[name].acknowledge_all(now, response)
+            system.readers[name].acknowledge_all(response)
         elif op == "acknowledge_sample":
             if not {name, None} & self._takes:
-                system.take(name, seq, now)
-            system.readers[name].acknowledge_sample(WRITER, seq, now, response)
+                system.take(name, seq)
+            system.readers[name].acknowledge_sample(sample(seq), response)
 
     def observations(self) -> Json:
         """Return everything observable."""

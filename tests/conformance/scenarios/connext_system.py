@@ -8,15 +8,14 @@ from ackstream.client.reader_acks import Publications
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import Sample
 from ackstream.jobs.settle.retention import Retention
-from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.readers import AppAck, ApplicationAcknowledged
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import AppAck, ApplicationAcknowledged, KnownWriter, ReaderStart
 from tests.jobs.settle.logs import receive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackstream.client.reader_acks import Callback
-    from ackstream.client.reader_history import Loan
     from ackstream.client.samples import ReaderQos, WriterQos
     from tests.conformance.scenarios.scenario import Json
 
@@ -51,13 +50,14 @@ class System:
         self.retention = Retention(WRITER, required, start=start)
         self.readers: dict[str, ReaderHistory] = {}
         self._epochs: dict[str, int] = {}
+        self.now = 0
         for name in readers:
             self._join(name)
         self.numbers: list[int] = []
         self.requested = start - 1
         self.writes: dict[int, tuple[str, int]] = {}
         self._blocked: list[tuple[int, int, list[str]]] = []
-        self._loans: dict[tuple[str, int | None], Loan] = {}
+        self._loans: dict[tuple[str, int | None], list[Sample]] = {}
         self.done_at: int | None = None
         self._received = 0
         self._seen: dict[str, list[Any]] = {
@@ -69,8 +69,17 @@ class System:
         self._epochs[name] = epoch
         self.retention.join(name, role, durable=self._kept[name])
         known = self.retention.readers[name].acknowledged
-        self.readers[name] = ReaderHistory(self._qos, name, epoch=epoch, role=role)
-        self.readers[name].begin(WRITER, Intervals(known, start=known.start))
+        self.readers[name] = ReaderHistory(
+            self._qos,
+            ReaderStart(name, epoch, role),
+            wanted=lambda sample: sample.seq not in self._filtered,
+            on_acknowledged=lambda *_: None,
+            clock=lambda: self.now,
+        )
+        undelivered = self.retention.undelivered(name) if self._kept[name] else []
+        self.readers[name].begin(
+            KnownWriter(WRITER, known.start, self.retention.written, tuple(known), tuple(undelivered))
+        )
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 
@@ -101,13 +110,19 @@ class System:
             self.publications.acknowledge([gap])
             self.retention.write(last)
             self.retention.done.add(*gap)
+            self._tell(StoredRange(WRITER, *gap, 0, (gap,)))
 
     def _written(self, number: int, now: int, arriving: list[str]) -> None:
         self.numbers.append(number)
         self.retention.write(number)
+        self._tell(StoredRange(WRITER, number, number, 0))
         self._learn(now)
         for name in arriving:
-            self.arrive(name, number, now)
+            self.arrive(name, number)
+
+    def _tell(self, stored: StoredRange) -> None:
+        for reader in self.readers.values():
+            reader.mark_stored(stored)
 
     @property
     def retained(self) -> list[int]:
@@ -116,28 +131,24 @@ class System:
 
     # -- the readers --------------------------------------------------------------------------------------------------
 
-    def arrive(self, name: str, number: int, now: int) -> None:
+    def arrive(self, name: str, number: int) -> None:
         """Let a sample reach a reader."""
         if name in self.readers and number in self.numbers:
-            sample = Sample(WRITER, number, None, None, None, {}, 0, 0, number)
-            self.readers[name].receive(sample, now, filtered=number in self._filtered)
+            self.readers[name].add(sample(number))
 
-    def _samples(self, name: str, number: int | None) -> list[Sample]:
-        return [sample for sample in self.readers[name].available if number in (None, sample.seq)]
-
-    def take(self, name: str, number: int | None, now: int, *, loan: bool = False) -> None:
-        """Let the application take a sample, or all of them."""
+    def take(self, name: str, number: int | None, *, loan: bool = False) -> None:
+        """Let the application take all samples, or those up to a number."""
         reader = self.readers[name]
+        hand_out = reader.loan if loan else reader.take
+        taken: list[Sample] = []
+        while (number is None or number not in [one.seq for one in taken]) and (more := hand_out(1, 0)):
+            taken += more
         if loan:
-            self._loans[name, number] = reader.loan(self._samples(name, number))
-        else:
-            reader.take(now, self._samples(name, number))
+            self._loans[name, number] = taken
 
-    def return_loan(self, name: str, number: int | None, now: int) -> None:
+    def return_loan(self, name: str, number: int | None) -> None:
         """Let the application return what it was lent."""
-        loan = self._loans.get((name, number)) or self._loans.get((name, None))
-        if loan is not None:
-            self.readers[name].return_loan(loan, now)
+        self.readers[name].return_loan(self._loans.get((name, number)) or self._loans.get((name, None), []))
 
     def lose(self, name: str, now: int, *, crashed: bool) -> None:
         """Take a reader away, for good or until it starts again."""
@@ -146,26 +157,27 @@ class System:
             self.retention.leave(name)
             self._learn(now)
 
-    def restart(self, name: str, now: int) -> None:
+    def restart(self, name: str) -> None:
         """Restart a reader under its name; it receives the samples retained for it."""
         self._join(name)
         for first, last in self.retention.undelivered(name) if self._kept[name] else []:
             for number in range(first, last + 1):
                 self._seen["redelivered"].append(number)
-                self.arrive(name, number, now)
+                self.arrive(name, number)
 
     # -- between them -------------------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int | None:
         """When :meth:`pump` must be called again."""
-        deadlines = [reader.deadline for reader in self.readers.values()] + [entry[1] for entry in self._blocked[:1]]
+        deadlines = [reports.deadline for reader in self.readers.values() for reports in reader.reports.values()]
+        deadlines += [deadline for _, deadline, _ in self._blocked[:1]]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def pump(self, now: int) -> None:
         """Transfer everything due now."""
         for reader in list(self.readers.values()):
-            for report in reader.due(now):
+            for report in reader.due():
                 if isinstance(report, AppAck):
                     self._carry(reader, report, now)
                 else:
@@ -212,6 +224,11 @@ class System:
             "conf": confs,
             "conf_sent": confs,
         }
+
+
+def sample(number: int) -> Sample:
+    """Return a sample of the writer."""
+    return Sample(WRITER, number, None, None, None, {}, 0, 0, number)
 
 
 def _app_ack(report: AppAck, now: int) -> Json:

@@ -12,7 +12,8 @@ from ackstream.client.reader_acks import Callback, Publications
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.readers import AppAck, ReaderState
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import AppAck, ReaderStart, ReaderState
 from tests.jobs.settle.logs import RULES, Log, Run
 
 ROLES = {"L1": "Logger", "L2": "Logger", "L3": "Logger", "P1": "Processor"}
@@ -25,6 +26,7 @@ class _World:
         self.log, self.run = Log(), Run(RULES)
         self.publications = Publications(WriterQos())
         self.readers: dict[str, ReaderHistory] = {}
+        self.taken: dict[str, list[Sample]] = {}
         self.epochs: Counter[str] = Counter()
         self.confirmed = {name: Intervals() for name in ROLES}
         self.processed: Counter[tuple[str, int]] = Counter()
@@ -38,16 +40,22 @@ class _World:
         (state,) = self.run.feed(self.log.start(name, self.epochs[name], role=ROLES[name])).states
         assert isinstance(state, ReaderState)
         qos = ReaderQos(kind="application-explicit", samples_per_app_ack=3, app_ack_period_ms=PERIOD)
-        self.readers[name] = ReaderHistory(qos, name, epoch=self.epochs[name], role=ROLES[name])
+        self.readers[name] = ReaderHistory(
+            qos,
+            ReaderStart(name, self.epochs[name], ROLES[name]),
+            wanted=lambda _: True,
+            on_acknowledged=lambda *_: None,
+            clock=lambda: self.now,
+        )
+        self.taken[name] = []
         for known in state.writers:
-            self.readers[name].begin(known.writer, Intervals(known.acknowledged, start=known.start))
+            self.readers[name].begin(known)
             for first, last in known.undelivered:
                 for seq in range(first, last + 1):
                     self.deliver(name, seq)
 
     def deliver(self, name: str, seq: int) -> None:
-        if self.readers[name].receive(Sample("w1", seq, None, None, None, {}, 0, 0, seq), self.now):
-            assert seq not in self.confirmed[name], "redelivered after a confirmed acknowledgement"
+        self.readers[name].add(Sample("w1", seq, None, None, None, {}, 0, 0, seq))
 
     def write(self) -> None:
         self.publications.write()
@@ -55,16 +63,21 @@ class _World:
         self.run.feed(self.log.stored(seq, seq))
         for name in ROLES:
             self.deliver(name, seq)
+            self.readers[name].mark_stored(StoredRange("w1", seq, seq, 0))
 
     def work(self, name: str, number: int) -> None:
-        reader = self.readers[name]
-        for sample in reader.take(self.now, reader.available[-number:]):
+        """Take everything, and acknowledge the last samples."""
+        for sample in self.readers[name].take(1_000, 0):
+            assert sample.seq not in self.confirmed[name], "redelivered after a confirmed acknowledgement"
+            self.taken[name].append(sample)
+        for sample in self.taken[name][-number:]:
             self.processed[name, sample.seq] += 1
-            reader.acknowledge_sample("w1", sample.seq, self.now)
+            self.readers[name].acknowledge_sample(sample, None)
+        del self.taken[name][-number:]
 
     def talk(self, name: str, *, lose_report: bool = False, lose_conf: bool = False, twice: bool = False) -> None:
         reader = self.readers[name]
-        reports = [] if lose_report and reader.due(self.now) else reader.due(self.now)
+        reports = [] if lose_report and reader.due() else reader.due()
         for report in reports * (2 if twice else 1):
             assert isinstance(report, AppAck)
             settled = self.run.feed(self.log.say(report))
