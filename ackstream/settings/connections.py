@@ -5,7 +5,8 @@ The terms are those of Eclipse Ditto's connections (sources, targets, reply-targ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -16,40 +17,31 @@ from ackstream.protocol.errors import DittoError
 from ackstream.settings.base import Part
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from collections.abc import Callable
 
 
-def _template(text: str) -> str:
-    Template.parse(text)
-    return text
+T = TypeVar("T")
 
 
-def _pipeline(text: str) -> str:
-    Pipeline.parse(text)
-    return text
+def _accepted_by(read: Callable[[T], object]) -> Callable[[T], T]:
+    """Return a validator of the values that ``read`` accepts."""
+
+    def check(value: T) -> T:
+        try:
+            read(value)
+        except DittoError as error:
+            raise ValueError(f"{error.message} {error.description or ''}") from error
+        return value
+
+    return check
 
 
-def _label(text: str) -> str:
-    try:
-        return parse_label(text)
-    except DittoError as error:
-        raise ValueError(error.message) from error
-
-
-def _topic(text: str) -> str:
-    try:
-        target_subscription(text)
-    except DittoError as error:
-        raise ValueError(f"{error.message} {error.description or ''}") from error
-    return text
-
-
-TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_template)]
+TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_accepted_by(Template.parse))]
 """A text with placeholders in double braces."""
 
-PipelineText = Annotated[str, AfterValidator(_pipeline)]
-SubscriptionText = Annotated[str, AfterValidator(_topic)]
-Label = Annotated[str, AfterValidator(_label)]
+PipelineText = Annotated[str, AfterValidator(_accepted_by(Pipeline.parse))]
+SubscriptionText = Annotated[str, AfterValidator(_accepted_by(target_subscription))]
+Label = Annotated[str, AfterValidator(_accepted_by(parse_label))]
 ResponseKind = Literal["response", "error", "nack"]
 
 
@@ -109,13 +101,7 @@ class _Connection(Part):
         declared = [label for source in self.sources for label in source.declared_acks]
         return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
 
-    @model_validator(mode="after")
-    def _valid_labels(self) -> Self:
-        try:
-            _ = self.labels
-        except DittoError as error:
-            raise ValueError(f"{error.message} {error.description}") from error
-        return self
+    _valid_labels = model_validator(mode="after")(_accepted_by(attrgetter("labels")))
 
 
 class KafkaSourceSettings(Source):
@@ -124,19 +110,14 @@ class KafkaSourceSettings(Source):
     start: Literal["latest", "earliest"] = "latest"
 
 
-def _kafka_address(text: str) -> str:
-    if "{{" not in text:
-        try:
-            TargetAddress.parse(text)
-        except DittoError as error:
-            raise ValueError(f"{error.message} {error.description}") from error
-    return text
+def _kafka_address(text: str) -> object:
+    return "{{" in text or TargetAddress.parse(text)
 
 
 class KafkaTargetSettings(Target):
     """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
 
-    address: Annotated[TemplateText, AfterValidator(_kafka_address)]
+    address: Annotated[TemplateText, AfterValidator(_accepted_by(_kafka_address))]
 
 
 class KafkaConnection(_Connection):

@@ -293,16 +293,18 @@ class Settings(Part):
     queues: tuple[QueueSettings, ...] = ()
     destinations: tuple[Destination, ...] = ()
 
-    @field_validator("queues")
+    @field_validator("queues", "destinations", "connections")
     @classmethod
-    def _different_names(cls, queues: tuple[QueueSettings, ...]) -> tuple[QueueSettings, ...]:
-        _check_unique("queues", "name", [queue.name for queue in queues])
-        return queues
+    def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
+        key = "id" if info.field_name == "connections" else "name"
+        for value, count in Counter(getattr(part, key) for part in parts).items():
+            if count > 1:
+                raise ValueError(f"two {info.field_name} have the {key} {value!r}: give each its own")
+        return parts
 
     @field_validator("destinations")
     @classmethod
     def _different_locations(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
-        _check_unique("destinations", "name", [destination.name for destination in found])
         used = {_location(info.data["lake"].path): "the lake's own (lake.path)"} if "lake" in info.data else {}
         for destination in found:
             location = _location(destination.path)
@@ -310,15 +312,3 @@ class Settings(Part):
                 raise ValueError(f"the path of {destination.name} is {used[location]}: messages would be there twice")
             used[location] = f"that of {destination.name}"
         return found
-
-    @field_validator("connections")
-    @classmethod
-    def _different_ids(cls, connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
-        _check_unique("connections", "id", [connection.id for connection in connections])
-        return connections
-
-
-def _check_unique(what: str, key: str, values: list[str]) -> None:
-    for value, count in Counter(values).items():
-        if count > 1:
-            raise ValueError(f"two {what} have the {key} {value!r}: give each its own")
