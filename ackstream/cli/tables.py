@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(inflight)
-    app.command()(outcomes)
-    app.command()(maintain)
-
-
 def inflight(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of requests to show, oldest first.")] = 20,
     *,
@@ -99,9 +92,7 @@ def maintain(
 def _list_questions() -> None:
     table = plain_table("question", "")
     for name in questions.QUESTIONS:
-        # each question is a function of that name, whose docstring begins with "Return"
-        about = str(getattr(questions, name).__doc__).strip().partition("\n")[0].removeprefix("Return ")
-        table.add_row(name, about)
+        table.add_row(name, questions.about(name))
     Console().print(table)
 
 
@@ -149,7 +140,7 @@ def ask_spark(settings: Settings, name: str, *parameters: str) -> Answer:
     from ackstream.cli.console.session import quiet_session  # noqa: PLC0415 - loads slowly
 
     with quiet_session(settings, "outcomes") as spark:
-        frame = getattr(questions, name)(spark, settings.lake, *parameters)
+        frame = questions.ask(spark, settings.lake, name, *parameters)
         return frame.columns, frame.collect()
 
 

@@ -25,32 +25,23 @@ TEXT, INTEGER, LONG, BOOLEAN = StringType(), IntegerType(), LongType(), BooleanT
 TIME, BYTES, TEXTS, DOUBLE = TimestampType(), BinaryType(), ArrayType(TEXT), DoubleType()
 
 INDEXED_COLUMNS = 4
-"""The first columns of each table carry statistics: correlation_id, the row's time, query_id, batch_id."""
+"""The first columns of a table carry statistics: in the ledger correlation_id, the row's time, query_id, batch_id."""
 
 KEY = ("query_id", "batch_id", "id")
 """The columns that make a row of a ledger table unique."""
 
 PARTITION = "day"
-"""The column by which most tables are partitioned."""
+"""The column by which a table is partitioned if it has it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table, the job that writes it, and the column by which it is partitioned, if any."""
+    """A table, and the job that writes it."""
 
     name: str
     comment: str
     schema: Any
     writer: str
-    partition: str | None = PARTITION
-
-
-@dataclass(frozen=True)
-class LedgerTable(Table):
-    """A table of archive: the part of a ledger record its rows come from, and the column of a row's time."""
-
-    part: str = ""
-    time: str = ""
 
 
 def required(name: str, kind: Any, comment: str) -> Any:
@@ -82,4 +73,4 @@ def coordinates(what: str) -> list[Any]:
 
 def day(of: str) -> Any:
     """Return the partition column."""
-    return required("day", DateType(), f"UTC day of {of}; partition column")
+    return required(PARTITION, DateType(), f"UTC day of {of}; partition column")

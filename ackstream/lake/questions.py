@@ -1,7 +1,7 @@
 """Predefined questions to the tables.
 
-Each is plain SQL that both Spark and DuckDB accept (:func:`sql`), and a function that runs it in Spark. DuckDB needs
-one line first, because it has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``.
+Each is plain SQL that both Spark (:func:`ask`) and DuckDB (:func:`sql`) accept. DuckDB needs one line first, because it
+has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = {
     "slowest_labels": """
+        -- the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first.
         SELECT label,
                count(*) AS acknowledgements,
                percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
@@ -29,6 +30,7 @@ QUESTIONS = {
         ORDER BY p95_ms DESC, label
     """,
     "missing_labels": """
+        -- the labels not acknowledged in time: per party and label the count, and the share of those requested.
         SELECT split_part(label, ':', 1) AS party,
                label,
                count(*) AS requested,
@@ -40,6 +42,7 @@ QUESTIONS = {
         ORDER BY missing DESC, label
     """,
     "timeouts_by_hour": """
+        -- when requests time out: per UTC hour the requests decided, those that timed out, and their share.
         SELECT date_trunc('hour', decided_at) AS hour,
                count(*) AS decided,
                count(CASE WHEN completed_by = 'timeout' THEN 1 END) AS timeouts,
@@ -49,6 +52,7 @@ QUESTIONS = {
         ORDER BY hour
     """,
     "outcomes_by_status": """
+        -- how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency.
         SELECT status,
                completed_by,
                count(*) AS outcomes,
@@ -60,6 +64,7 @@ QUESTIONS = {
         ORDER BY outcomes DESC, status, completed_by
     """,
     "unused_acknowledgements": """
+        -- the unused acknowledgements: per disposition (late, duplicate, ...) and label.
         SELECT disposition,
                label,
                count(*) AS acknowledgements,
@@ -71,6 +76,7 @@ QUESTIONS = {
         ORDER BY acknowledgements DESC, disposition, label
     """,
     "story": """
+        -- the story of one correlation-id: its rows from all tables, in order of time.
         SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,
                CAST(NULL AS INTEGER) AS status, concat_ws(' ', channel, criterion, action, path) AS detail,
                value AS content, id
@@ -88,7 +94,12 @@ QUESTIONS = {
         ORDER BY occurred_at, step, id
     """,
 }
-"""The SQL of the questions by name, with tables and parameters in braces."""
+"""The SQL of the questions by name, with tables and parameters in braces; its first line tells what it returns."""
+
+
+def about(name: str) -> str:
+    """Return what a question returns, in words."""
+    return QUESTIONS[name].strip().partition("\n")[0].removeprefix("-- ")
 
 
 def sql(name: str) -> str:
@@ -96,40 +107,12 @@ def sql(name: str) -> str:
     return QUESTIONS[name].format(correlation_id="?", **{table: table for table in TABLES})
 
 
-def slowest_labels(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first."""
-    return _ask(spark, lake, "slowest_labels")
+def ask(spark: SparkSession, lake: Lake, name: str, correlation_id: str = "") -> DataFrame:
+    """Ask Spark a question.
 
-
-def missing_labels(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return the labels not acknowledged in time: per party and label the count, and the share of those requested.
-
-    The party is the label up to its colon, or the whole label.
+    :param correlation_id: of the request that ``story`` is about
+    :raises StartError: if a table does not exist yet
     """
-    return _ask(spark, lake, "missing_labels")
-
-
-def timeouts_by_hour(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return when requests time out: per UTC hour the requests decided, those that timed out, and their share."""
-    return _ask(spark, lake, "timeouts_by_hour")
-
-
-def outcomes_by_status(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency."""
-    return _ask(spark, lake, "outcomes_by_status")
-
-
-def unused_acknowledgements(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return the unused acknowledgements: per disposition (late, duplicate, ...) and label."""
-    return _ask(spark, lake, "unused_acknowledgements")
-
-
-def story(spark: SparkSession, lake: Lake, correlation_id: str) -> DataFrame:
-    """Return the story of one correlation-id: its rows from all tables, in order of time."""
-    return _ask(spark, lake, "story", correlation_id=correlation_id)
-
-
-def _ask(spark: SparkSession, lake: Lake, name: str, **parameters: str) -> DataFrame:
     question = QUESTIONS[name]
     frames = {table: tables.read(spark, lake, table) for table in TABLES if f"{{{table}}}" in question}
-    return spark.sql(question, **parameters, **frames)
+    return spark.sql(question, correlation_id=correlation_id, **frames)

@@ -5,8 +5,6 @@ JSON inside a row (headers, values, payloads, replies) is text that holds JSON. 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from ackstream.lake.columns import (
@@ -18,7 +16,6 @@ from ackstream.lake.columns import (
     TEXT,
     TEXTS,
     TIME,
-    LedgerTable,
     Table,
     coordinates,
     day,
@@ -285,65 +282,33 @@ QUEUE_EVENTS = StructType(
 
 # -- all tables --------------------------------------------------------------------------------------------------------
 
-
-T = TypeVar("T", bound=Table)
-
-
-def _named(*tables: T) -> dict[str, T]:
-    return {table.name: table for table in tables}
-
-
-TABLES: dict[str, LedgerTable] = _named(
-    LedgerTable("signals", "One row per request.", SIGNALS, "archive", part="signal", time="received_at"),
-    LedgerTable(
-        "acknowledgements", "One row per acknowledgement.", ACKNOWLEDGEMENTS, "archive", part="acks", time="received_at"
-    ),
-    LedgerTable("outcomes", "One row per decided request.", OUTCOMES, "archive", part="outcome", time="decided_at"),
-    LedgerTable(
-        "dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive", part="dead_letter", time="received_at"
-    ),
-)
-"""The tables of the ledger."""
-
-TWIN_TABLES = _named(
-    Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
-    Table("things", "One row per thing, in its present state.", THINGS, "twin", None),
-    Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin", None),
-)
-PUBLISHER_TABLES = _named(
-    Table("messages", "One row per message of a publisher, accepted or refused.", MESSAGES, "persist"),
-    Table("publishers", "The progress of each publisher, batch by batch.", PUBLISHERS, "persist", None),
-)
-REPLICATION_TABLES = _named(
-    Table("destinations", "One row per change of what acknowledgements wait for.", DESTINATIONS, "persist", None),
-)
-"""The table of sync destinations; it exists only if there are any."""
-
-SETTLE_TABLES = _named(
-    Table("deliveries", "One row per run of samples that a reader has acknowledged.", DELIVERIES, "settle"),
-    Table("ignored_reports", "One row per unusable report of a reader, or part of one.", IGNORED_REPORTS, "settle"),
-)
-QUERY_TABLES = _named(
-    Table(
-        "subscriptions", "The subscriptions to messages, batch by batch of the query job.", SUBSCRIPTIONS, "query", None
-    ),
-    Table(
-        "sow_deletes",
-        "One row per message that sow_delete removed from the state of the world.",
-        SOW_DELETES,
-        "query",
-        None,
-    ),
-)
-QUEUE_TABLES = _named(
-    Table("queue_events", "One row per event of a message in a work queue.", QUEUE_EVENTS, "queues"),
-)
-ALL_TABLES: dict[str, Table] = {
-    **TABLES,
-    **TWIN_TABLES,
-    **PUBLISHER_TABLES,
-    **REPLICATION_TABLES,
-    **SETTLE_TABLES,
-    **QUEUE_TABLES,
-    **QUERY_TABLES,
+ALL_TABLES = {
+    table.name: table
+    for table in (
+        Table("signals", "One row per request.", SIGNALS, "archive"),
+        Table("acknowledgements", "One row per acknowledgement.", ACKNOWLEDGEMENTS, "archive"),
+        Table("outcomes", "One row per decided request.", OUTCOMES, "archive"),
+        Table("dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive"),
+        Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
+        Table("things", "One row per thing, in its present state.", THINGS, "twin"),
+        Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin"),
+        Table("messages", "One row per message of a publisher, accepted or refused.", MESSAGES, "persist"),
+        Table("publishers", "The progress of each publisher, batch by batch.", PUBLISHERS, "persist"),
+        # exists only if there are sync destinations
+        Table("destinations", "One row per change of what acknowledgements wait for.", DESTINATIONS, "persist"),
+        Table("deliveries", "One row per run of samples that a reader has acknowledged.", DELIVERIES, "settle"),
+        Table("ignored_reports", "One row per unusable report of a reader, or part of one.", IGNORED_REPORTS, "settle"),
+        Table("queue_events", "One row per event of a message in a work queue.", QUEUE_EVENTS, "queues"),
+        Table(
+            "subscriptions", "The subscriptions to messages, batch by batch of the query job.", SUBSCRIPTIONS, "query"
+        ),
+        Table(
+            "sow_deletes",
+            "One row per message that sow_delete removed from the state of the world.",
+            SOW_DELETES,
+            "query",
+        ),
+    )
 }
+TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer == "archive"}
+"""The tables of the ledger."""

@@ -10,7 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from ackstream.errors import StartError
-from ackstream.lake.columns import INDEXED_COLUMNS, Table
+from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def retried(merge: Callable[[], None]) -> None:
 def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
     builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment)
     builder = builder.addColumns(table.schema)
-    if table.partition is not None:
-        builder = builder.partitionedBy(table.partition)
+    if PARTITION in table.schema.fieldNames():
+        builder = builder.partitionedBy(PARTITION)
     for key, value in wanted.items():
         builder = builder.property(key, value)
     try:

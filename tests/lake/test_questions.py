@@ -14,8 +14,6 @@ from ackstream.settings import Lake
 from tests.lake import records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
@@ -79,13 +77,12 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_question_has_the_same_answer_in_spark_and_in_duckdb(spark: SparkSession, filled: Lake, name: str) -> None:
-    ask: Callable[..., Any] = getattr(questions, name)
-    assert naive(ask(spark, filled).collect()) == ANSWERS[name]
+    assert naive(questions.ask(spark, filled, name).collect()) == ANSWERS[name]
     assert ask_duckdb(filled, name) == ANSWERS[name]
 
 
 def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: SparkSession, filled: Lake) -> None:
-    told = naive(questions.story(spark, filled, "c-3").collect())
+    told = naive(questions.ask(spark, filled, "story", correlation_id="c-3").collect())
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
     assert told == [
@@ -98,8 +95,8 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
 
 
 def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:
-    assert questions.story(spark, filled, "' OR '1' = '1").collect() == []
+    assert questions.ask(spark, filled, "story", correlation_id="' OR '1' = '1").collect() == []
 
 
-def test_every_question_has_a_function() -> None:
-    assert all(callable(getattr(questions, name)) for name in questions.QUESTIONS)
+def test_every_question_tells_what_it_returns() -> None:
+    assert all(questions.about(name).startswith(("the ", "when ", "how ")) for name in questions.QUESTIONS)

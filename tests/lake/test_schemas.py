@@ -9,10 +9,10 @@ from ackstream.lake import columns, schemas
 from ackstream.protocol import ledger
 
 STRUCTS = {
-    "signal": (ledger.SignalRow, projection.LEDGER_SIGNAL),
-    "acks": (ledger.AckRow, projection.LEDGER_ACK),
-    "outcome": (ledger.OutcomeRow, projection.LEDGER_OUTCOME),
-    "dead_letter": (ledger.DeadLetterRow, projection.LEDGER_DEAD_LETTER),
+    "signal": (ledger.SignalRow, projection.PARTS["signal"]),
+    "acks": (ledger.AckRow, projection.PARTS["acks"]),
+    "outcome": (ledger.OutcomeRow, projection.PARTS["outcome"]),
+    "dead_letter": (ledger.DeadLetterRow, projection.PARTS["dead_letter"]),
     "record": (ledger.LedgerRecord, projection.LEDGER),
 }
 
@@ -50,7 +50,9 @@ def test_every_column_says_what_it_holds(table: columns.Table) -> None:
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
 def test_statistics_cover_what_queries_and_the_archive_select_by(table: columns.Table) -> None:
     indexed = table.schema.fieldNames()[: columns.INDEXED_COLUMNS]
-    assert indexed == ["correlation_id", table.time, "query_id", "batch_id"]
+    time = "decided_at" if table.name == "outcomes" else "received_at"
+    assert indexed == ["correlation_id", time, "query_id", "batch_id"]
+    assert table.schema[columns.PARTITION].metadata["comment"] == f"UTC day of {time}; partition column"
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.lake import tables, things
-from ackstream.lake.schemas import TWIN_TABLES
 from ackstream.settings import Lake
 from tests.lake.changes import change, table
 
@@ -46,7 +45,7 @@ def test_the_values_of_a_path_are_counted_and_typed() -> None:
 
 
 def test_the_index_follows_things_that_change_and_go(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, TWIN_TABLES)
+    tables.create(spark, lake, ["thing_events", "things", "things_search"])
 
     def index(*rows: dict[str, object]) -> set[tuple[str, str, str]]:
         frame = spark.createDataFrame(table(*rows)).selectExpr("*", "0L AS batch")
@@ -85,7 +84,7 @@ BEFORE = [
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     place = tmp_path_factory.mktemp("things")
     made = Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints"))
-    tables.create(spark, made, TWIN_TABLES)
+    tables.create(spark, made, ["thing_events", "things", "things_search"])
     for number, rows in enumerate(BATCHES):
         things.append(spark, made, table(*rows), QUERY, number)
     return made

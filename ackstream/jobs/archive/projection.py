@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from ackstream.lake.columns import BOOLEAN, INTEGER, KEY, LONG, TEXT, TEXTS
+from ackstream.lake.columns import BYTES, KEY, LONG, PARTITION, TEXT, TIME
 from ackstream.lake.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -27,42 +27,27 @@ LAST_MILLISECOND = 253_402_300_799_999
 MILLISECONDS_A_DAY = 86_400_000
 
 
-def _fields(required: dict[str, Any], optional: dict[str, Any]) -> Any:
-    fields = [StructField(name, kind, nullable=False) for name, kind in required.items()]
-    return StructType(fields + [StructField(name, kind, nullable=True) for name, kind in optional.items()])
+def _part(table: str) -> Any:
+    """Return the form of a part of a ledger record: the columns of its table, times as numbers, bytes as base64."""
+    own = StructType()
+    for column in TABLES[table].schema:
+        if column.name not in (*KEY, PARTITION):
+            kind = {TIME: LONG, BYTES: TEXT}.get(column.dataType, column.dataType)
+            # nothing is truncated where nothing says so
+            own.add(column.name, kind, nullable=column.nullable or column.name == "truncated")
+    return own
 
 
-_COORDINATES = {"topic": TEXT, "partition": INTEGER, "offset": LONG}
+PART_OF = {"signals": "signal", "acknowledgements": "acks", "outcomes": "outcome", "dead_letters": "dead_letter"}
+"""The part of a ledger record that a table's rows come from; ``acks`` is an array."""
 
-LEDGER_SIGNAL = _fields(
-    {"correlation_id": TEXT, "received_at": LONG, "requested_acks": TEXTS, **_COORDINATES},
-    {"thing_id": TEXT, "channel": TEXT, "criterion": TEXT, "action": TEXT, "path": TEXT,
-     "response_required": BOOLEAN, "timeout_ms": LONG, "headers": TEXT, "value": TEXT},
-)  # fmt: skip
-LEDGER_ACK = _fields(
-    {"received_at": LONG, "disposition": TEXT, **_COORDINATES, "index": INTEGER},
-    {"correlation_id": TEXT, "label": TEXT, "status": INTEGER, "weak": BOOLEAN, "latency_ms": LONG, "payload": TEXT},
-)
-LEDGER_OUTCOME = _fields(
-    {"correlation_id": TEXT, "status": INTEGER, "completed_by": TEXT, "requested": TEXTS, "missing": TEXTS,
-     "started_at": LONG, "decided_at": LONG, "latency_ms": LONG, "reply_id": TEXT},
-    {"thing_id": TEXT, "reply": TEXT, "reply_topic": TEXT},
-)  # fmt: skip
-LEDGER_DEAD_LETTER = _fields(
-    {"reason": TEXT, **_COORDINATES, "received_at": LONG},
-    {"correlation_id": TEXT, "key": TEXT, "value": TEXT, "truncated": BOOLEAN},
-)
-PARTS: dict[str, Any] = {
-    "signal": LEDGER_SIGNAL,
-    "acks": LEDGER_ACK,
-    "outcome": LEDGER_OUTCOME,
-    "dead_letter": LEDGER_DEAD_LETTER,
-}
-"""The parts that a ledger record may have; ``acks`` is an array."""
-
-LEDGER = _fields(
-    {"kind": TEXT, "id": TEXT, "query_id": TEXT, "batch_id": LONG},
-    {name: ArrayType(part) if name == "acks" else part for name, part in PARTS.items()},
+PARTS: dict[str, Any] = {part: _part(table) for table, part in PART_OF.items()}
+LEDGER = StructType(
+    [
+        *[StructField(name, TEXT, nullable=False) for name in ("kind", "id", "query_id")],
+        StructField("batch_id", LONG, nullable=False),
+        *[StructField(name, ArrayType(part) if name == "acks" else part) for name, part in PARTS.items()],
+    ]
 )
 """The JSON of a ledger record. A record that lacks a field that is not nullable is malformed."""
 
@@ -84,7 +69,7 @@ def rows(records: DataFrame, table: str) -> DataFrame:
         records = records.selectExpr("query_id", "batch_id", "exact_payloads", "posexplode(acks) AS (position, part)")
     else:
         # the id of the whole record, and the texts, stay available under their names
-        records = records.selectExpr("*", f"{TABLES[table].part} AS part").where("part IS NOT NULL")
+        records = records.selectExpr("*", f"{PART_OF[table]} AS part").where("part IS NOT NULL")
     return records.selectExpr(*_ROWS[table])
 
 
@@ -140,7 +125,7 @@ def _malformed() -> str:
     }
     for part, schema in PARTS.items():
         if part == "acks":
-            test = f"exists(ledger.acks, ack -> ack IS NULL OR {_faulty('ack', LEDGER_ACK)})"
+            test = f"exists(ledger.acks, ack -> ack IS NULL OR {_faulty('ack', schema)})"
         else:
             test = f"ledger.{part} IS NOT NULL AND ({_faulty(f'ledger.{part}', schema)})"
         faults[f"its {part} lacks a required field or has an impossible time"] = test
@@ -165,7 +150,7 @@ def _malformed_letter() -> str:
         "value": "base64(value)",
         "truncated": "false",
     }
-    fields = ", ".join(f"'{name}', {values.get(name, name)}" for name in LEDGER_DEAD_LETTER.fieldNames())
+    fields = ", ".join(f"'{name}', {values.get(name, name)}" for name in PARTS["dead_letter"].fieldNames())
     return f"named_struct({fields})"
 
 
@@ -205,8 +190,8 @@ _PARSED = (
 )
 
 _COUNTS = tuple(
-    f"sum({'coalesce(array_size(acks), 0)' if table.part == 'acks' else f'int({table.part} IS NOT NULL)'}) AS {name}"
-    for name, table in TABLES.items()
+    f"sum({'coalesce(array_size(acks), 0)' if part == 'acks' else f'int({part} IS NOT NULL)'}) AS {table}"
+    for table, part in PART_OF.items()
 )
 
 _SPECIAL = {
@@ -234,8 +219,8 @@ def _columns(table: str) -> tuple[str, ...]:
     names = TABLES[table].schema.fieldNames()
     columns = {name: f"timestamp_millis(part.{name})" for name in names if name.endswith("_at")}
     columns |= {name: name for name in ("query_id", "batch_id")} | _SPECIAL[table]
-    # not from the timestamp, whose day depends on the session's time zone
-    columns["day"] = f"date_from_unix_date(int(part.{TABLES[table].time} DIV {MILLISECONDS_A_DAY}))"
+    # the second column is the row's time; not from the timestamp, whose day depends on the session's time zone
+    columns[PARTITION] = f"date_from_unix_date(int(part.{names[1]} DIV {MILLISECONDS_A_DAY}))"
     return tuple(f"{columns.get(name, f'part.{name}')} AS {name}" for name in names)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.kafka.clients import connect_consumer, connect_producer
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
-from ackstream.lake.schemas import DESTINATIONS, REPLICATION_TABLES
+from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import read_replicated
 
@@ -182,7 +182,7 @@ class DeferredAcks:
         self._source = source_id(spark, settings.lake) if self._active else ""
         self._changes: list[tuple[DestinationChange, str]] = []
         if self._sync:
-            tables.create(spark, settings.lake, REPLICATION_TABLES)
+            tables.create(spark, settings.lake, ("destinations",))
             # those that were not waited for at the end of the last run
             modes = tables.read(spark, settings.lake, "destinations").groupBy("destination")
             last = modes.agg(F.max_by("mode", "changed_at").alias("mode")).where("mode = 'async'").collect()

@@ -20,7 +20,7 @@ from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.metadata import message_rows, metadata_table, read_metadata, with_headers
 from ackstream.jobs.persist.publishers import PersistResult, PublisherState, fold, is_durability_ack
 from ackstream.lake import tables
-from ackstream.lake.schemas import PUBLISHER_TABLES, PUBLISHERS
+from ackstream.lake.schemas import PUBLISHERS
 from ackstream.protocol.messages import MAX_NUMBER, encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
@@ -56,7 +56,7 @@ _decode = msgspec.json.Decoder(PublisherState).decode
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
-    tables.create(spark, settings.lake, PUBLISHER_TABLES)
+    tables.create(spark, settings.lake, ("messages", "publishers"))
     stream = source(
         spark,
         settings.kafka,

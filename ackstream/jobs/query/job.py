@@ -20,7 +20,7 @@ from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
-from ackstream.lake.schemas import PUBLISHER_TABLES, QUERY_TABLES, SUBSCRIPTIONS
+from ackstream.lake.schemas import SUBSCRIPTIONS
 from ackstream.protocol import queries
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import read_stored
@@ -56,7 +56,8 @@ _decode = msgspec.json.Decoder(QueryState).decode
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
     # persist may be making its own at the same time
-    tables.retried(lambda: tables.create(spark, settings.lake, [*PUBLISHER_TABLES, *QUERY_TABLES]))
+    names = ("messages", "publishers", "subscriptions", "sow_deletes")
+    tables.retried(lambda: tables.create(spark, settings.lake, names))
     # clients have given up older commands, and deleting twice is not deleting once
     topics = dict.fromkeys(map(settings.kafka.topic, ("queries", "stored")), LATEST)
     stream = source(
@@ -257,7 +258,8 @@ def dead_letters(spark: SparkSession, dead: Sequence[tuple[QueryRecord, str]]) -
 def _sound(spark: SparkSession, text: str) -> bool:
     """Return whether Spark and Java accept a filter that has been parsed."""
     try:
-        for pattern in filters.patterns(text) if isinstance(filters.read_filter(text), str) else ():
+        selection = filters.read_filter(text)
+        for pattern in selection.patterns if isinstance(selection, filters.SqlFilter) else ():
             spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark compiles it no sooner than it runs
         spark.createDataFrame([], "value STRING").where(results.fits(text))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone

@@ -23,7 +23,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.lake import tables
-from ackstream.lake.schemas import QUEUE_EVENTS, QUEUE_TABLES
+from ackstream.lake.schemas import QUEUE_EVENTS
 from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
@@ -80,7 +80,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     if not settings.queues:
         raise StartError("There are no queues in the settings: add [[queues]] with a name and topics.")
     rules = {queue.name: queue for queue in settings.queues}
-    tables.create(spark, settings.lake, ("messages", *QUEUE_TABLES))
+    tables.create(spark, settings.lake, ("messages", "queue_events"))
     handle = partial(serve, rules, settings.queue.session)
     served = operate(records(spark, settings), "queue", handle, OUTPUT_SCHEMA)
     return batches.start(served, settings.lake, NAME, partial(write, settings), trigger)

@@ -21,7 +21,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
-from ackstream.lake.schemas import SETTLE_TABLES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches, checkpoint
 from ackstream.spark import kafka as spark_kafka
@@ -80,7 +80,7 @@ _ANEW = "move the checkpoint and the table deliveries away, to begin anew with w
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
-    tables.create(spark, settings.lake, SETTLE_TABLES)
+    tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
     kafka = settings.kafka
     topics = {kafka.topic("stored"): EARLIEST, kafka.topic("app-acks"): EARLIEST, kafka.topic(TICKS): LATEST}
     stream = source(
@@ -200,7 +200,7 @@ def write(spark: SparkSession, settings: Settings, settled: pa.Table, query_id: 
                 "query_id": F.lit(query_id),
                 "batch_id": F.lit(batch_id).cast("long"),
             }
-            columns = SETTLE_TABLES[table].schema.fieldNames()
+            columns = ALL_TABLES[table].schema.fieldNames()
             frame = spark.createDataFrame(rows).withColumns(own).withColumn("day", F.to_date(time)).select(*columns)
             tables.append(frame, settings.lake, table, query_id, batch_id)
     messages = _of(settled, MESSAGE, MESSAGE_FIELDS)

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.jobs.twin.batch import JournalRow, SignalRecord, TwinMessage, fold, search_persisted
 from ackstream.jobs.twin.changes import Thing
 from ackstream.lake import tables, things
-from ackstream.lake.schemas import TWIN_TABLES
 from ackstream.protocol import record_headers
 from ackstream.spark import batches, kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
@@ -57,7 +56,7 @@ _MESSAGES = pa.schema(
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the twin query."""
-    tables.create(spark, settings.lake, TWIN_TABLES)
+    tables.create(spark, settings.lake, ("thing_events", "things", "things_search"))
     stream = source(
         spark,
         settings.kafka,

@@ -14,7 +14,7 @@ from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Log
 from ackstream.jobs.query.requests import QueryRequest, read
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
-from ackstream.lake.schemas import MESSAGES, PUBLISHER_TABLES, QUERY_TABLES
+from ackstream.lake.schemas import MESSAGES
 from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.protocol.queries import BEGINNING, Position
@@ -49,7 +49,7 @@ def apart(spark: SparkSession) -> SparkSession:
 def lake(apart: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     path = tmp_path_factory.mktemp("lake")
     made = Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints"))
-    tables.create(apart, made, [*PUBLISHER_TABLES, *QUERY_TABLES])
+    tables.create(apart, made, ["messages", "publishers", "subscriptions", "sow_deletes"])
     old = [(0, 0, offset, "orders", b"a", b'{"id": "old"}', None) for offset in range(2)]
     new = [
         (1, offset % 2, 10 + offset, "orders", key, json.dumps(value).encode(), None)

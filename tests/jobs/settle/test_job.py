@@ -21,7 +21,7 @@ from ackstream.jobs.settle.job import (
 )
 from ackstream.jobs.settle.output import DeliveryRow, IgnoredRow, ReportRecord
 from ackstream.jobs.settle.shard import SKEW_MS
-from ackstream.lake.schemas import SETTLE_TABLES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.readers import AppAckConf, read_answer
 from ackstream.spark.operator import operator
 from tests.jobs.settle.logs import PLAIN, Log
@@ -80,7 +80,7 @@ def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
 def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch(
     fields: dict[str, Any], row: Any, table: str
 ) -> None:
-    columns = {field.name: field.dataType for field in SETTLE_TABLES[table].schema.fields}
+    columns = {field.name: field.dataType for field in ALL_TABLES[table].schema.fields}
     assert set(columns) == {*fields, "query_id", "batch_id", "day"}
     assert tuple(fields) == row.__struct_fields__
     times = {"acknowledged_at", "received_at"}
