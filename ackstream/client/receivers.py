@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -83,6 +83,9 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
     weak: int
 
 
+AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
+
+
 class _Receiver(Closing):
     """A worker, its handler, and the counts of its signals."""
 
@@ -99,20 +102,19 @@ class _Receiver(Closing):
         """
         self._worker.close()
 
-    def _outcomes(self) -> dict[str, int]:
+    def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
         counts, outbox = self._counts, self._worker.outbox
         skipped = counts["skipped"] + self._worker.skipped
-        return {
+        others = {
             "received": counts["handled"] + counts["dropped"] + skipped,
-            "handled": counts["handled"],
             "skipped": skipped,
-            "failed": counts["failed"],
             "answers": outbox.stored,
             "delayed": outbox.delayed,
             "sending": outbox.sending,
             "lost": outbox.lost,
             "unreadable": self._worker.unreadable,
         }
+        return kind(**{name: counts[name] for name in kind.__struct_fields__} | others)
 
     def _skip(self, record: Any, error: DittoError) -> None:
         self._counts["skipped"] += 1
@@ -160,7 +162,7 @@ class Responder(_Receiver):
     @property
     def statistics(self) -> ResponderStatistics:
         """The counts since the start."""
-        return ResponderStatistics(**self._outcomes())
+        return self._statistics(ResponderStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
         try:
@@ -175,8 +177,8 @@ class Responder(_Receiver):
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
-            for message in failure(signal, error):
-                self._worker.send(signal.correlation_id, message, work)
+            for delay, message in failure(signal, error):
+                self._worker.send(signal.correlation_id, message, work, delay)
 
 
 class Subscriber(_Receiver):
@@ -245,8 +247,7 @@ class Subscriber(_Receiver):
     @property
     def statistics(self) -> SubscriberStatistics:
         """The counts since the start."""
-        own = {name: self._counts[name] for name in ("dropped", "unanswered", "weak")}
-        return SubscriberStatistics(**self._outcomes(), **own)
+        return self._statistics(SubscriberStatistics)
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels."""
@@ -273,7 +274,7 @@ class Subscriber(_Receiver):
                 self._counts["weak"] += 1
                 self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
             return
-        opened = OpenDelivery(self._worker, work, set(decision.labels))
+        opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels)
         self._call(
             Delivered(
                 signal.correlation_id,
@@ -319,13 +320,13 @@ class Subscriber(_Receiver):
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
             heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
         try:
-            opened.send(signal, self._handler(signal))
+            opened.send(messages(signal, self._handler(signal)))
             if self._automatic:
-                opened.finish(signal, Ack())
+                opened.send(messages(signal, Ack()), missing=True)
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
-            opened.fail(signal, error)
+            opened.send(failure(signal, error), missing=True)
 
     def _turn(self, now: float) -> None:
         self._labels.keep(now)

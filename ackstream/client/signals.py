@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -169,8 +169,12 @@ Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
 """What a handler may return. A ``DittoError`` ends the whole request; ``None`` sends nothing."""
 
 
-def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[tuple[float, Envelope]]:
-    """Return the messages of an answer, each with its delay in seconds.
+Delayed: TypeAlias = tuple[float, Envelope]
+"""A message and after how many seconds it is sent."""
+
+
+def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
+    """Return the messages of an answer.
 
     :raises DittoError: a label is invalid or built in
     :raises TypeError: it is not an answer
@@ -192,7 +196,7 @@ def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[tuple[f
     raise TypeError(f"A handler returns Ack, Response, DittoError, After, several of these or None, not {answer!r}.")
 
 
-def failure(signal: Signal, error: Exception) -> list[Envelope]:
+def failure(signal: Signal, error: Exception) -> list[Delayed]:
     """Return the answers to a signal whose handler raised an error: a nack for each label, the error as its payload.
 
     A ``DittoError`` gives its own status and texts, anything else 500. A receiver that is to respond responds with the
@@ -202,8 +206,7 @@ def failure(signal: Signal, error: Exception) -> list[Envelope]:
         text = str(error) or type(error).__name__
         error = DittoError(INTERNAL_ERROR, "responder:handler.failed", f"The handler of the signal failed: {text}")
     nack = Ack(error.status, error.to_dict(), headers={CONTENT_TYPE: JSON_CONTENT_TYPE})
-    found = [_ack(signal, nack, label) for label in signal.labels]
-    return [*found, _error(signal, error)] if signal.response_wanted else found
+    return messages(signal, [nack, error if signal.response_wanted else None])
 
 
 def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
@@ -238,7 +241,7 @@ class Delivered(Signal):
         :raises TypeError: it is not an answer
         """
         if self._open is not None:
-            self._open.send(self, answer)
+            self._open.send(messages(self, answer))
 
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
         """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
@@ -248,27 +251,34 @@ class Delivered(Signal):
 class OpenDelivery:
     """The labels of one signal that are not answered yet. Safe to use from several threads."""
 
-    def __init__(self, worker: Worker, work: Work, labels: Iterable[str]) -> None:
+    def __init__(self, worker: Worker, work: Work, correlation_id: str, labels: Iterable[str]) -> None:
         self._worker = worker
         self._work = work
+        self._correlation_id = correlation_id
+        self._labels = frozenset(labels)
         self._missing = set(labels)
         self._held = False
         self._lock = threading.Lock()
 
-    def send(self, signal: Signal, answer: Answer) -> None:
-        """Send an answer.
+    def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
+        """Send answers.
 
+        :param missing: leave out acknowledgements under labels that are answered already
         :raises DittoError: a label is invalid, or was not requested
         """
-        self._send(signal, messages(signal, answer))
-
-    def finish(self, signal: Signal, ack: Ack) -> None:
-        """Acknowledge under the labels that are not answered yet."""
-        self._send_missing(signal, messages(signal, ack))
-
-    def fail(self, signal: Signal, error: Exception) -> None:
-        """Send a nack under the labels that are not answered yet."""
-        self._send_missing(signal, [(0.0, message) for message in failure(signal, error)])
+        if missing:
+            wanted = {None, *self._missing}
+            answers = [(delay, message) for delay, message in answers if _label(message) in wanted]
+        labels = {label for _, message in answers if (label := _label(message)) is not None}
+        for label in labels:
+            check_declared(label, self._labels)
+        for delay, message in answers:
+            self._worker.send(self._correlation_id, message, self._work, delay)
+        with self._lock:
+            self._missing -= labels
+            done = not self._missing
+        if done:
+            self.give_up()
 
     def hold(self) -> bool:
         """Keep the signal's offset from being committed until all labels are answered; ``False`` without labels."""
@@ -285,22 +295,6 @@ class OpenDelivery:
             if held:
                 self._worker.outbox.release(self._work)
             return held
-
-    def _send_missing(self, signal: Signal, found: list[tuple[float, Envelope]]) -> None:
-        missing = {None, *self._missing}
-        self._send(signal, [(delay, message) for delay, message in found if _label(message) in missing])
-
-    def _send(self, signal: Signal, found: list[tuple[float, Envelope]]) -> None:
-        labels = {label for _, message in found if (label := _label(message)) is not None}
-        for label in labels:
-            check_declared(label, signal.labels)
-        for delay, message in found:
-            self._worker.send(signal.correlation_id, message, self._work, delay)
-        with self._lock:
-            self._missing -= labels
-            done = not self._missing
-        if done:
-            self.give_up()
 
 
 def _label(message: Envelope) -> str | None:

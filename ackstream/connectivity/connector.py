@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
@@ -121,7 +121,7 @@ class _Link:
                 source.start()
             self._stack, self._labels = stack.pop_all(), labels
 
-    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource[Any]]:
+    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource]:
         connection = self._connection
         for index, source in enumerate(connection.sources):
             intake = Intake(connection.id, source, self._system, publisher)

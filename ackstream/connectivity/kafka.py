@@ -15,8 +15,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.client.group import SESSION_MS, GroupMember
-from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published
+from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
+from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff, redelivers
 from ackstream.errors import StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
@@ -27,8 +27,11 @@ from ackstream.protocol.ditto.errors import kafka_message_rejected
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 
@@ -37,7 +40,7 @@ log = logging.getLogger(__name__)
 _CLOSE_MS = 5_000
 
 
-class KafkaSource(MessageSource[TopicPartition]):
+class KafkaSource(MessageSource):
     """Consumes the topics of a source as a member of the connection's consumer group."""
 
     def __init__(
@@ -51,6 +54,7 @@ class KafkaSource(MessageSource[TopicPartition]):
         super().__init__(connection.id, intake)
         self._id = connection.id
         self._qos = source.qos
+        self._deliveries = Deliveries()
         self._paused: dict[TopicPartition, float] = {}
         kafka, group = cluster(connection, own), f"ackstream-{connection.id}"
         self._consumer = clients.connect_consumer(
@@ -101,18 +105,23 @@ class KafkaSource(MessageSource[TopicPartition]):
 
     def _take(self, record: Any) -> None:
         partition = TopicPartition(record.topic, record.partition)
-        delivery = self._deliveries.begin(partition, record.offset)
-        if delivery is None:
+        redelivered = record.offset < self._deliveries.seen(partition)
+        work = self._deliveries.begin(partition, record.offset)
+        if work is None:
             return
-        if self._qos == 0:
-            # at most once: the offset is committed regardless of the settlement
-            self._deliveries.settle(delivery)
         message = external_message(record, self._id)
-        if expired(message.headers, time.time() * 1000):
-            self._deliveries.settle(delivery)
+        drops = expired(message.headers, time.time() * 1000)
+        if drops or self._qos == 0:
+            # at most once: the offset is committed regardless of the settlement
+            work.remaining = 0
+        if not drops:
+            self._intake.take(message, partial(self._done, partition, work), redelivered=redelivered)
+
+    def _done(self, partition: TopicPartition, work: Work, settlement: Settlement) -> None:
+        if redelivers(settlement, self._qos):
+            self._deliveries.reject(partition, work)
         else:
-            done = partial(self._settle, delivery, qos=self._qos)
-            self._intake.take(message, done, redelivered=delivery.redelivered)
+            work.remaining = 0
 
     def _read_again(self, now: float) -> None:
         """Rewind to rejected records after a delay; other partitions continue."""
@@ -143,6 +152,69 @@ class KafkaSource(MessageSource[TopicPartition]):
         if committed.metadata.isdigit():
             return int(committed.metadata)
         return int(self._consumer.end_offsets([partition])[partition])
+
+
+class Deliveries(OffsetProgress[TopicPartition]):
+    """Tracks the records of partitions that are delivered until they are settled.
+
+    An unsettled record (work that remains) holds back the commit of all later ones of its partition. A record rejected
+    with redelivery rewinds its partition once all records before it are settled; later ones are delivered again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[TopicPartition, int] = {}
+        self._rejected: set[Work] = set()
+        self._attempts: dict[TopicPartition, tuple[int, int]] = {}
+
+    def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
+        """Track a partition from an offset, unless it is tracked already.
+
+        :param seen: records below this offset may have been delivered to a previous owner
+        """
+        super().start(partition, offset)
+        self._seen.setdefault(partition, seen)
+
+    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
+        """Begin the delivery of a record; ``None`` if it was begun before."""
+        work = super().begin(partition, offset)
+        if work is not None:
+            work.remaining = 1
+            self._seen[partition] = max(self.seen(partition), offset + 1)
+        return work
+
+    def reject(self, partition: TopicPartition, work: Work) -> None:
+        """Schedule redelivery of a record, unless its partition has been rewound or lost since."""
+        if work in self._work.get(partition, ()):
+            self._rejected.add(work)
+
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all other partitions; they were assigned to another consumer."""
+        kept = set(partitions)
+        for partition in self._work.keys() - kept:
+            self._rejected.difference_update(self._work[partition])
+            self._seen.pop(partition, None)
+        super().keep(kept)
+
+    def seen(self, partition: TopicPartition) -> int:
+        """Return the offset after the highest one delivered so far."""
+        return self._seen.get(partition, 0)
+
+    def again(self) -> dict[TopicPartition, tuple[int, float]]:
+        """Rewind partitions due for redelivery; return the offset and the delay in seconds for each."""
+        found = {}
+        for partition, offset in self.positions().items():
+            open_ = self._work[partition]
+            if not open_ or open_[0] not in self._rejected:
+                continue
+            self._rejected.difference_update(open_)
+            open_.clear()
+            self._next[partition] = offset
+            failed, attempts = self._attempts.get(partition, (offset, 0))
+            attempts = attempts + 1 if failed == offset else 1
+            self._attempts[partition] = (offset, attempts)
+            found[partition] = (offset, backoff(attempts))
+        return found
 
 
 def external_message(record: Any, connection_id: str) -> ExternalMessage:

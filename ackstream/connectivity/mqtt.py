@@ -12,15 +12,15 @@ import time
 import uuid
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff
+from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff, redelivers
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 
@@ -85,8 +86,17 @@ def unreachable(connection: MqttConnection, reason: Any) -> UnreachableError:
 POLL_SECONDS = 0.05
 
 
-class MqttSource(MessageSource[int]):
-    """Consumes the topics of a source; the "partitions" of its deliveries are its sessions with the broker.
+@dataclass(eq=False)
+class _Unacknowledged:
+    """A message with QoS 1, the session in which it arrived, and how it was settled."""
+
+    message: MQTTMessage
+    session: int
+    settlement: Settlement | None = None
+
+
+class MqttSource(MessageSource):
+    """Consumes the topics of a source.
 
     With QoS 1 the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
     connection.
@@ -106,9 +116,8 @@ class MqttSource(MessageSource[int]):
         self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
-        self._session = self._taken_session = 0
-        self._numbers = count()
-        self._unacknowledged: deque[tuple[int, MQTTMessage]] = deque()
+        self._session = 0
+        self._unacknowledged: deque[_Unacknowledged] = deque()
         self._reconnects = 0
         self._reconnect_at: float | None = None
 
@@ -157,8 +166,8 @@ class MqttSource(MessageSource[int]):
             self._intake.turn()
         else:
             self._intake.turn(POLL_SECONDS)
-        self._acknowledge()
-        self._read_again(time.monotonic())
+        rejected = self._acknowledge()
+        self._reconnect(time.monotonic(), rejected=rejected)
 
     def _read(self) -> None:
         timeout = POLL_SECONDS
@@ -174,37 +183,32 @@ class MqttSource(MessageSource[int]):
         if session != self._session:
             # redelivered on the new connection
             return
-        if session != self._taken_session:
-            self._taken_session = session
-            self._unacknowledged.clear()
-            self._deliveries.keep([session])
-        number = next(self._numbers)
-        self._deliveries.start(session, number)
-        delivery = self._deliveries.begin(session, number)
-        if delivery is None:
-            return
-        if message.qos == 0:
-            self._deliveries.settle(delivery)
-        else:
-            self._unacknowledged.append((number, message))
-        able = self._connection.reconnect_for_redelivery
-        done = partial(self._settle, delivery, qos=message.qos, able=able)
-        self._intake.take(external_message(message), done, redelivered=message.dup)
+        taken = _Unacknowledged(message, session)
+        if message.qos > 0:
+            self._unacknowledged.append(taken)
+        self._intake.take(external_message(message), partial(self._done, taken), redelivered=message.dup)
 
-    def _acknowledge(self) -> None:
-        position = self._deliveries.positions().get(self._session)
-        if position is None:
-            # a new connection without messages so far
-            self._unacknowledged.clear()
-            return
-        while self._unacknowledged and self._unacknowledged[0][0] < position:
-            _, message = self._unacknowledged.popleft()
+    def _done(self, taken: _Unacknowledged, settlement: Settlement) -> None:
+        taken.settlement = settlement
+
+    def _acknowledge(self) -> bool:
+        """Acknowledge messages in order of arrival; return whether the next one was rejected, to be redelivered."""
+        waiting, able = self._unacknowledged, self._connection.reconnect_for_redelivery
+        while waiting and waiting[0].session != self._session:
+            # redelivered on the new connection
+            waiting.popleft()
+        while waiting and (settlement := waiting[0].settlement) is not None:
+            message = waiting[0].message
+            if redelivers(settlement, message.qos, able=able):
+                return True
+            waiting.popleft()
             self._client.ack(message.mid, message.qos)
             self._reconnects = 0
+        return False
 
-    def _read_again(self, now: float) -> None:
+    def _reconnect(self, now: float, *, rejected: bool) -> None:
         """Reconnect to have rejected messages redelivered."""
-        if self._deliveries.again():
+        if rejected:
             # consecutive reconnects without a settled message in between
             self._reconnects += 1
             wait = backoff(self._reconnects)
@@ -224,6 +228,7 @@ class MqttSource(MessageSource[int]):
         """Disconnect and drop received messages; they will be redelivered."""
         self._leaving.set()
         self._disconnect()
+        self._unacknowledged.clear()
         with suppress(Empty):
             self._queue.get_nowait()
 

@@ -208,7 +208,7 @@ def test_an_invalid_or_built_in_label_is_refused(label):
 
 
 def failed(error: Exception, signal=SIGNAL) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(encode(message)) for message in failure(signal, error)]
+    return [msgspec.json.decode(encode(message)) for _, message in failure(signal, error)]
 
 
 def test_an_exception_is_a_nack_for_each_label_with_its_text():
@@ -262,7 +262,7 @@ class Worker:
 
 def delivered(*labels: str) -> tuple[Delivered, OpenDelivery, Worker, Work]:
     worker, work = Worker(), Work(7)
-    opened = OpenDelivery(worker, work, labels)  # type: ignore[arg-type]
+    opened = OpenDelivery(worker, work, "c", labels)  # type: ignore[arg-type]
     topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
     signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, opened)  # noqa: FBT003
     return signal, opened, worker, work
@@ -271,21 +271,21 @@ def delivered(*labels: str) -> tuple[Delivered, OpenDelivery, Worker, Work]:
 def test_unanswered_labels_are_acknowledged_at_the_end():
     signal, opened, worker, _ = delivered("a-a", "b-b")
     signal.ack(202, label="b-b")
-    opened.finish(signal, Ack())
+    opened.send(messages(signal, Ack()), missing=True)
     assert worker.sent == [("b-b", 202, 0.0), ("a-a", 200, 0.0)]
 
 
 def test_unanswered_labels_get_the_nack():
     signal, opened, worker, _ = delivered("a-a", "b-b")
     signal.ack(label="a-a")
-    opened.fail(signal, ValueError("broken"))
+    opened.send(failure(signal, ValueError("broken")), missing=True)
     assert worker.sent == [("a-a", 200, 0.0), ("b-b", 500, 0.0)]
 
 
 def test_a_delayed_answer_counts_as_an_answer():
     signal, opened, worker, _ = delivered("a-a")
     signal.answer([After(2, Ack(204)), Response(200)])
-    opened.finish(signal, Ack())
+    opened.send(messages(signal, Ack()), missing=True)
     assert worker.sent == [("a-a", 204, 2.0), ("modified", 200, 0.0)]
 
 

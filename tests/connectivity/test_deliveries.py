@@ -1,18 +1,38 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka import TopicPartition
 
-from ackstream.connectivity.transport import Deliveries, backoff
+from ackstream.connectivity.kafka import Deliveries
+from ackstream.connectivity.transport import backoff
 from tests.prose import each
 
+if TYPE_CHECKING:
+    from ackstream.client.group import Work
 
-def begun(*offsets: int) -> tuple[Deliveries[str], dict[int, Any]]:
-    deliveries: Deliveries[str] = Deliveries()
-    return deliveries, {offset: deliveries.begin("in", offset) for offset in offsets}
+IN, ONE, TWO = (TopicPartition("in", number) for number in range(3))
+
+
+def settle(work: Work) -> None:
+    work.remaining = 0
+
+
+def redelivered(deliveries: Deliveries, *offsets: int) -> list[bool]:
+    """Begin deliveries; return which of them may be repeated ones."""
+    found = []
+    for offset in offsets:
+        found.append(offset < deliveries.seen(IN))
+        assert deliveries.begin(IN, offset) is not None
+    return found
+
+
+def begun(*offsets: int) -> tuple[Deliveries, dict[int, Any]]:
+    deliveries = Deliveries()
+    return deliveries, {offset: deliveries.begin(IN, offset) for offset in offsets}
 
 
 @each("settlement", "kafka-order")
@@ -21,8 +41,8 @@ def test_prose_offsets_are_committed_in_order(given_: dict[str, Any], expect: di
     deliveries, found = begun(*given_["offsets in flight"])
     positions = []
     for offset in given_["settled in order"]:
-        deliveries.settle(found[offset])
-        positions.append(deliveries.positions()["in"])
+        settle(found[offset])
+        positions.append(deliveries.positions()[IN])
     assert positions == [10, 10, 13]
 
 
@@ -34,44 +54,44 @@ def test_prose_a_rejected_record_comes_again_with_those_behind_it(
     deliveries, found = begun(*given_["offsets in flight"])
     for offset, settlement in given_["results"].items():
         if settlement == "settle":
-            deliveries.settle(found[int(offset)])
+            settle(found[int(offset)])
         else:
-            deliveries.reject(found[int(offset)])
-    assert deliveries.again() == {"in": (11, 0.1)}
-    assert deliveries.positions() == {"in": 11}
-    assert [deliveries.begin("in", offset).redelivered for offset in (11, 12, 13)] == [True, True, False]
+            deliveries.reject(IN, found[int(offset)])
+    assert deliveries.again() == {IN: (11, 0.1)}
+    assert deliveries.positions() == {IN: 11}
+    assert redelivered(deliveries, 11, 12, 13) == [True, True, False]
 
 
 def test_a_rejected_record_waits_for_those_before_it() -> None:
     deliveries, found = begun(5, 6, 7)
-    deliveries.reject(found[6])
+    deliveries.reject(IN, found[6])
     assert deliveries.again() == {}
-    deliveries.settle(found[5])
-    assert deliveries.again() == {"in": (6, 0.1)}
+    settle(found[5])
+    assert deliveries.again() == {IN: (6, 0.1)}
 
 
 def test_what_is_known_late_of_an_earlier_delivery_counts_for_nothing() -> None:
     deliveries, found = begun(5, 6)
-    deliveries.reject(found[5])
+    deliveries.reject(IN, found[5])
     deliveries.again()
-    anew = [deliveries.begin("in", offset) for offset in (5, 6)]
-    deliveries.settle(found[6])
-    deliveries.reject(found[6])
-    assert deliveries.positions() == {"in": 5}
-    deliveries.settle(anew[0])
-    assert (deliveries.again(), deliveries.positions()) == ({}, {"in": 6})
+    anew = [deliveries.begin(IN, offset) for offset in (5, 6)]
+    settle(found[6])
+    deliveries.reject(IN, found[6])
+    assert deliveries.positions() == {IN: 5}
+    settle(anew[0])
+    assert (deliveries.again(), deliveries.positions()) == ({}, {IN: 6})
 
 
 def test_the_wait_grows_for_the_same_record_and_begins_anew_for_another() -> None:
     deliveries, found = begun(5)
     waits = []
     for _ in range(3):
-        deliveries.reject(found[5])
-        waits.append(deliveries.again()["in"][1])
-        found = {5: deliveries.begin("in", 5)}
-    deliveries.settle(found[5])
-    deliveries.reject(deliveries.begin("in", 6))
-    waits.append(deliveries.again()["in"][1])
+        deliveries.reject(IN, found[5])
+        waits.append(deliveries.again()[IN][1])
+        found = {5: deliveries.begin(IN, 5)}
+    settle(found[5])
+    deliveries.reject(IN, deliveries.begin(IN, 6))
+    waits.append(deliveries.again()[IN][1])
     assert waits == [0.1, 0.2, 0.4, 0.1]
 
 
@@ -80,24 +100,24 @@ def test_the_wait_is_a_minute_at_most() -> None:
 
 
 def test_places_do_not_disturb_each_other() -> None:
-    deliveries: Deliveries[str] = Deliveries()
-    one, two = deliveries.begin("one", 1), deliveries.begin("two", 1)
+    deliveries = Deliveries()
+    one, two = deliveries.begin(ONE, 1), deliveries.begin(TWO, 1)
     assert one is not None
     assert two is not None
-    deliveries.reject(one)
-    deliveries.settle(two)
-    assert deliveries.again() == {"one": (1, 0.1)}
-    assert deliveries.positions() == {"one": 1, "two": 2}
+    deliveries.reject(ONE, one)
+    settle(two)
+    assert deliveries.again() == {ONE: (1, 0.1)}
+    assert deliveries.positions() == {ONE: 1, TWO: 2}
 
 
 def test_a_place_that_went_to_somebody_else_is_forgotten() -> None:
     deliveries, found = begun(5)
     deliveries.keep([])
-    deliveries.start("in", 5, seen=7)
-    deliveries.reject(found[5])
+    deliveries.start(IN, 5, seen=7)
+    deliveries.reject(IN, found[5])
     assert deliveries.again() == {}
-    assert [deliveries.begin("in", offset).redelivered for offset in (5, 6, 7)] == [True, True, False]
-    assert deliveries.seen("in") == 8
+    assert redelivered(deliveries, 5, 6, 7) == [True, True, False]
+    assert deliveries.seen(IN) == 8
 
 
 @given(st.lists(st.sampled_from(["settle", "reject"]), min_size=1, max_size=8), st.randoms())
@@ -109,13 +129,13 @@ def test_no_position_ever_passes_a_record_that_is_not_settled(fates: list[str], 
     for offset, fate in order:
         if fate == "settle":
             settled.add(offset)
-            deliveries.settle(found[offset])
+            settle(found[offset])
         else:
-            deliveries.reject(found[offset])
-        assert set(range(deliveries.positions()["in"])) <= settled
+            deliveries.reject(IN, found[offset])
+        assert set(range(deliveries.positions()[IN])) <= settled
 
 
 @pytest.mark.parametrize("offset", [3, 4])
 def test_a_record_is_taken_up_once(offset: int) -> None:
     deliveries, _ = begun(3, 4)
-    assert deliveries.begin("in", offset) is None
+    assert deliveries.begin(IN, offset) is None
