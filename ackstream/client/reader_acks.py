@@ -14,13 +14,14 @@ import msgspec
 from ackstream.client.errors import ReaderTimeout, SettleTimeout
 from ackstream.client.unacknowledged import call_handler
 from ackstream.errors import InconsistentQosError
-from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ackstream.client.samples import WriterQos
+    from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import Answer
 
 ASK_SECONDS = 3.0
@@ -68,8 +69,26 @@ class ReaderAcknowledgements:
         return self._readers
 
 
+class Callback(msgspec.Struct, frozen=True):
+    """The argument of ``on_application_acknowledgment``: one reader has acknowledged one sample."""
+
+    reader: str
+    role: str | None
+    seq: int
+    response: bytes | None
+    auto: AutoReason | None
+
+    @property
+    def valid_response(self) -> bool:
+        """Whether there is response data."""
+        return self.response is not None
+
+
 class WriterAcknowledgements:
-    """The samples of one writer and what settle reports of them. Safe to use from several threads."""
+    """The samples of one writer: which are complete, which are kept, and which callbacks were made.
+
+    Safe to use from several threads.
+    """
 
     def __init__(
         self,
@@ -83,15 +102,17 @@ class WriterAcknowledgements:
         :param ask: sends a query to settle
         :param handler: called once for each sample and reader that acknowledged it
         """
-        self.qos = qos
+        self.written = 0
+        """The number of the last sample."""
+        self._qos = qos
         self._question = WriterStateRequest(writer)
         self._ask = ask
         self._handler = handler
         self._changed = threading.Condition()
-        self._publications: Publications | None = None
+        self._start = 1
+        self._done = Intervals()
+        self._notified: dict[str, Intervals] = {}
         self._state: WriterState | None = None
-        # samples that were reported complete before the first sample is known
-        self._early: list[Interval] = []
         self._ended: Exception | None = None
 
     def begin(self, first: int, next_seq: int, timeout: float) -> None:
@@ -103,23 +124,21 @@ class WriterAcknowledgements:
         """
         state = self._fresh_state(timeout)
         with self._changed:
-            start = state.released + 1 if state.written else first
-            self._publications = Publications(self.qos, start=start, written=next_seq - 1)
-            self._release(state.released)
+            self._start = state.released + 1 if state.written else first
+            self.written = max(next_seq, self._start) - 1
+            self._release(self._start - 1)
 
     def receive(self, answer: Answer) -> None:
         """Process a report of settle."""
         if isinstance(answer, ApplicationAcknowledged):
-            with self._changed:
-                callbacks = [] if self._publications is None else self._publications.notify(answer)
-            for callback in callbacks:
+            for callback in self._callbacks(answer):
                 call_handler(self._handler, callback)
             return
         with self._changed:
             if isinstance(answer, WriterState):
                 self._state = answer
             if isinstance(answer, (SamplesDone, WriterState)):
-                self._early += answer.intervals if isinstance(answer, SamplesDone) else answer.done
+                self._done.merge(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
                 self._release(answer.released)
             self._changed.notify_all()
 
@@ -132,13 +151,15 @@ class WriterAcknowledgements:
     @property
     def full(self) -> bool:
         """Whether a new sample has to wait for room."""
-        with self._changed:
-            return self._known.full
+        limit = self._qos.max_samples
+        return limit is not None and self._qos.history == "keep-all" and self._kept >= limit
 
     def write(self) -> None:
-        """Count a new sample, for which there is room."""
+        """Count a new sample, for which there is room; with ``keep-last`` the oldest one makes room."""
         with self._changed:
-            self._known.write()
+            if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
+                self._done.add(self._done.first_hole)
+            self.written += 1
 
     def wait_for_room(self) -> None:
         """Wait for room, for at most ``max_blocking_ms``.
@@ -146,11 +167,11 @@ class WriterAcknowledgements:
         :raises ReaderTimeout: no sample was completed
         """
         with self._changed:
-            seconds = self.qos.max_blocking_ms / 1000
-            if not self._changed.wait_for(lambda: self._ended is not None or not self._known.full, seconds):
+            seconds = self._qos.max_blocking_ms / 1000
+            if not self._changed.wait_for(lambda: self._ended is not None or not self.full, seconds):
                 raise ReaderTimeout(
-                    f"{self.qos.max_samples} messages wait for readers, and none was acknowledged within"
-                    f" {seconds:g} s; the oldest is {self._known.first_unacknowledged}."
+                    f"{self._qos.max_samples} messages wait for readers, and none was acknowledged within"
+                    f" {seconds:g} s; the oldest is {self.first_unacknowledged}."
                 )
             if self._ended is not None:
                 raise self._ended
@@ -162,23 +183,29 @@ class WriterAcknowledgements:
         """
         with self._changed:
             # the answers repeat reports that were missed
-            if not self._ask_until(lambda: not self._known.retained, max_wait):
+            if not self._ask_until(lambda: not self.retained, max_wait):
                 waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
                 raise ReaderTimeout(
-                    f"Message {self._known.first_unacknowledged} and perhaps others were not acknowledged within"
+                    f"Message {self.first_unacknowledged} and perhaps others were not acknowledged within"
                     f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
                 )
 
     def is_complete(self, seq: int) -> bool:
         """Return whether a sample is complete."""
         with self._changed:
-            return self._known.is_complete(seq)
+            return seq <= self.written and seq in self._done
+
+    @property
+    def retained(self) -> list[Interval]:
+        """The samples that are kept, as runs; a best-effort writer keeps none."""
+        with self._changed:
+            return self._done.missing(1, self.written) if self._qos.reliable and self.written else []
 
     @property
     def first_unacknowledged(self) -> int | None:
-        """The oldest incomplete sample."""
-        with self._changed:
-            return self._known.first_unacknowledged
+        """The oldest sample that is kept."""
+        retained = self.retained
+        return retained[0][0] if retained else None
 
     def waiting_for(self, timeout: float) -> tuple[str, ...]:
         """Return who has not acknowledged the oldest incomplete sample."""
@@ -207,98 +234,22 @@ class WriterAcknowledgements:
             self._changed.wait_for(lambda: self._ended is not None or condition(), min(left, ASK_SECONDS))
         return True
 
-    def _release(self, released: int) -> None:
-        if self._publications is not None:
-            self._publications.acknowledge(self._early)
-            self._publications.release(released)
-            self._early.clear()
-
-    @property
-    def _known(self) -> Publications:
-        if self._publications is None:
-            raise RuntimeError("begin() has to be called first")
-        return self._publications
-
-
-class Callback(msgspec.Struct, frozen=True):
-    """The argument of ``on_application_acknowledgment``: one reader has acknowledged one sample."""
-
-    reader: str
-    role: str | None
-    seq: int
-    response: bytes | None
-    auto: AutoReason | None
-
-    @property
-    def valid_response(self) -> bool:
-        """Whether there is response data."""
-        return self.response is not None
-
-
-class Publications:
-    """The samples of one writer: which are complete, which are kept, and which callbacks were made."""
-
-    def __init__(self, qos: WriterQos, *, start: int = 1, written: int | None = None) -> None:
-        """Begin with sample ``start``.
-
-        :param written: the last sample that was written already
-        """
-        self._qos = qos
-        self._done = Intervals(start=start)
-        self._notified: dict[str, Intervals] = {}
-        self.written = start - 1 if written is None else max(written, start - 1)
-
-    @property
-    def full(self) -> bool:
-        """Whether a new sample has to wait for room."""
-        limit = self._qos.max_samples
-        return limit is not None and self._qos.history == "keep-all" and self._kept >= limit
-
-    @property
-    def retained(self) -> list[Interval]:
-        """The samples that are kept, as runs; a best-effort writer keeps none."""
-        if not self._qos.reliable or self.written < self._done.start:
-            return []
-        return self._done.missing(self._done.start, self.written)
-
-    @property
-    def first_unacknowledged(self) -> int | None:
-        """The oldest sample that is kept."""
-        return self.retained[0][0] if self.retained else None
-
     @property
     def _kept(self) -> int:
         return sum(last - first + 1 for first, last in self.retained)
 
-    def write(self) -> int | None:
-        """Return the number of a new sample; ``None`` if it has to wait for room.
-
-        With ``keep-last`` the oldest sample makes room, acknowledged or not.
-        """
-        if self.full:
-            return None
-        if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
-            self._done.add(self._done.first_hole)
-        self.written += 1
-        return self.written
-
-    def acknowledge(self, runs: Iterable[Interval]) -> None:
-        """Mark runs of samples as complete."""
-        self._done.merge(runs)
-
-    def release(self, up_to: int) -> None:
+    def _release(self, released: int) -> None:
         """Mark all samples up to one as complete."""
-        if up_to >= self._done.start:
-            self._done.add(self._done.start, up_to)
+        if released > 0:
+            self._done.add(1, released)
 
-    def is_complete(self, seq: int) -> bool:
-        """Return whether a sample is complete."""
-        return seq <= self.written and seq in self._done
-
-    def notify(self, event: ApplicationAcknowledged) -> list[Callback]:
+    def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:
         """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""
-        notified = self._notified.setdefault(event.reader, Intervals(start=self._done.start))
-        new = notified.add(event.first, min(event.last, self.written)) if event.first <= self.written else []
+        with self._changed:
+            if event.first > self.written:
+                return []
+            notified = self._notified.setdefault(event.reader, Intervals(start=self._start))
+            new = notified.add(event.first, min(event.last, self.written))
         if event.response is None and not self._qos.propagate_no_response:
             return []
         return [

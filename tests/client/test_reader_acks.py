@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
-from ackstream.client.reader_acks import Publications, WriterAcknowledgements
+from ackstream.client.reader_acks import WriterAcknowledgements
 from ackstream.client.samples import WriterQos
 from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
 
@@ -105,18 +105,6 @@ def test_without_room_a_writer_waits_and_gives_up_or_goes_on() -> None:
     assert not world.known.full
 
 
-def test_each_acknowledgement_is_called_back_once() -> None:
-    world = World(NEW)
-    world.write(2)
-    event = ApplicationAcknowledged("w1", "r1", 1, 2, None, b"ok")
-    world.known.receive(event)
-    world.known.receive(event)
-    assert [(callback.reader, callback.seq, callback.response) for callback in world.told] == [
-        ("r1", 1, b"ok"),
-        ("r1", 2, b"ok"),
-    ]
-
-
 def test_a_failing_handler_does_no_harm() -> None:
     world = World(NEW)
     world.write(1)
@@ -152,64 +140,77 @@ def test_a_wait_ends_with_the_publisher() -> None:
         world.known.waiting_for(5)
 
 
-def _publications(written: int = 0, **qos: Any) -> Publications:
-    publications = Publications(WriterQos(**qos))
-    for _ in range(written):
-        publications.write()
-    return publications
-
-
 def test_samples_are_numbered_from_the_start() -> None:
-    publications = Publications(WriterQos(), start=100)
-    assert [publications.write(), publications.write()] == [100, 101]
-    assert publications.retained == [(100, 101)]
+    world = World(NEW, next_seq=100, first=100)
+    world.write(2)
+    assert (world.known.written, world.known.retained) == (101, [(100, 101)])
 
 
-def test_a_full_writer_waits_for_room_and_drops_nothing() -> None:
-    publications = _publications(3, max_samples=3)
-    assert publications.write() is None
-    publications.acknowledge([(2, 2)])
-    assert publications.write() == 4
-    assert publications.retained == [(1, 1), (3, 4)]
+def test_a_full_writer_drops_nothing() -> None:
+    world = World(NEW, max_samples=3)
+    world.write(3)
+    assert world.known.full
+    world.done((2, 2), released=0)
+    assert not world.known.full
+    world.write(1)
+    assert world.known.retained == [(1, 1), (3, 4)]
 
 
 def test_with_keep_last_the_oldest_makes_room() -> None:
-    publications = _publications(3, max_samples=2, history="keep-last")
-    assert publications.retained == [(2, 3)]
+    world = World(NEW, max_samples=2, history="keep-last")
+    world.write(3)
+    assert (world.known.full, world.known.retained) == (False, [(2, 3)])
 
 
 def test_a_best_effort_writer_keeps_nothing() -> None:
-    assert _publications(1, reliable=False).retained == []
+    world = World(NEW, reliable=False)
+    world.write(1)
+    assert world.known.retained == []
 
 
 def test_single_samples_are_acknowledged_in_any_order() -> None:
-    publications = _publications(2)
-    publications.acknowledge([(2, 9)])
-    assert [publications.is_complete(seq) for seq in (1, 2, 3)] == [False, True, False]
-    assert publications.first_unacknowledged == 1
-    publications.acknowledge([(1, 1)])
-    assert publications.first_unacknowledged is None
+    world = World(NEW)
+    world.write(2)
+    world.done((2, 9), released=0)
+    assert [world.known.is_complete(seq) for seq in (1, 2, 3)] == [False, True, False]
+    assert world.known.first_unacknowledged == 1
+    world.done((1, 1), released=0)
+    assert world.known.first_unacknowledged is None
+
+
+def _events(world: World, *events: ApplicationAcknowledged) -> list[tuple[str, int]]:
+    before = len(world.told)
+    for event in events:
+        world.known.receive(event)
+    return [(callback.reader, callback.seq) for callback in world.told[before:]]
 
 
 def test_each_reader_and_sample_is_called_back_once_however_often_it_is_reported() -> None:
-    publications = _publications(3)
+    world = World(NEW)
+    world.write(3)
     first = ApplicationAcknowledged("w1", "A", 1, 2, "Logger", b"x")
-    told = [
-        (call.reader, call.role, call.seq, call.response, call.valid_response) for call in publications.notify(first)
-    ]
-    assert told == [("A", "Logger", 1, b"x", True), ("A", "Logger", 2, b"x", True)]
-    assert publications.notify(first) == []
-    assert [call.seq for call in publications.notify(ApplicationAcknowledged("w1", "A", 1, 3))] == [3]
-    assert [call.reader for call in publications.notify(ApplicationAcknowledged("w1", "B", 1, 1))] == ["B"]
+    assert _events(world, first, first) == [("A", 1), ("A", 2)]
+    assert [(callback.role, callback.response, callback.valid_response) for callback in world.told] == [
+        ("Logger", b"x", True)
+    ] * 2
+    assert _events(world, ApplicationAcknowledged("w1", "A", 1, 3)) == [("A", 3)]
+    assert _events(world, ApplicationAcknowledged("w1", "B", 1, 1)) == [("B", 1)]
 
 
 def test_events_of_unwritten_samples_are_not_called_back() -> None:
-    publications = _publications(1)
-    assert publications.notify(ApplicationAcknowledged("w1", "A", 2, 1_000_000_000_000)) == []
-    assert [call.seq for call in publications.notify(ApplicationAcknowledged("w1", "A", 1, 1_000_000_000_000))] == [1]
+    world = World(NEW)
+    world.write(1)
+    assert _events(world, ApplicationAcknowledged("w1", "A", 2, 1_000_000_000_000)) == []
+    assert _events(world, ApplicationAcknowledged("w1", "A", 1, 1_000_000_000_000)) == [("A", 1)]
+
+
+def test_events_of_samples_that_were_complete_at_the_start_are_not_called_back() -> None:
+    world = World(WriterState("w1", 9, 3), next_seq=10)
+    assert _events(world, ApplicationAcknowledged("w1", "A", 1, 4)) == [("A", 4)]
 
 
 def test_acknowledgements_without_response_may_be_kept_from_the_callback() -> None:
-    publications = _publications(2, propagate_no_response=False)
-    assert publications.notify(ApplicationAcknowledged("w1", "A", 1, 1)) == []
-    assert [call.seq for call in publications.notify(ApplicationAcknowledged("w1", "A", 1, 2, None, b"x"))] == [2]
+    world = World(NEW, propagate_no_response=False)
+    world.write(2)
+    assert _events(world, ApplicationAcknowledged("w1", "A", 1, 1)) == []
+    assert _events(world, ApplicationAcknowledged("w1", "A", 1, 2, None, b"x")) == [("A", 2)]

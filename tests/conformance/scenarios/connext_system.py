@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.reader_acks import Publications
+from ackstream.client.reader_acks import WriterAcknowledgements
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import Sample
 from ackstream.jobs.settle.retention import Retention
 from ackstream.protocol.messages import StoredRange
-from ackstream.protocol.readers import AppAck, ApplicationAcknowledged, KnownWriter, ReaderStart
+from ackstream.protocol.readers import AppAck, KnownWriter, ReaderStart, SamplesDone, WriterState
 from tests.jobs.settle.logs import receive
 
 if TYPE_CHECKING:
@@ -45,7 +45,13 @@ class System:
         self._lost_confs = set(given.get("lose_conf", []))
         durable = bool(given.get("durable_reader"))
         self._kept = {name: durable or roles.get(name) in required for name in readers}
-        self.publications = Publications(writer_qos, start=start)
+        self.publications = WriterAcknowledgements(
+            writer_qos,
+            WRITER,
+            lambda _: self.publications.receive(WriterState(WRITER, 0, 0)),
+            lambda callback: self._seen["callbacks"].append(_callback(callback, self.now)),
+        )
+        self.publications.begin(start, start, timeout=1)
         self._max_blocking_ms = writer_qos.max_blocking_ms
         self.retention = Retention(WRITER, required, start=start)
         self.readers: dict[str, ReaderHistory] = {}
@@ -93,7 +99,8 @@ class System:
         while self._blocked:
             number, deadline, arriving = self._blocked[0]
             self._skip(number - 1)
-            if self.publications.write() is not None:
+            if not self.publications.full:
+                self.publications.write()
                 self.writes[number] = ("OK", now)
                 self._written(number, now, arriving)
             elif now >= deadline:
@@ -107,7 +114,7 @@ class System:
         if last > self.publications.written:
             gap = (self.publications.written + 1, last)
             self.publications.written = last
-            self.publications.acknowledge([gap])
+            self.publications.receive(SamplesDone(WRITER, (gap,), 0))
             self.retention.write(last)
             self.retention.done.add(*gap)
             self._tell(StoredRange(WRITER, *gap, 0, (gap,)))
@@ -198,19 +205,16 @@ class System:
                     {"sn": seq, "why": event.auto, "reader": event.reader, "t_ms": now}
                     for seq in range(event.first, event.last + 1)
                 ]
-            self._call_back(event, now)
+            self.publications.receive(event)
         self._learn(now)
         if receipt.conf is not None:
             self._seen["conf_counts"].append(receipt.conf.count)
             if len(self._seen["conf_counts"]) not in self._lost_confs:
                 reader.confirm(receipt.conf)
 
-    def _call_back(self, event: ApplicationAcknowledged, now: int) -> None:
-        self._seen["callbacks"] += [_callback(callback, now) for callback in self.publications.notify(event)]
-
     def _learn(self, now: int) -> None:
         kept = bool(self.publications.retained)
-        self.publications.acknowledge(self.retention.done)
+        self.publications.receive(SamplesDone(WRITER, tuple(self.retention.done), 0))
         if kept and not self.publications.retained:
             self.done_at = now
 

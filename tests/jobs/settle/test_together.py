@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.reader_acks import Callback, Publications
+from ackstream.client.reader_acks import Callback, WriterAcknowledgements
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.protocol.intervals import Intervals
@@ -24,13 +24,13 @@ class _World:
     def __init__(self) -> None:
         self.now = 0
         self.log, self.run = Log(), Run(RULES)
-        self.publications = Publications(WriterQos())
+        self.callbacks: list[Callback] = []
+        self.publications = WriterAcknowledgements(WriterQos(), "w1", lambda _: None, self.callbacks.append)
         self.readers: dict[str, ReaderHistory] = {}
         self.taken: dict[str, list[Sample]] = {}
         self.epochs: Counter[str] = Counter()
         self.confirmed = {name: Intervals() for name in ROLES}
         self.processed: Counter[tuple[str, int]] = Counter()
-        self.callbacks: list[Callback] = []
         for name in ROLES:
             self.start(name)
 
@@ -82,9 +82,9 @@ class _World:
             assert isinstance(report, AppAck)
             settled = self.run.feed(self.log.say(report))
             for event in settled.events * (2 if twice else 1):
-                self.callbacks += self.publications.notify(event)
+                self.publications.receive(event)
             for done in settled.done:
-                self.publications.acknowledge(done.intervals)
+                self.publications.receive(done)
             for conf in settled.confs:
                 self.confirmed[name].merge((run.first, run.last) for run in report.intervals)
                 if not lose_conf:
