@@ -47,11 +47,10 @@ class _Execution:
 
     def run(self, floor_ms: int, topics: tuple[str, ...]) -> None:
         reason = self._request.reason or self._conflict(topics)
-        wanted = self._request.conflation_ms
+        wanted = self._request.options.get("ack_conflation")
         raised = self._command.name == "logon" and wanted is not None and wanted < floor_ms
         for ack in queries.opening(self._command, reason):
-            effective = floor_ms if raised else None
-            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=effective), sub_id=None)
+            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=floor_ms if raised else None))
         if reason is None:
             getattr(self, f"_{self._command.name}")()
         if self._command.name == "sow_delete" and "persisted" in self._command.asked:
@@ -68,7 +67,7 @@ class _Execution:
                 self._span()
             except BookmarkSyntaxError:
                 return INVALID_BOOKMARK
-        if self._command.name == "heartbeat" and request.heartbeat_ms is None and not self._plan.knows(request.client):
+        if self._command.name == "heartbeat" and not request.options and not self._plan.knows(request.client):
             # its subscriptions ended with its session
             return LOGON_REQUIRED
         return None
@@ -76,12 +75,12 @@ class _Execution:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def _logon(self) -> None:
-        self._plan.log_on(self._request.client, self._command.cid, self._request.conflation_ms or 0)
+        self._plan.log_on(self._request.client, self._command.cid, self._request.options.get("ack_conflation", 0))
         self._heartbeat()
 
     def _heartbeat(self) -> None:
-        if self._request.heartbeat_ms is not None:
-            self._plan.lease(self._request.client, self._request.heartbeat_ms)
+        if "heartbeat" in self._request.options:
+            self._plan.lease(self._request.client, self._request.options["heartbeat"])
 
     def _flush(self) -> None:
         # commands run one after the other, and are acknowledged once their changes are durable
@@ -146,20 +145,12 @@ class _Execution:
         )
 
     def _persisted(self, reason: str | None) -> None:
-        seq = self._command.seq
-        ack = CommandAck(
-            ack_type="persisted",
-            status=queries.status(reason),
-            client=self._request.client,
-            cid=self._command.cid if seq is None else None,
-            first=seq,
-            seq=seq,
-            reason=reason,
-        )
+        cid, seq, status = self._command.cid, self._command.seq, queries.status(reason)
         if seq is None:
-            self._acknowledge(ack)
+            self._acknowledge(CommandAck(ack_type="persisted", status=status, cid=cid, reason=reason))
         else:
-            self._plan.note_delete(Acknowledged(self._request.client, self._id(), ack))
+            ack = CommandAck(ack_type="persisted", status=status, first=seq, seq=seq, reason=reason)
+            self._plan.note_delete(self._addressed(ack))
 
     def _mark(self, mark: Literal["group_begin", "group_end"]) -> None:
         self._add(GroupMark(self._request, self._id(), mark))
@@ -173,8 +164,11 @@ class _Execution:
             self._add(Counted(self._request, self._id()))
 
     def _acknowledge(self, ack: CommandAck, sub_id: str | None = None) -> None:
-        addressed = msgspec.structs.replace(ack, client=self._request.client, sub_id=sub_id)
-        self._add(Acknowledged(self._request.client, self._id(), addressed))
+        self._add(self._addressed(ack, sub_id))
+
+    def _addressed(self, ack: CommandAck, sub_id: str | None = None) -> Acknowledged:
+        client = self._request.client
+        return Acknowledged(client, self._id(), msgspec.structs.replace(ack, client=client, sub_id=sub_id))
 
     def _add(self, step: Step) -> None:
         self._plan.steps.append(step)

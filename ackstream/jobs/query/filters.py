@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from ackstream.errors import AckstreamError
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.rql.evaluation import check, matches
 from ackstream.protocol.rql.parser import Combination, Node, parse
 
@@ -32,6 +33,10 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_SIGNS: Final = (("OR",), ("AND",), ("+", "-", "||"), ("*", "/", "%"))
+OR, AND, SUM, PRODUCT = range(len(_SIGNS))
+"""The levels of precedence: conditions are joined by ``OR`` and ``AND``, values in them are sums of products."""
+
 _COMPARISONS: Final = {"=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "TRUE", "FALSE", "BEGINS", "ENDS", "WITH"}
@@ -47,29 +52,23 @@ In the mode ``x`` a comment may stand between group and repetition.
 """
 
 _FIELD: Final = "get_json_object(value, "
-MAX_DEPTH = 100
+MAX_LENGTH: Final = 10_000
+"""The maximum length of a filter, in characters."""
+MAX_DEPTH: Final = 100
 
 
 class FilterSyntaxError(AckstreamError):
     """A filter is invalid; the text names the place."""
 
 
-def parse_filter(text: str) -> str:
-    """Return the condition in Spark SQL (not ANSI); a field is looked up in the JSON text of the column ``value``.
+class SqlFilter(NamedTuple):
+    """A condition in Spark SQL (not ANSI); a field is looked up in the JSON text of the column ``value``.
 
-    :raises FilterSyntaxError: it is not a condition
+    :ivar patterns: its regular expressions, unvalidated (Java compiles them)
     """
-    return _FilterParser(text).parse()
 
-
-def patterns(text: str) -> list[str]:
-    """Return the filter's regular expressions, unvalidated (Java compiles them).
-
-    :raises FilterSyntaxError: it is not a condition
-    """
-    parser = _FilterParser(text)
-    parser.parse()
-    return parser.patterns
+    condition: str
+    patterns: tuple[str, ...]
 
 
 class _FilterParser:
@@ -78,13 +77,13 @@ class _FilterParser:
         self._tokens = _tokens(text)
         self._index = 0
         self._depth = 0
-        self.patterns: list[str] = []
+        self._patterns: list[str] = []
 
-    def parse(self) -> str:
-        condition = self._or()
+    def parse(self) -> SqlFilter:
+        condition = self._chain(OR)
         if self._index < len(self._tokens):
             raise self._wrong("the end")
-        return condition
+        return SqlFilter(condition, tuple(self._patterns))
 
     # -- tokens ----------------------------------------------------------------------------------------------------
 
@@ -108,21 +107,24 @@ class _FilterParser:
 
     # -- grammar ---------------------------------------------------------------------------------------------------
 
-    def _or(self) -> str:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise FilterSyntaxError(f"The filter is nested deeper than {MAX_DEPTH} levels.")
-        parts = [self._and()]
-        while self._take("OR"):
-            parts.append(self._and())
-        self._depth -= 1
-        return _joined(" OR ", parts)
+    def _chain(self, level: int) -> str:
+        """Read parts joined by signs of one level.
 
-    def _and(self) -> str:
-        parts = [self._not()]
-        while self._take("AND"):
-            parts.append(self._not())
-        return _joined(" AND ", parts)
+        They are joined without nesting: Spark parses a chain of any length, but only a limited depth of brackets. Each
+        level of brackets costs seven frames here.
+        """
+        parts: list[str] = []
+        while True:
+            if level == AND:
+                parts.append(self._not())
+            elif level == PRODUCT:
+                parts.append(self._atom())
+            else:
+                parts.append(self._chain(level + 1))
+            sign = self._take(*_SIGNS[level])
+            if sign is None:
+                return parts[0] if len(parts) == 1 else f"({' '.join(parts)})"
+            parts.append(sign)
 
     def _not(self) -> str:
         negations = 0
@@ -132,9 +134,9 @@ class _FilterParser:
         return f"(NOT {condition})" if negations % 2 else condition
 
     def _predicate(self) -> str:
-        left = self._sum()
+        left = self._chain(SUM)
         if sign := self._take(*_COMPARISONS):
-            return _compared(left, _COMPARISONS[sign], self._sum())
+            return _compared(left, _COMPARISONS[sign], self._chain(SUM))
         if self._take("IS"):
             not_null = "NOT NULL" if self._take("NOT") else "NULL"
             self._expect("NULL")
@@ -157,13 +159,14 @@ class _FilterParser:
         if word == "IN":
             self._expect("(")
             # one by one: in a list, one text would turn the numbers into texts
-            return _joined(" OR ", [_compared(left, "=", value) for value in self._list()])
+            tests = [_compared(left, "=", value) for value in self._list()]
+            return tests[0] if len(tests) == 1 else f"({' OR '.join(tests)})"
         if word == "BETWEEN":
-            low = self._sum()
+            low = self._chain(SUM)
             self._expect("AND")
-            return f"({_compared(left, '>=', low)} AND {_compared(left, '<=', self._sum())})"
+            return f"({_compared(left, '>=', low)} AND {_compared(left, '<=', self._chain(SUM))})"
         self._expect("WITH")
-        return f"{'startswith' if word == 'BEGINS' else 'endswith'}({left}, {self._sum()})"
+        return f"{'startswith' if word == 'BEGINS' else 'endswith'}({left}, {self._chain(SUM)})"
 
     def _pattern(self) -> str:
         kind, value = self._peek()
@@ -174,31 +177,23 @@ class _FilterParser:
             raise FilterSyntaxError(
                 f"The filter {self._text!r} repeats a group: write a class such as [ab]* in place of (a|b)*."
             )
-        self.patterns.append(pattern)
+        self._patterns.append(pattern)
         return self._value()
 
-    def _sum(self) -> str:
-        parts = [self._product()]
-        while sign := self._take("+", "-", "||"):
-            parts.append(f"{sign} {self._product()}")
-        return _joined(" ", parts)
-
-    def _product(self) -> str:
-        parts = [self._atom()]
-        while sign := self._take("*", "/", "%"):
-            parts.append(f"{sign} {self._atom()}")
-        return _joined(" ", parts)
-
     def _atom(self) -> str:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise FilterSyntaxError(f"The filter is nested deeper than {MAX_DEPTH} levels.")
         negative = False
         while self._take("-"):
             negative = not negative
         if self._take("("):
-            inner = self._or()
+            inner = self._chain(OR)
             self._expect(")")
             value = f"({inner})"
         else:
             value = self._value()
+        self._depth -= 1
         return f"(- {value})" if negative else value
 
     def _value(self) -> str:
@@ -225,9 +220,9 @@ class _FilterParser:
         return f"{name.lower()}({', '.join(self._list())})"
 
     def _list(self) -> list[str]:
-        values = [self._sum()]
+        values = [self._chain(SUM)]
         while self._take(","):
-            values.append(self._sum())
+            values.append(self._chain(SUM))
         self._expect(")")
         return values
 
@@ -241,11 +236,6 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         tokens.append((str(found.lastgroup), found.group().strip()))
         position = found.end()
     return tokens
-
-
-def _joined(sign: str, parts: list[str]) -> str:
-    """Join a chain without nesting: Spark parses one of any length, but only a limited depth of brackets."""
-    return parts[0] if len(parts) == 1 else f"({sign.join(parts)})"
 
 
 def _compared(left: str, sign: str, right: str) -> str:
@@ -273,21 +263,25 @@ def _quoted(text: str) -> str:
 
 # -- both syntaxes -----------------------------------------------------------------------------------------------------
 
-Selection: TypeAlias = "str | Node"
-"""Spark SQL over the column ``value``, or an RQL tree for :func:`fits_filter`."""
+Selection: TypeAlias = "SqlFilter | Node"
+"""A condition in Spark SQL, or an RQL tree for :func:`fits_filter`."""
 
 _TOP = "attributes"
 """Among the paths of a thing that RQL knows, only those below this one are free."""
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @lru_cache(maxsize=1024)
 def read_filter(text: str) -> Selection:
     """Parse a filter in AMPS's syntax, or else in RQL.
 
-    :raises FilterSyntaxError: it is neither
+    :raises FilterSyntaxError: it is neither, or too long
     """
+    if len(text) > MAX_LENGTH:
+        raise FilterSyntaxError(f"The filter is longer than {MAX_LENGTH} characters.")
     try:
-        return parse_filter(text)
+        return _FilterParser(text).parse()
     except FilterSyntaxError as error:
         try:
             tree = _below(parse(text))
@@ -300,10 +294,10 @@ def read_filter(text: str) -> Selection:
 def fits_filter(tree: Node, text: str | None) -> bool:
     """Return whether a message matches RQL; only a JSON object can."""
     try:
-        message = msgspec.json.decode(text or "")
-    except (msgspec.DecodeError, RecursionError):
+        message = _decode_object(text or "")
+    except UNREADABLE:
         return False
-    return isinstance(message, dict) and matches(tree, {_TOP: message})
+    return matches(tree, {_TOP: message})
 
 
 def _below(node: Node) -> Node:

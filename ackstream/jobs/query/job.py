@@ -131,6 +131,7 @@ class QueryFold:
         self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, stored: Future[None] | None
     ) -> list[Step]:
         """Carry out the deletes and the counts among the steps; return those that send something."""
+        count = partial(results.counted, spark, self._settings.lake, newest=self._newest)
         counted: dict[str, tuple[int, int]] = {}
         rest: list[Step] = []
         for number, step in enumerate(steps):
@@ -138,21 +139,18 @@ class QueryFold:
             if isinstance(step, Deleted):
                 if "stats" in step.request.command.asked:
                     # counted before it is deleted
-                    counted[step.request.origin] = self._count(spark, step.request, moment)
+                    counted[step.request.origin] = count(request=step.request, moment=moment)
                 if stored is not None:
                     stored.result()
                 self._delete(spark, step.request, moment, query_id)
             elif isinstance(step, Counted):
                 request = step.request
-                numbers = counted.get(request.origin) or self._count(spark, request, moment)
+                numbers = counted.get(request.origin) or count(request=request, moment=moment)
                 (ack,) = queries.statistics(request.command, *numbers)
                 rest.append(Acknowledged(request.client, step.id, msgspec.structs.replace(ack, client=request.client)))
                 continue
             rest.append(step)
         return rest
-
-    def _count(self, spark: SparkSession, request: QueryRequest, moment: Moment) -> tuple[int, int]:
-        return results.counted(spark, self._settings.lake, request, self._newest, moment)
 
     def _delete(self, spark: SparkSession, request: QueryRequest, moment: Moment, query_id: str) -> None:
         found = results.selected(spark, self._settings.lake, request, self._newest, moment)

@@ -6,7 +6,7 @@ The client's name is the record's key. Everything else is in record headers; the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackstream.jobs.query.filters import FilterSyntaxError, read_filter
@@ -21,9 +21,6 @@ NO_CLIENT, NO_COMMAND, TOO_LONG = "no client name", "no such command", "a name i
 NO_TOPIC, INVALID_TOPIC, INVALID_SUB_ID = "no topic", "invalid topic", "invalid subId"
 INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
 NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
-
-MAX_FILTER: Final = 10_000
-"""The maximum length of a filter, in characters."""
 
 MAX_NAME: Final = 1_000
 """The maximum length of the names that every result repeats: the client's, command's, subscription's and topic's."""
@@ -58,8 +55,8 @@ class QueryRequest:
     :param origin: the record's ``partition-offset``; ids of its results begin with it
     :param time: the record's timestamp, epoch milliseconds
     :param bookmark: as the client wrote it
-    :param conflation_ms: the requested time between bookmarks
-    :param heartbeat_ms: the time between heartbeats (0: none any more)
+    :param options: by name, those that are intervals in milliseconds: ``ack_conflation`` is the requested time between
+        bookmarks, ``heartbeat`` that between heartbeats (0: none any more)
     :param reason: why the command is refused, as far as the record alone shows
     """
 
@@ -72,13 +69,11 @@ class QueryRequest:
     bookmark: str | None = None
     keys: tuple[str, ...] = ()
     order_by: tuple[OrderKey, ...] = ()
-    options: frozenset[str] = frozenset()
-    conflation_ms: int | None = None
-    heartbeat_ms: int | None = None
+    options: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
 
-    def refused(self, reason: str) -> QueryRequest:
-        """Return the request with a reason to refuse it, unless it has one already."""
+    def refused(self, reason: str | None) -> QueryRequest:
+        """Return the request with the reason to refuse it, if there is one; the first one counts."""
         return self if self.reason else replace(self, reason=reason)
 
 
@@ -92,7 +87,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
         raise UnreadableError(NO_CLIENT)
     values = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
     name = values.get(record_headers.COMMAND, "")
-    if any(len(text) > MAX_NAME for text in (client, name, *map(values.get, ("cid", "sub_id", "topic"))) if text):
+    if any(len(text) > MAX_NAME for text in (client, name, *(values.get(header, "") for header in _NAMES))):
         raise UnreadableError(TOO_LONG)
     command = QueryCommand(
         name,
@@ -109,9 +104,12 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
     try:
-        return _checked(_with_headers(request, values))
+        request = _with_headers(request, values)
+        return request.refused(_refusal(request))
     except _InvalidHeaderError as error:
         return request.refused(str(error))
+    except FilterSyntaxError:
+        return request.refused(queries.BAD_FILTER)
 
 
 class _InvalidHeaderError(ValueError):
@@ -121,7 +119,6 @@ class _InvalidHeaderError(ValueError):
 def _with_headers(request: QueryRequest, values: Mapping[str, str]) -> QueryRequest:
     name = request.command.name
     words = [word.strip() for word in values.get(record_headers.OPTIONS, "").split(",") if word.strip()]
-    options, intervals = (frozenset(), _heartbeat(words)) if name == "heartbeat" else _options(name, words)
     top_n, seq = values.get(record_headers.TOP_N), values.get(record_headers.SEQ)
     if not all(number is None or re.fullmatch(r"\d{1,18}", number) for number in (top_n, seq)):
         raise _InvalidHeaderError(INVALID_OPTIONS)
@@ -138,54 +135,35 @@ def _with_headers(request: QueryRequest, values: Mapping[str, str]) -> QueryRequ
         topic=values.get(record_headers.TOPIC, ""),
         bookmark=values.get(record_headers.BOOKMARK) or None,
         keys=keys,
+        options=_heartbeat(words) if name == "heartbeat" else _options(name, words),
         order_by=_order_by(values.get(record_headers.ORDER_BY, "")),
-        options=options,
-        conflation_ms=intervals.get("ack_conflation"),
-        heartbeat_ms=intervals.get("heartbeat"),
     )
 
 
-def _checked(request: QueryRequest) -> QueryRequest:
+def _refusal(request: QueryRequest) -> str | None:
     command = request.command
     name = command.name
     if name in WITH_TOPIC and not request.topic:
-        return request.refused(NO_TOPIC)
+        return NO_TOPIC
     if "subscribe" in name and not request.sub_id:
-        return request.refused(INVALID_SUB_ID)
+        return INVALID_SUB_ID
     if name == "sow_delete" and bool(command.filter) == bool(request.keys):
-        return request.refused(AMBIGUOUS if request.keys else NOTHING_TO_DELETE)
+        return AMBIGUOUS if request.keys else NOTHING_TO_DELETE
     if request.bookmark and name != "subscribe":
-        return request.refused(NOT_SUPPORTED)
-    if not _is_filter(command.filter):
-        return request.refused(queries.BAD_FILTER)
-    reason = queries.refusal(command)
-    return request if reason is None else request.refused(reason)
+        return NOT_SUPPORTED
+    if command.filter is not None:
+        read_filter(command.filter)
+    return queries.refusal(command)
 
 
-def _is_filter(text: str | None) -> bool:
-    if text is None:
-        return True
-    if len(text) > MAX_FILTER:
-        return False
-    try:
-        read_filter(text)
-    except FilterSyntaxError:
-        return False
-    return True
-
-
-def _options(name: str, words: list[str]) -> tuple[frozenset[str], dict[str, int]]:
-    """Return the plain options and those that are intervals."""
-    plain, intervals = set(), {}
+def _options(name: str, words: list[str]) -> dict[str, int]:
+    options = {}
     for word in words:
         key, sign, value = word.partition("=")
         if key not in _OPTIONS.get(name, ()) or bool(sign) != (key in _INTERVALS):
             raise _InvalidHeaderError(INVALID_OPTIONS)
-        if sign:
-            intervals[key] = _milliseconds(value)
-        else:
-            plain.add(key)
-    return frozenset(plain), intervals
+        options[key] = _milliseconds(value) if sign else 0
+    return options
 
 
 def _heartbeat(words: list[str]) -> dict[str, int]:

@@ -86,42 +86,30 @@ def condition(request: QueryRequest) -> Column:
 def fits(text: str) -> Column:
     """Return a filter as a condition over the column ``value`` (text)."""
     selection = filters.read_filter(text)
-    if isinstance(selection, str):
-        return F.expr(selection).cast("boolean")
+    if isinstance(selection, filters.SqlFilter):
+        return F.expr(selection.condition).cast("boolean")
     found: Column = F.udf(lambda value: filters.fits_filter(selection, value), "boolean", useArrow=True)("value")
     return found
 
 
 def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
-    rows: list[tuple[int, str, bytes | None, list[dict[str, Any]]]] = []
+    rows: list[dict[str, Any]] = []
     for number, step in enumerate(steps):
         if isinstance(step, Acknowledged):
-            headers = _headers(
-                {
-                    record_headers.COMMAND: "ack",
-                    record_headers.ID: step.id,
-                    record_headers.CID: step.ack.cid,
-                    record_headers.SUB_ID: step.ack.sub_id,
-                }
-            )
-            rows.append((number, step.client, encode_ack(step.ack), headers))
+            headers = _headers("ack", step.id, step.ack.cid, step.ack.sub_id)
+            rows.append({"step": number, "key": step.client, "value": encode_ack(step.ack), "headers": headers})
         elif isinstance(step, GroupMark):
-            headers = _headers(
-                {
-                    record_headers.COMMAND: step.mark,
-                    record_headers.ID: step.id,
-                    record_headers.CID: step.request.command.cid,
-                }
-            )
-            rows.append((number, step.request.client, None, headers))
-    columns: Any = zip(*rows, strict=True) if rows else [[]] * len(_RESULTS)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _RESULTS, strict=True)]
+            headers = _headers(step.mark, step.id, step.request.command.cid, None)
+            rows.append({"step": number, "key": step.request.client, "value": None, "headers": headers})
     unplaced = {name: F.lit(0).cast("long") for name in _ORDER if name != "step"}
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=_RESULTS)).withColumns(unplaced)
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_RESULTS)).withColumns(unplaced)
 
 
-def _headers(values: dict[str, str | None]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": value.encode()} for name, value in values.items() if value is not None]
+def _headers(*values: str | None) -> list[dict[str, Any]]:
+    """Return the headers that identify a result; those without a value are left out."""
+    names = (record_headers.COMMAND, record_headers.ID, record_headers.CID, record_headers.SUB_ID)
+    given = zip(names, values, strict=True)
+    return [{"key": name, "value": value.encode()} for name, value in given if value is not None]
 
 
 def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.query.requests import MAX_FILTER, MAX_NAME, OrderKey, QueryRequest, UnreadableError, read
+from ackstream.jobs.query.filters import MAX_LENGTH
+from ackstream.jobs.query.requests import MAX_NAME, OrderKey, QueryRequest, UnreadableError, read
 
 
 def _read(command: str = "sow", **headers: str) -> QueryRequest:
@@ -25,7 +26,7 @@ def test_a_query_with_everything() -> None:
 
 def test_a_subscription_is_named_as_its_command_where_it_has_no_name() -> None:
     assert _read("subscribe").sub_id == "c1"
-    assert _read("subscribe", sub_id="mine", options="replace").options == {"replace"}
+    assert _read("subscribe", sub_id="mine", options="replace").options == {"replace": 0}
 
 
 def test_of_a_repeated_header_the_last_counts() -> None:
@@ -36,19 +37,19 @@ def test_of_a_repeated_header_the_last_counts() -> None:
 @pytest.mark.parametrize(
     ("command", "options", "intervals"),
     [
-        ("logon", "", (None, None)),
-        ("logon", "ack_conflation=250ms", (250, None)),
-        ("logon", "heartbeat=30s, ack_conflation=2s", (2000, 30_000)),
-        ("heartbeat", "start,5", (None, 5000)),
-        ("heartbeat", "start, 100ms", (None, 100)),
-        ("heartbeat", "stop", (None, 0)),
-        ("heartbeat", "beat", (None, None)),
+        ("logon", "", {}),
+        ("logon", "ack_conflation=250ms", {"ack_conflation": 250}),
+        ("logon", "heartbeat=30s, ack_conflation=2s", {"ack_conflation": 2000, "heartbeat": 30_000}),
+        ("heartbeat", "start,5", {"heartbeat": 5000}),
+        ("heartbeat", "start, 100ms", {"heartbeat": 100}),
+        ("heartbeat", "stop", {"heartbeat": 0}),
+        ("heartbeat", "beat", {}),
     ],
 )
-def test_intervals(command: str, options: str, intervals: tuple[int | None, int | None]) -> None:
+def test_intervals(command: str, options: str, intervals: dict[str, int]) -> None:
     request = _read(command, options=options)
     assert request.reason is None
-    assert (request.conflation_ms, request.heartbeat_ms) == intervals
+    assert request.options == intervals
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_intervals(command: str, options: str, intervals: tuple[int | None, int 
         ("subscribe", {"cid": ""}, "invalid subId"),
         ("unsubscribe", {"cid": ""}, "invalid subId"),
         ("sow", {"filter": "/x =="}, "bad filter"),
-        ("sow", {"filter": "'" + "x" * MAX_FILTER + "'"}, "bad filter"),
+        ("sow", {"filter": "'" + "x" * MAX_LENGTH + "'"}, "bad filter"),
         ("sow", {"top_n": "-1"}, "invalid options"),
         ("sow", {"top_n": "many"}, "invalid options"),
         ("sow", {"order_by": "price; DROP"}, "invalid order by"),
