@@ -20,18 +20,9 @@ from ackstream.settings import load
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackstream.local.broker import Status
     from ackstream.settings import Settings
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (up, down, status):
-        app.command()(command)
-    app.command("jars")(_jars)
-    app.command(context_settings={"ignore_unknown_options": True})(submit)
 
 
 def up() -> None:
@@ -57,21 +48,22 @@ def down() -> None:
 def status() -> None:
     """Show what is installed and running; exit 1 if Kafka does not respond."""
     settings = load()
-    state = Broker(settings).status()
+    broker = Broker(settings)
+    answers = broker.answers()
     table = plain_table("part", "state")
     table.add_row("Java", _java())
     for configuration in ("spark", "broker"):
         table.add_row(f"{configuration} jars", _fetched(jars.present(configuration)))
-    table.add_row("Kafka", _kafka(state, settings.local.port))
-    known = state.answers or not _is_local(settings)
+    table.add_row("Kafka", _kafka(broker, settings.local.port, answers=answers))
+    known = answers or not _is_local(settings)
     table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not respond")
-    table.add_row("data", str(state.data))
-    table.add_row("log", str(state.log))
+    table.add_row("data", str(broker.data))
+    table.add_row("log", str(broker.log))
     Console(soft_wrap=True).print(table)
-    raise typer.Exit(0 if state.answers else 1)
+    raise typer.Exit(0 if answers else 1)
 
 
-def _jars(
+def print_jars(
     configurations: Annotated[
         list[str] | None, typer.Argument(help="`spark` (the default) or `broker`.", metavar="CONFIGURATION…")
     ] = None,
@@ -124,9 +116,9 @@ def _is_local(settings: Settings) -> bool:
     return host in _LOCAL_HOSTS and port == str(settings.local.port)
 
 
-def _kafka(state: Status, port: int) -> str:
-    if state.pid:
-        return f"process {state.pid}, {'responding' if state.answers else 'not responding'} at {state.bootstrap}"
+def _kafka(broker: Broker, port: int, *, answers: bool) -> str:
+    if pid := broker.pid():
+        return f"process {pid}, {'responding' if answers else 'not responding'} at {broker.bootstrap}"
     other = "" if process.is_free(port) else f"; port {port} is in use by {process.owner(port) or 'another program'}"
     return f"not running{other}"
 

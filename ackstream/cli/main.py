@@ -135,6 +135,10 @@ def conformance(
     raise typer.Exit(main(paths))
 
 
-for group in (local, send, watch, tables):
-    # in the order of the help text
-    group.register(app)
+# in the order of the help text
+for command in (local.up, local.down, local.status):
+    app.command()(command)
+app.command("jars")(local.print_jars)
+app.command(context_settings={"ignore_unknown_options": True})(local.submit)
+for command in (send.send, watch.watch, tables.inflight, tables.outcomes, tables.maintain):
+    app.command()(command)

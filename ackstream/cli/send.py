@@ -33,11 +33,6 @@ NO_REPLY = 3
 ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(send)
-
-
 def send(  # noqa: PLR0913 - the options of a command line
     thing: Annotated[str | None, typer.Argument(help="The thing's id, such as org.acme:lamp.")] = None,
     path: Annotated[

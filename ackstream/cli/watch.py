@@ -20,11 +20,6 @@ from ackstream.settings import load
 REFRESH_SECONDS = 1.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(watch)
-
-
 def watch(
     window: Annotated[str, typer.Option(help="How far back the recent counts reach.")] = "60s",
     *,

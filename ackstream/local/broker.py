@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import os
 import re
 import subprocess
 import time
 import uuid
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from kafka.errors import KafkaError
+from rich.console import Console
 
 from ackstream.errors import LocalError, UnreachableError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
-from ackstream.local.process import PidFile, answers, detach, is_free, owner
+from ackstream.local.process import PidFile, answers, is_free, locked, owner
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from rich.console import Console
 
     from ackstream.settings import Settings
 
@@ -35,21 +30,6 @@ CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream"
 _STARTED = "Kafka Server started"
 _POLL_SECONDS = 0.05
 _LAST_LINES = 5
-
-
-@dataclass(frozen=True)
-class Status:
-    """The broker's state.
-
-    :param pid: ``None`` if it is not running
-    :param answers: whether it accepts connections
-    """
-
-    pid: int | None
-    answers: bool
-    bootstrap: str
-    data: Path
-    log: Path
 
 
 class Broker:
@@ -77,8 +57,11 @@ class Broker:
         :raises LocalError: no Java, no jars, a port in use, foreign data, a failed start; with the remedy
         """
         program = installation.find_java().program
+        console = console or Console(quiet=True)
         class_path = jars.resolve("broker", console)
-        with self._locked():
+        remedy = "set local.data (ACKSTREAM_LOCAL_DATA) to one that can"
+        waiting = "Another process is starting Kafka; waiting for it."
+        with locked(self._home / "lock", remedy, lambda: console.print(waiting)):
             if self._pid_file.read() is not None:
                 return False
             for key, port in (("port", self._local.port), ("controller_port", self._local.controller_port)):
@@ -87,7 +70,7 @@ class Broker:
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
             self._properties.write_text(self._write_properties(), "utf-8")
-            with self.log.open("w") as log, _status(console, f"Starting Kafka at {self.bootstrap}"):
+            with self.log.open("w") as log, console.status(f"Starting Kafka at {self.bootstrap}"):
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)
                 try:
@@ -99,7 +82,8 @@ class Broker:
                     process.wait()
                     self._pid_file.path.unlink(missing_ok=True)
                     raise
-            detach(process)
+            # it outlives this process: without a return code Popen warns that it is still running
+            process.returncode = 0
         return True
 
     def stop(self) -> bool:
@@ -109,25 +93,13 @@ class Broker:
         """
         return self._pid_file.stop()
 
-    def status(self) -> Status:
-        """Return the broker's state; remove a stale pid file."""
-        pid = self._pid_file.read()
-        return Status(pid, pid is not None and answers(self._local.port), self.bootstrap, self.data, self.log)
+    def pid(self) -> int | None:
+        """Return the process id, ``None`` if the broker is not running; remove a stale pid file."""
+        return self._pid_file.read()
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Make sure that one process at a time starts the broker."""
-        try:
-            self._home.mkdir(parents=True, exist_ok=True)
-            file = (self._home / "lock").open("w")
-        except OSError as error:
-            raise LocalError(
-                f"The directory {self._home} cannot be written ({error.strerror}): set local.data "
-                f"(ACKSTREAM_LOCAL_DATA) to one that can."
-            ) from None
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def answers(self) -> bool:
+        """Return whether the broker is running and accepts connections."""
+        return self.pid() is not None and answers(self._local.port)
 
     def _check_port(self, key: str, port: int) -> None:
         if is_free(port):
@@ -234,7 +206,3 @@ def _kafka_version(class_path: list[Path]) -> str:
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
-
-
-def _status(console: Console | None, text: str) -> contextlib.AbstractContextManager[object]:
-    return console.status(text) if console else contextlib.nullcontext()

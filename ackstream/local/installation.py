@@ -10,13 +10,8 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.errors import LocalError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -84,14 +79,12 @@ class Java:
     release: int
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> Java:
+def find_java() -> Java:
     """Find Java where Spark looks for it: in ``JAVA_HOME``, then on the ``PATH``.
 
-    :param environment: the environment variables; ``None`` takes the process's
     :raises LocalError: there is no Java, it does not run, or its release is not from 17 to 25; with the remedy
     """
-    environment = os.environ if environment is None else environment
-    program = _program(environment)
+    program = _program()
     text = _version_text(program)
     found = _VERSION.search(text)
     if not found:
@@ -106,13 +99,13 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     return Java(program, release)
 
 
-def _program(environment: Mapping[str, str]) -> Path:
-    if home := environment.get("JAVA_HOME"):
+def _program() -> Path:
+    if home := os.environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if not os.access(program, os.X_OK) or program.is_dir():
             raise LocalError(f"JAVA_HOME is {home}, but there is no program {program}: correct JAVA_HOME or unset it.")
         return program
-    found = shutil.which("java", path=environment.get("PATH", ""))
+    found = shutil.which("java")
     if not found:
         raise LocalError(f"No Java was found (JAVA_HOME is not set and no java is on the PATH): {_REMEDY}.")
     return Path(found)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import subprocess
 import zipfile
 from collections import deque
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 import msgspec
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ackstream.errors import LocalError
 from ackstream.local import installation
+from ackstream.local.process import locked, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.console import Console
+    from collections.abc import Iterator, Sequence
 
 Configuration = Literal["spark", "broker", "mqtt"]
 """``spark``: what a Spark job needs besides Spark itself. ``broker``: the one-node Kafka. ``mqtt``: for tests alone."""
@@ -57,13 +55,15 @@ def resolve(configuration: Configuration, console: Console | None = None) -> lis
     if jars := present(configuration):
         return jars
     program = installation.find_java().program
+    console = console or Console(quiet=True)
+    waiting = "Another process is fetching the jars; waiting for it."
     listing = _listing(configuration)
     cache = listing.parent
-    with _locked(cache / "lock", console):
+    with locked(cache / "lock", "set XDG_CACHE_HOME", lambda: console.print(waiting)):
         # another process may have fetched them while this one waited
         jars = present(configuration) or _fetch(program, cache, configuration, console)
         entries = [_Jar(str(jar.relative_to(cache)), jar.stat().st_size) for jar in jars]
-        _write(listing, msgspec.json.encode(entries))
+        write_file(listing, msgspec.json.encode(entries))
     return jars
 
 
@@ -85,7 +85,7 @@ def _listing(configuration: Configuration) -> Path:
     return installation.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
-def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console | None) -> list[Path]:
+def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
     conf = installation.conf
     command: list[str | Path] = [
@@ -113,18 +113,13 @@ def _fetch(program: Path, cache: Path, configuration: Configuration, console: Co
     )
 
 
-def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console | None) -> str:
+def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console) -> str:
     """Run Ivy and show its progress; return a description of its failure, or an empty text."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     lines = deque[str](maxlen=1000)
     with (
-        Progress(*columns, console=console, disable=console is None) as progress,
+        Progress(*columns, console=console) as progress,
         subprocess.Popen(  # noqa: S603 - the Ivy jar of PySpark, no shell
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
@@ -161,54 +156,25 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-@contextmanager
-def _locked(path: Path, console: Console | None) -> Iterator[None]:
-    """Hold a file lock; the system releases it when the process ends, however it ends."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise LocalError(f"The cache {path.parent} cannot be written ({error}): set XDG_CACHE_HOME.") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if console:
-                console.print("Another process is fetching the jars; waiting for it.")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    part = path.with_suffix(".part")
-    part.write_bytes(content)
-    part.replace(path)
-
-
-def java_options(environment: Mapping[str, str] | None = None, maven_settings: Path | None = None) -> list[str]:
+def java_options() -> list[str]:
     """Return the ``-D`` options for Java and ``conf/ivysettings.xml`` that name the Maven mirror and the proxy.
 
-    :param environment: the environment variables; ``None`` takes the process's
-    :param maven_settings: Maven's user settings; ``None`` takes ``~/.m2/settings.xml``
-    :raises LocalError: the settings are not XML
+    :raises LocalError: Maven's user settings are not XML
     """
-    environment = os.environ if environment is None else environment
-    options = list(_proxy(environment))
-    if root := _mirror_of_central(maven_settings or Path.home() / ".m2" / "settings.xml"):
+    options = list(_proxy())
+    if root := _mirror_of_central(Path.home() / ".m2" / "settings.xml"):
         options += ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={root}"]
     return options
 
 
-def _proxy(environment: Mapping[str, str]) -> Iterator[str]:
+def _proxy() -> Iterator[str]:
     """Yield the proxy variables of the environment as Java options: Java does not read them itself."""
     for scheme in ("http", "https"):
-        text = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
-        if text:
+        if text := os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY"):
             url = urlsplit(text if "//" in text else f"//{text}")
             yield f"-D{scheme}.proxyHost={url.hostname}"
             yield f"-D{scheme}.proxyPort={url.port or 80}"
-    if direct := environment.get("no_proxy") or environment.get("NO_PROXY"):
+    if direct := os.environ.get("no_proxy") or os.environ.get("NO_PROXY"):
         hosts = [host.strip() for host in direct.split(",") if host.strip()]
         yield "-Dhttp.nonProxyHosts=" + "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
 
@@ -220,11 +186,10 @@ def _mirror_of_central(path: Path) -> str | None:
         document = ET.parse(path).getroot()  # noqa: S314 - the user's own Maven settings
     except ET.ParseError as error:
         raise LocalError(f"Maven's settings {path} are not XML ({error}): correct the file.") from None
-    for element in document.iter():
-        if _local_name(element) == "mirror":
-            fields = {_local_name(child): (child.text or "").strip() for child in element}
-            if fields.get("blocked") != "true" and _covers_central(fields.get("mirrorOf", "")):
-                return fields.get("url") or None
+    for mirror in document.iterfind(".//{*}mirror"):
+        blocked, names, url = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("blocked", "mirrorOf", "url"))
+        if blocked != "true" and _covers_central(names):
+            return url or None
     return None
 
 
@@ -232,7 +197,3 @@ def _covers_central(mirror_of: str) -> bool:
     """Match Maven's pattern list: names, ``*``, ``external:*``, and exclusions with ``!``."""
     patterns = {pattern.strip() for pattern in mirror_of.split(",")}
     return "!central" not in patterns and bool(patterns & {"central", "*", "external:*"})
-
-
-def _local_name(element: ET.Element) -> str:
-    return element.tag.rpartition("}")[2]

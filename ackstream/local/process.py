@@ -1,8 +1,9 @@
-"""Background processes known by their pid files, and TCP ports of this machine and the programs that listen at them."""
+"""Files that one process at a time may write, processes known by their pid files, and TCP ports with their owners."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -11,12 +12,47 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackstream.errors import LocalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _TIMEOUT_SECONDS = 10
 _LISTEN = "0A"
 """The state of a listening socket in ``/proc/net/tcp``."""
+
+
+@contextlib.contextmanager
+def locked(path: Path, remedy: str, busy: Callable[[], object]) -> Iterator[None]:
+    """Hold a file lock; the system releases it when the process ends, however it ends.
+
+    :param remedy: what to do if the directory cannot be written
+    :param busy: called before waiting for another process that holds the lock; may raise
+    :raises LocalError: the directory cannot be written
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise LocalError(f"The directory {path.parent} cannot be written ({error.strerror}): {remedy}.") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 @dataclass(frozen=True)
@@ -44,10 +80,8 @@ class PidFile:
         return None
 
     def write(self, pid: int) -> None:
-        """Record a process, atomically."""
-        part = self.path.with_suffix(".part")
-        part.write_text(f"{pid}\n", "ascii")
-        part.replace(self.path)
+        """Record a process."""
+        write_file(self.path, b"%d\n" % pid)
 
     def stop(self, grace: float = GRACE_SECONDS) -> bool:
         """Stop the process: SIGTERM, then SIGKILL after ``grace`` seconds.
@@ -77,11 +111,6 @@ class PidFile:
         return True
 
 
-def detach(process: subprocess.Popen[bytes]) -> None:
-    """Let a process outlive this one: without a return code ``Popen`` warns that it is still running."""
-    process.returncode = 0
-
-
 def command_line(pid: int) -> str:
     """Return a process's command line, separated by spaces; empty if it has ended (a zombie has, too)."""
     proc = Path("/proc")
@@ -90,14 +119,18 @@ def command_line(pid: int) -> str:
             return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
         except OSError:
             return ""
-    program = shutil.which("ps")
+    return _output("ps", "-ww", "-o", "args=", "-p", str(pid))
+
+
+def _output(name: str, *arguments: str) -> str:
+    """Return what a program prints; nothing if it is not installed."""
+    program = shutil.which(name)
     if program is None:
         return ""
-    listed = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-        [program, "-ww", "-o", "args=", "-p", str(pid)],
-        capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
-    )  # fmt: skip
-    return listed.stdout.strip()
+    finished = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+        [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
+    return finished.stdout.strip()
 
 
 def is_free(port: int) -> bool:
@@ -151,11 +184,5 @@ def _listening(table: Path, port: int) -> list[str]:
 
 
 def _owner_by_lsof(port: int) -> int | None:
-    program = shutil.which("lsof")
-    if program is None:
-        return None
-    listed = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-        [program, "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t"],
-        capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
-    )  # fmt: skip
-    return int(listed.stdout.split()[0]) if listed.stdout.strip() else None
+    listed = _output("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t")
+    return int(listed.split()[0]) if listed else None

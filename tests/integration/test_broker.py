@@ -53,16 +53,16 @@ def values(settings: Settings, number: int) -> list[bytes]:
 def test_a_broker_is_started_once_and_stopped_once(settings: Settings):
     broker = Broker(settings)
     assert broker.start()
-    state = broker.status()
-    assert state.answers
-    assert state.bootstrap == settings.kafka.bootstrap
-    assert "-Xmx512m" in command_line(state.pid or 0)
+    pid = broker.pid()
+    assert broker.answers()
+    assert broker.bootstrap == settings.kafka.bootstrap
+    assert "-Xmx512m" in command_line(pid or 0)
     # by the pid file: another object, as it would be another process
     assert not Broker(settings).start()
-    assert Broker(settings).status() == state
+    assert Broker(settings).pid() == pid
     assert Broker(settings).stop()
-    assert command_line(state.pid or 0) == ""
-    assert broker.status().pid is None
+    assert command_line(pid or 0) == ""
+    assert broker.pid() is None
     assert not broker.stop()
 
 
@@ -74,7 +74,7 @@ def test_data_are_kept_over_a_stop_and_over_a_kill(settings: Settings):
     assert broker.stop()
     assert broker.start()
     send(settings, b"before the kill")
-    os.kill(broker.status().pid or 0, signal.SIGKILL)
+    os.kill(broker.pid() or 0, signal.SIGKILL)
     # the pid file is stale now, which a start repairs
     assert broker.start()
     send(settings, b"x" * 9_000_000)
@@ -86,12 +86,12 @@ def test_a_second_broker_on_the_same_port_is_told_who_has_it(settings: Settings,
     broker = Broker(settings)
     broker.start()
     other = Broker(Settings(local=settings.local.model_copy(update={"data": tmp_path / "other"})))
-    sentence = rf"^Port {settings.local.port} is in use by java \(process {broker.status().pid}\): stop that"
+    sentence = rf"^Port {settings.local.port} is in use by java \(process {broker.pid()}\): stop that"
     with pytest.raises(LocalError, match=sentence):
         other.start()
-    assert other.status().pid is None
+    assert other.pid() is None
     assert not other.stop()
-    assert broker.status().answers
+    assert broker.answers()
 
 
 def test_a_topic_that_was_not_created_is_an_error(settings: Settings):

@@ -168,8 +168,8 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
             if end == "stop":
                 broker.stop()
             else:
-                os.kill(broker.status().pid or 0, signals.SIGKILL)
-                eventually(lambda: broker.status().pid is None, "the broker is dead")
+                os.kill(broker.pid() or 0, signals.SIGKILL)
+                eventually(lambda: broker.pid() is None, "the broker is dead")
             futures |= send(range(400, 600))
             broker.start()
             futures |= send(range(600, 700))

@@ -200,7 +200,7 @@ def running(place: Place) -> Iterator[Settings]:
 @pytest.mark.long
 @pytest.mark.skipif(not PROC.exists(), reason="processes are looked up in /proc")
 def test_ctrl_c_while_commands_are_sent_leaves_a_kafka_that_ran_before_as_it_was(place: Place, running: Settings):
-    before, others = Broker(running).status().pid, set(place.processes())
+    before, others = Broker(running).pid(), set(place.processes())
     process = place.start("--rate", "100")
     try:
         eventually(lambda: "Spark runs correlate" in place.said() or process.poll() is not None, "the demo to run")
@@ -214,7 +214,7 @@ def test_ctrl_c_while_commands_are_sent_leaves_a_kafka_that_ran_before_as_it_was
     told = f"after {delay:.3f} s: {place.said()}"
     assert f"Kafka at localhost:{place.port}, which was running" in told
     eventually(lambda: set(place.processes()) == others, "the end of all that was started")
-    assert Broker(running).status().pid == before
+    assert Broker(running).pid() == before
     with connect_admin(running.kafka) as client:
         eventually(lambda: not [name for name in client.list_topics() if name.startswith("demo-")], "no topics")
 

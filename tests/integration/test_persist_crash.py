@@ -82,7 +82,7 @@ class Node:
         self._broker.start()
 
     def kill(self) -> None:
-        pid = self._broker.status().pid
+        pid = self._broker.pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

@@ -97,7 +97,7 @@ def test_a_broker_that_dies_is_reported_with_its_first_error_and_its_last_lines(
     first, *shown = str(caught.value).splitlines()
     assert first.startswith(f"Kafka ended while it started: fix what its log {broker.log} reports and start it again.")
     assert [line.strip() for line in shown] == [cause, *(line.strip() for line in trace[-5:])]
-    assert broker.status().pid is None
+    assert broker.pid() is None
 
 
 def test_a_broker_that_does_not_get_ready_is_killed(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -108,7 +108,7 @@ def test_a_broker_that_does_not_get_ready_is_killed(local: Local, tmp_path: Path
     ):
         broker.start()
     assert command_line(int((local.data / "kafka" / "started").read_text())) == ""
-    assert broker.status().pid is None
+    assert broker.pid() is None
 
 
 def test_a_broker_that_starts_and_does_not_answer_is_killed(
@@ -178,6 +178,6 @@ def test_a_stale_pid_file_is_removed(local: Local):
     pid_file.parent.mkdir(parents=True)
     # alive, and not Kafka
     pid_file.write_text(str(os.getpid()))
-    assert broker.status().pid is None
+    assert broker.pid() is None
     assert not pid_file.exists()
     assert not broker.stop()

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> installation.Java:
+    """Look for Java where these variables are the only ones that name it."""
+    for name in ("JAVA_HOME", "PATH"):
+        monkeypatch.setenv(name, environment.get(name, ""))
+    return installation.find_java()
+
+
 @pytest.mark.parametrize(
     ("version", "release"),
     [
@@ -22,59 +29,63 @@ if TYPE_CHECKING:
         ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "25-ea" 2025-09-16', 25),
     ],
 )
-def test_a_java_that_spark_runs_on_is_found(tmp_path: Path, version: str, release: int):
+def test_a_java_that_spark_runs_on_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: int
+):
     home = java_home(tmp_path, version=version)
-    assert installation.find_java({"JAVA_HOME": str(home)}) == installation.Java(home / "bin" / "java", release)
+    assert find({"JAVA_HOME": str(home)}, monkeypatch) == installation.Java(home / "bin" / "java", release)
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path):
+def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     old = java_home(tmp_path / "old", version='java version "11.0.2"')
     new = java_home(tmp_path / "new")
-    found = installation.find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
+    found = find({"JAVA_HOME": str(new), "PATH": str(old / "bin")}, monkeypatch)
     assert found.program == new / "bin" / "java"
 
 
-def test_without_java_home_the_path_counts(tmp_path: Path):
+def test_without_java_home_the_path_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = java_home(tmp_path)
-    assert installation.find_java({"PATH": str(home / "bin")}).program == home / "bin" / "java"
+    assert find({"PATH": str(home / "bin")}, monkeypatch).program == home / "bin" / "java"
 
 
-def test_a_missing_java_is_reported_with_the_remedy(tmp_path: Path):
+def test_a_missing_java_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(
         LocalError, match=r"^No Java was found .*: install Java 17 or 21 .*, or set JAVA_HOME to one\.$"
     ):
-        installation.find_java({"PATH": str(tmp_path)})
+        find({"PATH": str(tmp_path)}, monkeypatch)
 
 
-def test_a_java_home_without_java_is_named(tmp_path: Path):
+def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(LocalError, match=rf"^JAVA_HOME is {tmp_path}, but .* correct JAVA_HOME or unset it\.$"):
-        installation.find_java({"JAVA_HOME": str(tmp_path)})
+        find({"JAVA_HOME": str(tmp_path)}, monkeypatch)
 
 
 @pytest.mark.parametrize(("version", "release"), [("1.8.0_292", 8), ("11.0.2", 11), ("16", 16), ("26.0.1", 26)])
-def test_a_java_that_spark_does_not_run_on_is_refused(tmp_path: Path, version: str, release: int):
+def test_a_java_that_spark_does_not_run_on_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: int
+):
     home = java_home(tmp_path, version=f'java version "{version}"')
     with pytest.raises(LocalError, match=rf"is version {release}, but .* run on 17 to 25: install Java 17 or 21"):
-        installation.find_java({"JAVA_HOME": str(home)})
+        find({"JAVA_HOME": str(home)}, monkeypatch)
 
 
-def test_a_java_that_only_prints_an_error_is_quoted(tmp_path: Path):
+def test_a_java_that_only_prints_an_error_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_program(tmp_path / "java", "sys.exit('Unable to locate a Java Runtime.')")
     with pytest.raises(LocalError, match=r"does not start \(Unable to locate a Java Runtime\): install Java"):
-        installation.find_java({"PATH": str(tmp_path)})
+        find({"PATH": str(tmp_path)}, monkeypatch)
 
 
-def test_a_java_that_cannot_be_executed_is_named(tmp_path: Path):
+def test_a_java_that_cannot_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = write_program(tmp_path / "java", "")
     program.write_bytes(b"\x7fELF of another machine")
     with pytest.raises(LocalError, match=rf"^The Java at {program} does not start \(.*\): install Java"):
-        installation.find_java({"PATH": str(tmp_path)})
+        find({"PATH": str(tmp_path)}, monkeypatch)
 
 
-def test_a_java_without_a_version_is_named(tmp_path: Path):
+def test_a_java_without_a_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_program(tmp_path / "java", "")
     with pytest.raises(LocalError, match=r"does not report its version \(it prints nothing\)"):
-        installation.find_java({"PATH": str(tmp_path)})
+        find({"PATH": str(tmp_path)}, monkeypatch)
 
 
 def test_make_can_ask_with_the_standard_library_alone(tmp_path: Path):

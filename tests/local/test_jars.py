@@ -282,29 +282,39 @@ SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>
 </mirrors></settings>"""
 
 
+@pytest.fixture
+def maven_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the settings of Maven are; there are none yet, and no proxy."""
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".m2").mkdir()
+    return tmp_path / ".m2" / "settings.xml"
+
+
 @pytest.mark.parametrize("pattern", ["central", "*", "external:*", "spring, central", "*,!internal"])
-def test_a_mirror_of_central_is_taken_from_mavens_settings(tmp_path: Path, pattern: str):
-    path = tmp_path / "settings.xml"
-    path.write_text(SETTINGS.format(pattern=pattern, url=URL))
-    assert jars.java_options({}, path) == ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={URL}"]
+def test_a_mirror_of_central_is_taken_from_mavens_settings(maven_settings: Path, pattern: str):
+    maven_settings.write_text(SETTINGS.format(pattern=pattern, url=URL))
+    assert jars.java_options() == ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={URL}"]
 
 
 @pytest.mark.parametrize("pattern", ["", "external:http:*", "*,!central", "centralized"])
-def test_a_mirror_of_something_else_is_passed_over(tmp_path: Path, pattern: str):
-    path = tmp_path / "settings.xml"
-    path.write_text(SETTINGS.format(pattern=pattern, url=URL))
-    assert jars.java_options({}, path) == []
+def test_a_mirror_of_something_else_is_passed_over(maven_settings: Path, pattern: str):
+    maven_settings.write_text(SETTINGS.format(pattern=pattern, url=URL))
+    assert jars.java_options() == []
 
 
-def test_without_settings_of_maven_central_is_reached_straight(tmp_path: Path):
-    assert jars.java_options({}, tmp_path / "settings.xml") == []
+@pytest.mark.usefixtures("maven_settings")
+def test_without_settings_of_maven_central_is_reached_straight():
+    assert jars.java_options() == []
 
 
-def test_settings_of_maven_that_are_not_xml_are_named(tmp_path: Path):
-    path = tmp_path / "settings.xml"
-    path.write_text("<settings>")
-    with pytest.raises(LocalError, match=rf"^Maven's settings {path} are not XML \(.*\): correct the file\.$"):
-        jars.java_options({}, path)
+def test_settings_of_maven_that_are_not_xml_are_named(maven_settings: Path):
+    maven_settings.write_text("<settings>")
+    sentence = rf"^Maven's settings {maven_settings} are not XML \(.*\): correct the file\.$"
+    with pytest.raises(LocalError, match=sentence):
+        jars.java_options()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +326,10 @@ def test_settings_of_maven_that_are_not_xml_are_named(tmp_path: Path):
         ({"no_proxy": "localhost, .corp,"}, ["-Dhttp.nonProxyHosts=localhost|*.corp"]),
     ],
 )
+@pytest.mark.usefixtures("maven_settings")
 def test_the_proxy_of_the_environment_is_passed_to_java(
-    tmp_path: Path, environment: dict[str, str], options: list[str]
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: list[str]
 ):
-    assert jars.java_options(environment, tmp_path / "settings.xml") == options
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert jars.java_options() == options

@@ -19,16 +19,15 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.spark.offsets import consumed_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.cli.demo.traffic import Tally
-    from ackstream.settings import Settings
+    from ackstream.settings import Kafka, Settings
 
 READ_SECONDS = 60.0
-POLL_SECONDS = 0.2
 SHOWN = 3
 """Maximum number of examples named per difference."""
 
@@ -124,24 +123,16 @@ def _examples(names: Sequence[str]) -> str:
 # -- gathering the evidence --------------------------------------------------------------------------------------------
 
 
-def catch_up(
-    settings: Settings, queries: Mapping[StreamingQuery, tuple[str, ...]], patience: float, healthy: Callable[[], None]
-) -> bool:
-    """Wait until each query has read its topics to the end, in order: each one writes what the next one reads.
+def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
+    """Return whether each query has read its topics to the end; asks in order, since each writes what the next reads.
 
     :param queries: each with its topics, without the prefix
-    :param patience: seconds for all of them together
-    :returns: whether all caught up
     """
-    until = time.monotonic() + patience
-    with connect_admin(settings.kafka) as client:
-        for query, names in queries.items():
-            ends = topics.ends(client, topics.of_topics(client, map(settings.kafka.topic, names)))
-            while any(consumed_offsets(query).get(partition, 0) < end for partition, end in ends.items()):
-                if time.monotonic() > until:
-                    return False
-                healthy()
-                time.sleep(POLL_SECONDS)
+    for query, names in queries.items():
+        ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))
+        consumed = consumed_offsets(query)
+        if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
+            return False
     return True
 
 

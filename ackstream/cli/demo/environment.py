@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import shutil
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from kafka.errors import KafkaError
 
@@ -22,8 +20,8 @@ from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import process
 from ackstream.local.broker import Broker
+from ackstream.local.process import is_free, locked
 from ackstream.settings import Clock, Gateway, Kafka, Lake
 
 if TYPE_CHECKING:
@@ -37,27 +35,26 @@ if TYPE_CHECKING:
 TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *gateway.TOPICS)))
 
 
-@dataclass(frozen=True)
-class Environment:
-    """The settings of the demo, and whether it uses a Kafka that was already running."""
-
-    settings: Settings
-    borrowed: bool
-
-
 @contextmanager
-def environment(settings: Settings, console: Console) -> Iterator[Environment]:
-    """Provide Kafka and empty directories for the duration of the block.
+def environment(settings: Settings, console: Console) -> Iterator[Settings]:
+    """Provide Kafka and empty directories for the duration of the block; yield the settings that use them.
 
-    A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards; otherwise one is
-    started and stopped again. The lake is kept.
+    A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards: these settings have
+    a topic prefix. Otherwise one is started and stopped again. The lake is kept.
 
     :raises LocalError: no Java, no jars, a port in use, or another demo is running; names the remedy
     """
     home = settings.local.data / "demo"
+
+    def refuse() -> NoReturn:
+        raise LocalError(
+            f"Another demo is running in {home}: wait for it to end, or set local.data (ACKSTREAM_LOCAL_DATA) and "
+            f"local.port (ACKSTREAM_LOCAL_PORT) to other values."
+        )
+
     with ExitStack() as stack:
-        stack.enter_context(_alone(home))
-        borrowed = Broker(settings).status().answers
+        stack.enter_context(locked(home / "lock", "set local.data (ACKSTREAM_LOCAL_DATA) to one that can", refuse))
+        borrowed = Broker(settings).answers()
         own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
         broker = Broker(own)
         # left over from a killed demo
@@ -70,7 +67,7 @@ def environment(settings: Settings, console: Console) -> Iterator[Environment]:
         else:
             stack.callback(_delete_topics, own)
         topics.ensure_topics(own, TOPICS)
-        yield Environment(own, borrowed)
+        yield own
 
 
 def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings:
@@ -88,27 +85,6 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
             "archive": settings.archive.model_copy(update={"trigger": "10 seconds"}),
         }
     )
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        file = (home / "lock").open("w")
-    except OSError as error:
-        raise LocalError(
-            f"The directory {home} is not writable ({error.strerror}): set local.data (ACKSTREAM_LOCAL_DATA) to one "
-            f"that is."
-        ) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LocalError(
-                f"Another demo is running in {home}: wait for it to end, or set local.data (ACKSTREAM_LOCAL_DATA) and "
-                f"local.port (ACKSTREAM_LOCAL_PORT) to other values."
-            ) from None
-        yield
 
 
 def _delete_topics(settings: Settings) -> None:
@@ -130,7 +106,7 @@ def serve_gateway(settings: Settings) -> Iterator[str]:
     """
     # no password: the gateway listens on the loopback address only
     port = settings.gateway.port
-    own = settings.model_copy(update={"gateway": Gateway(port=port if process.is_free(port) else 0)})
+    own = settings.model_copy(update={"gateway": Gateway(port=port if is_free(port) else 0)})
     address: Future[str] = Future()
     with connected(own) as dependencies:
         server = Server(dependencies, address.set_result)
@@ -141,13 +117,6 @@ def serve_gateway(settings: Settings) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-
-
-def curl(address: str, thing_id: str, labels: tuple[str, ...]) -> str:
-    """Return a curl command that sends a command and prints the aggregated reply."""
-    asked = ",".join(("twin-persisted", *labels))
-    url = f"{address}/api/2/things/{thing_id}/attributes/speed?timeout=10s&requested-acks={asked}"
-    return f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42"
 
 
 def _serve(server: Server, address: Future[str]) -> None:

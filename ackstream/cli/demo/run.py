@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ackstream.cli.console.session import Interrupts, kill, quiet_session
 from ackstream.cli.demo import summary
-from ackstream.cli.demo.check import catch_up, check, gather
-from ackstream.cli.demo.environment import curl, environment, serve_gateway
+from ackstream.cli.demo.check import caught_up, check, gather
+from ackstream.cli.demo.environment import environment, serve_gateway
 from ackstream.cli.demo.traffic import LABELS, Fleet, fleet, send_all
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
+from ackstream.kafka.clients import connect_admin
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 
 if TYPE_CHECKING:
@@ -74,11 +76,14 @@ def _demo(
     settings: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack
 ) -> bool:
     began = time.monotonic()
-    place = stack.enter_context(environment(settings, console))
-    own = place.settings
+    own = stack.enter_context(environment(settings, console))
     _log_to(own.local.data / "logs" / "demo.log")
-    origin = "which was running" if place.borrowed else "started for the demo"
-    console.print(f"Kafka at {own.kafka.bootstrap}, {origin}", _watch_hint(own), sep="\n", highlight=False)
+    prefix = own.kafka.topic_prefix
+    console.print(
+        f"Kafka at {own.kafka.bootstrap}, {'which was running' if prefix else 'started for the demo'}",
+        f"To watch from another terminal: {prefix and f'ACKSTREAM_KAFKA_TOPIC_PREFIX={prefix} '}ackstream watch",
+        sep="\n", highlight=False,
+    )  # fmt: skip
     spark = stack.enter_context(quiet_session(own, "demo"))
     # PySpark installs its own Ctrl-C handler
     interrupts.listen()
@@ -90,17 +95,18 @@ def _demo(
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         queries = [correlating, archiving, keeping, indexing]
         healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
-        until = time.monotonic() + START_SECONDS
-        _wait(lambda: correlating.lastProgress is not None or time.monotonic() > until, healthy)
+        _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = fleet(DEVICES)
         requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
         _create(requester, devices, healthy)
         address = stack.enter_context(serve_gateway(own))
+    asked = ",".join((TWIN_PERSISTED, *LABELS))
+    url = f"{address}/api/2/things/{devices[-1].thing_id}/attributes/speed?timeout=10s&requested-acks={asked}"
     console.print(
         "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
         "and twin (commands → things, events)",
         f"The gateway is at {address}: the live page at /, the API at /doc. Try it while commands are being sent:",
-        curl(address, devices[-1].thing_id, LABELS),
+        f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
@@ -110,13 +116,14 @@ def _demo(
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
         reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
-        caught_up = catch_up(own, reads, CATCH_UP_SECONDS, healthy)
+        with connect_admin(own.kafka) as client:
+            complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
         evidence = gather(spark, own, tally)
         rows = summary.count_rows(spark, own)
     findings = check(evidence)
     summary.show(console, tally, devices)
     summary.show_tables(console, own, rows)
-    summary.show_findings(console, findings, caught_up=caught_up)
+    summary.show_findings(console, findings, caught_up=complete)
     summary.show_queries(console, own)
     console.print(f"The whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
     return all(not finding.differences for finding in findings)
@@ -145,16 +152,13 @@ def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) ->
     return healthy
 
 
-def _wait(done: Callable[[], bool], healthy: Callable[[], None]) -> None:
-    while not done():
+def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float = math.inf) -> bool:
+    """Wait for a condition and return it, at the latest after some seconds."""
+    until = time.monotonic() + seconds
+    while not (found := done()) and time.monotonic() < until:
         healthy()
         time.sleep(POLL_SECONDS)
-
-
-def _watch_hint(own: Settings) -> str:
-    prefix = own.kafka.topic_prefix
-    variable = f"ACKSTREAM_KAFKA_TOPIC_PREFIX={prefix} " if prefix else ""
-    return f"To watch from another terminal: {variable}ackstream watch"
+    return found
 
 
 def _log_to(path: Path) -> None:

@@ -10,7 +10,6 @@ from rich.console import Console
 from ackstream.cli.demo import environment as environments
 from ackstream.cli.demo.environment import demo_settings, environment
 from ackstream.errors import LocalError
-from ackstream.local.broker import Status
 from ackstream.settings import Archive, Clock, Kafka, Lake, Local, Settings
 
 
@@ -29,8 +28,8 @@ class Machine:
             self.machine = machine
             self.local = local
 
-        def status(self) -> Status:
-            return Status(1, self.machine.answers, "", self.local.data, self.local.data)
+        def answers(self) -> bool:
+            return self.machine.answers
 
         def start(self, _console: Console) -> None:
             self.machine.events.append(f"start {self.local.data}")
@@ -50,9 +49,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 def test_a_kafka_of_its_own_is_started_and_stopped(machine: Machine):
-    with environment(Settings(), Console()) as place:
-        assert not place.borrowed
-        assert place.settings.kafka.topic_prefix == ""
+    with environment(Settings(), Console()) as own:
+        assert own.kafka.topic_prefix == ""
         # one that a killed demo left behind is stopped first
         assert machine.events == ["stop .ackstream/demo", "start .ackstream/demo", "topics"]
     assert machine.events[3:] == ["stop .ackstream/demo"]
@@ -60,9 +58,8 @@ def test_a_kafka_of_its_own_is_started_and_stopped(machine: Machine):
 
 def test_a_kafka_that_runs_is_used_and_its_topics_are_taken_away(machine: Machine):
     machine.answers = True
-    with environment(Settings(), Console()) as place:
-        assert place.borrowed
-        prefix = place.settings.kafka.topic_prefix
+    with environment(Settings(), Console()) as own:
+        prefix = own.kafka.topic_prefix
         assert prefix.startswith("demo-")
     assert machine.events == ["stop .ackstream/demo", "topics", prefix]
 
@@ -97,7 +94,7 @@ def test_one_demo_runs_at_a_time():
 def test_a_directory_that_cannot_be_written_is_a_sentence():
     Path("file").touch()
     settings = Settings(local=Local(data=Path("file")))
-    with pytest.raises(LocalError, match="is not writable"), environment(settings, Console()):
+    with pytest.raises(LocalError, match="cannot be written"), environment(settings, Console()):
         pass
 
 
