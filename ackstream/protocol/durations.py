@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -33,6 +33,9 @@ _UNITS = {
 # Ditto keeps the amount of these units in 32 bits
 _NARROW = frozenset({"w", "mo", "y"})
 _PATTERN = re.compile(r"([+-]?[0-9]+)(ms|s|mo|m|h|d|w|y|)")
+
+
+timeout_invalid = error_factory(BAD_REQUEST, "timeout.invalid", "{}", "Please choose a valid timeout.")
 
 
 class Duration(msgspec.Struct, frozen=True):
@@ -113,8 +116,3 @@ def _parse(text: str) -> Duration:
 
 def _unreadable(text: str) -> DittoError:
     return timeout_invalid(f'For input string: "{text}"')
-
-
-def timeout_invalid(message: str) -> DittoError:
-    """Refuse the text of a timeout header."""
-    return DittoError(BAD_REQUEST, "timeout.invalid", shown(message), "Please choose a valid timeout.")

@@ -54,11 +54,6 @@ class DittoError(Exception):
         return body | self.extra
 
 
-def grouped(milliseconds: int) -> str:
-    """Return milliseconds as error messages show them: ``60,000ms``."""
-    return f"{milliseconds:,}ms"
-
-
 def shown(text: object) -> str:
     """Return a foreign text as error messages repeat it, cut to ``SHOWN_CHARACTERS``."""
     full = str(text)
@@ -66,14 +61,17 @@ def shown(text: object) -> str:
 
 
 def error_factory(
-    status: int, code: str, message: str, description: str | None = None, href: str | None = None
+    status: int, code: str, message: str, description: str | None = None, href: str | None = None, **extra: str
 ) -> Callable[..., DittoError]:
-    """Return a function that makes an error; its arguments fill the ``{}`` of the message, each cut."""
-    expected = message.count("{}")
+    """Return a function that makes an error; its arguments fill the ``{}`` of message and description, texts cut."""
+    in_message = message.count("{")
+    expected = in_message + (description or "").count("{")
 
     def make(*values: object) -> DittoError:
         if len(values) != expected:
             raise TypeError(f"The error {code} takes {expected} values, not {len(values)}.")
-        return DittoError(status, code, message.format(*map(shown, values)), description, href)
+        fit = [value if isinstance(value, int) else shown(value) for value in values]
+        text = message.format(*fit[:in_message])
+        return DittoError(status, code, text, description and description.format(*fit[in_message:]), href, **extra)
 
     return make

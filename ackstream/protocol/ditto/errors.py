@@ -1,13 +1,11 @@
 """The catalogue of Ditto's errors, with its own codes, texts and descriptions: one factory per Ditto exception.
 
 Source of the texts: the exception classes of Eclipse Ditto (``AcknowledgementLabelInvalidException``,
-``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …). Numbers in messages are
-grouped by thousands (``60,000ms``).
+``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …).
 """
 
 from __future__ import annotations
 
-from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -15,7 +13,6 @@ from ackstream.protocol.errors import (
     UNPROCESSABLE,
     DittoError,
     error_factory,
-    grouped,
     shown,
 )
 
@@ -68,47 +65,34 @@ def request_parsing_failed(request: str, cause: str | None = None) -> DittoError
     )
 
 
-# timeouts
+# timeouts, in milliseconds
 
-
-def ack_request_timeout(timeout: int) -> DittoError:
-    """Report that a requested acknowledgement did not arrive in time (milliseconds)."""
-    return DittoError(
-        REQUEST_TIMEOUT,
-        "acknowledgement:request.timeout",
-        f"The acknowledgement request reached the specified timeout of {grouped(timeout)}.",
-        "Try increasing the timeout and make sure that the requested acknowledgement is sent back in time.",
-    )
+ack_request_timeout = error_factory(
+    REQUEST_TIMEOUT,
+    "acknowledgement:request.timeout",
+    "The acknowledgement request reached the specified timeout of {:,}ms.",
+    "Try increasing the timeout and make sure that the requested acknowledgement is sent back in time.",
+)
 
 
 def command_timeout(timeout: int, note: str | None = None) -> DittoError:
-    """Report that the response of a command did not arrive in time (milliseconds).
+    """Report that the response of a command did not arrive in time.
 
     :param note: why responses that did arrive were invalid; appended to the description
     """
+    message = f"The Command reached the specified timeout of {timeout:,}ms."
     description = "Try increasing the command timeout."
-    return DittoError(
-        REQUEST_TIMEOUT,
-        "command.timeout",
-        f"The Command reached the specified timeout of {grouped(timeout)}.",
-        description if note is None else f"{description} {note}",
-    )
+    return DittoError(REQUEST_TIMEOUT, "command.timeout", message, f"{description} {note}" if note else description)
 
 
-def _out_of_bounds(timeout: int, maximum: int) -> str:
-    return f"The timeout <{grouped(timeout)}> is not inside its allowed bounds <0ms - {grouped(maximum)}>"
-
-
-def gateway_timeout_invalid(timeout: int, maximum: int) -> DittoError:
-    """Refuse a timeout above the bound of the HTTP API (milliseconds)."""
-    message = _out_of_bounds(timeout, maximum)
-    return DittoError(BAD_REQUEST, "gateway:timeout.invalid", message, "Choose a timeout inside the bounds.")
-
-
-def message_timeout_invalid(timeout: int, maximum: int) -> DittoError:
-    """Refuse a message's timeout above the bound of the HTTP API (milliseconds)."""
-    return timeout_invalid(_out_of_bounds(timeout, maximum))
-
+# timeouts above the bound of the HTTP API: the timeout, the bound
+_OUT_OF_BOUNDS = "The timeout <{:,}ms> is not inside its allowed bounds <0ms - {:,}ms>"
+gateway_timeout_invalid = error_factory(
+    BAD_REQUEST, "gateway:timeout.invalid", _OUT_OF_BOUNDS, "Choose a timeout inside the bounds."
+)
+message_timeout_invalid = error_factory(
+    BAD_REQUEST, "timeout.invalid", _OUT_OF_BOUNDS, "Please choose a valid timeout."
+)
 
 # headers
 
@@ -133,23 +117,23 @@ def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
     )
 
 
-def zero_timeout() -> DittoError:
-    """Refuse a timeout of zero if a response or acknowledgements are awaited."""
-    return header_invalid(
-        "timeout",
-        "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
-        "Please provide a positive timeout.",
-    )
+# a timeout of zero if a response or acknowledgements are awaited
+zero_timeout = error_factory(
+    BAD_REQUEST,
+    "header.invalid",
+    "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
+    "Please provide a positive timeout.",
+    invalidHeaderKey="timeout",
+)
 
-
-def acks_without_response() -> DittoError:
-    """Refuse requested acknowledgements without a response on a WebSocket."""
-    return header_invalid(
-        "requested-acks",
-        "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
-        "Please set 'requested-acks' to [] or 'response-required' to true.",
-    )
-
+# on a WebSocket
+acks_without_response = error_factory(
+    BAD_REQUEST,
+    "header.invalid",
+    "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
+    "Please set 'requested-acks' to [] or 'response-required' to true.",
+    invalidHeaderKey="requested-acks",
+)
 
 # a query that requires no response
 command_headers_invalid = error_factory(
@@ -169,19 +153,13 @@ def unknown_topic_path(topic: str, description: str = "Check if the topic path i
     return DittoError(BAD_REQUEST, "protocoladapter:unknown.topicpath", message, shown(description))
 
 
+_CHECK_JSON = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
+
 # JSON that cannot be parsed or contains a value of the wrong type
-json_invalid = error_factory(
-    BAD_REQUEST,
-    "json.invalid",
-    "{}",
-    "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format.",
-)
+json_invalid = error_factory(BAD_REQUEST, "json.invalid", "{}", _CHECK_JSON)
 
-
-def json_type_invalid(value: str, pointer: str, kind: str) -> DittoError:
-    """Refuse the JSON text ``value`` at ``pointer``, which does not have Ditto's type ``kind`` (``Integer`` …)."""
-    return json_invalid(f"Value <{shown(value)}> for <{pointer}> is not of type <{kind}>!")
-
+# a JSON text, its pointer, and the type of Ditto that it should have (``Integer`` …)
+json_type_invalid = error_factory(BAD_REQUEST, "json.invalid", "Value <{}> for <{}> is not of type <{}>!", _CHECK_JSON)
 
 # the argument is a pointer that starts with a slash
 json_field_missing = error_factory(
@@ -197,11 +175,10 @@ json_format_invalid = error_factory(BAD_REQUEST, "json.format.invalid", "{}")
 # connections
 
 
-def target_address_invalid(address: str, description: str) -> DittoError:
-    """Refuse the address of a Kafka target."""
-    message = f"The target address '{shown(address)}' is invalid."
-    return DittoError(BAD_REQUEST, "connectivity:connection.configuration.invalid", message, shown(description))
-
+# the address of a Kafka target, and what is wrong with it
+target_address_invalid = error_factory(
+    BAD_REQUEST, "connectivity:connection.configuration.invalid", "The target address '{}' is invalid.", "{}"
+)
 
 # a consumed record is rejected, so that its partition is read again
 kafka_message_rejected = error_factory(

@@ -38,8 +38,9 @@ thing_not_found = error_factory(
     _OF_REQUESTED,
 )
 
-# kind of resource: code, message up to "or the requester …", description
+# kind of resource: code, message up to "or (the) requester …", description
 _NOT_FOUND = {
+    "policyId": ("policyId", "The Policy ID of the Thing with ID <{thing}> could not be found", _OF_REQUESTED),
     "definition": (
         "definition",
         "The Definition of the Thing with ID <{thing}> could not be found",
@@ -76,24 +77,15 @@ _NOT_FOUND = {
     ),
 }
 
-_policy_id_not_found = error_factory(
-    NOT_FOUND,
-    "things:policyId.notfound",
-    "The Policy ID of the Thing with ID <{}> could not be found or requester had insufficient permissions to access"
-    " it.",
-    _OF_REQUESTED,
-)
-
 
 def not_found(thing_id: str, resource: Resource) -> DittoError:
     """Report that a thing lacks a part."""
     if resource.kind == "thing":
         return thing_not_found(thing_id)
-    if resource.kind == "policyId":
-        return _policy_id_not_found(thing_id)
     code, message, description = _NOT_FOUND[resource.kind]
     text = message.format(thing=shown(thing_id), feature=shown(resource.feature), pointer=shown(resource.pointer))
-    hidden = "or the requester had insufficient permissions to access it."
+    who = "requester" if resource.kind == "policyId" else "the requester"
+    hidden = f"or {who} had insufficient permissions to access it."
     return DittoError(NOT_FOUND, f"things:{code}.notfound", f"{text} {hidden}", description)
 
 
@@ -121,7 +113,6 @@ not_modified = error_factory(
     " requested Thing resource evaluated to false. Check the value of your conditional header value.",
 )
 
-# Report that the thing does not meet the command's condition.
 condition_failed = error_factory(
     PRECONDITION_FAILED,
     "things:condition.failed",
@@ -129,7 +120,7 @@ condition_failed = error_factory(
     "The provided condition did not match the actual Thing state. Please check your provided condition.",
 )
 
-# Refuse a thing whose id differs from that of the topic.
+# a thing whose id differs from that of the topic.
 id_not_settable = error_factory(
     BAD_REQUEST,
     "things:id.notsettable",
@@ -137,7 +128,6 @@ id_not_settable = error_factory(
     "Either delete the Thing ID from the thing JSON or use the same Thing ID as in the topic path.",
 )
 
-# Refuse a patch that removes the id.
 id_not_deletable = error_factory(
     BAD_REQUEST,
     "things:id.notdeletable",
@@ -145,7 +135,6 @@ id_not_deletable = error_factory(
     "Remove the Thing ID entry from the request body and retry the request.",
 )
 
-# Refuse a patch that removes the policy's id.
 policy_id_not_deletable = error_factory(
     BAD_REQUEST,
     "things:policyId.notdeletable",
@@ -170,14 +159,13 @@ definition_invalid = error_factory(
 )
 
 
-def merge_invalid(description: str | None = None) -> DittoError:
-    """Refuse a patch that cannot be applied."""
-    return DittoError(
-        BAD_REQUEST,
-        "things:merge.invalid",
-        "The provided JSON Merge Patch is invalid, it must conform to RFC7396.",
-        shown(description or "The provided JSON Merge Patch cannot be applied at the given path."),
-    )
+# a patch that cannot be applied, and why
+merge_invalid = error_factory(
+    BAD_REQUEST,
+    "things:merge.invalid",
+    "The provided JSON Merge Patch is invalid, it must conform to RFC7396.",
+    "{}",
+)
 
 
 def thing_too_large(size: int, maximum: int) -> DittoError:
