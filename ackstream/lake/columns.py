@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     LongType,
     StringType,
     StructField,
+    StructType,
     TimestampType,
 )
 
@@ -42,6 +43,11 @@ class Table:
     comment: str
     schema: Any
     writer: str
+
+
+def schema(*columns: Any) -> Any:
+    """Return the columns of a table."""
+    return StructType(list(columns))
 
 
 def required(name: str, kind: Any, comment: str) -> Any:

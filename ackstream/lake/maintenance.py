@@ -42,19 +42,22 @@ def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | Non
     :raises SettingsError: if the retention is dangerously short, or a name is unknown; nothing is done then
     :raises StartError: if a table does not exist yet, or has other columns than this version writes
     """
-    _check_retention(settings.lake)
+    lake = settings.lake
+    if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
+        raise SettingsError(
+            f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
+            f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
+        )
     unknown = sorted(set(names or ()) - ALL_TABLES.keys())
     if unknown:
         raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
     apart = spark.newSession()
     # VACUUM lists a table with this many tasks; the default of 10,000 takes half a minute
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
-    return [_maintain(apart, settings.lake, name) for name in names or _present(apart, settings.lake)]
-
-
-def _present(spark: SparkSession, lake: Lake) -> list[str]:
-    others = [name for name in ALL_TABLES if name not in TABLES]
-    return [*TABLES, *[name for name in others if DeltaTable.isDeltaTable(spark, tables.location(lake, name))]]
+    if not names:
+        others = [name for name in ALL_TABLES if name not in TABLES]
+        names = [*TABLES, *[name for name in others if DeltaTable.isDeltaTable(apart, tables.location(lake, name))]]
+    return [_maintain(apart, lake, name) for name in names]
 
 
 def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
@@ -74,11 +77,3 @@ def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
 def _size(table: DeltaTable) -> tuple[int, int]:
     files, size = table.detail().select("numFiles", "sizeInBytes").collect()[0]
     return files, size
-
-
-def _check_retention(lake: Lake) -> None:
-    if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
-        raise SettingsError(
-            f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
-            f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
-        )

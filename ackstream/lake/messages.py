@@ -41,12 +41,6 @@ def source_id(spark: SparkSession, lake: Lake) -> str:
     return str(DeltaTable.forPath(spark, tables.location(lake, "messages")).detail().select("id").collect()[0][0])
 
 
-def newest_batch(spark: SparkSession, lake: Lake) -> int:
-    """Return the last batch of the log; -1 if it is empty."""
-    last = tables.read(spark, lake, "messages").agg(F.max("batch")).collect()[0][0]
-    return -1 if last is None else int(last)
-
-
 def between(
     spark: SparkSession, lake: Lake, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]
 ) -> DataFrame:

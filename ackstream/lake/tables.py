@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
@@ -73,6 +74,12 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
         job = ALL_TABLES[name].writer
         raise StartError(f"There is no table {name} at {path}; start the {job} job, or correct lake.path.")
     return spark.read.format("delta").load(path)
+
+
+def newest_batch(rows: DataFrame, column: str = "batch") -> int:
+    """Return the highest number of a batch among rows; -1 if there are none."""
+    newest = rows.agg(F.max(column)).collect()[0][0]
+    return -1 if newest is None else int(newest)
 
 
 def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> None:

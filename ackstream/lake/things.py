@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
@@ -34,17 +35,13 @@ if TYPE_CHECKING:
 def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
     """Return the number of a query's first batch: the batches of earlier checkpoints precede it."""
     events = tables.read(spark, lake, "thing_events")
-    last = events.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
-    return 0 if last is None else last + 1
+    return tables.newest_batch(events.where(F.col("query_id") != query_id)) + 1
 
 
-def next_offsets(spark: SparkSession, lake: Lake) -> dict[str, dict[int, int]]:
-    """Return, by topic and partition, the offset after the last command in the journal."""
-    found: dict[str, dict[int, int]] = {}
-    events = tables.read(spark, lake, "thing_events")
-    for topic, partition, offset in events.groupBy("topic", "partition").agg(F.max("offset")).collect():
-        found.setdefault(topic, {})[partition] = offset + 1
-    return found
+def next_offsets(spark: SparkSession, lake: Lake, topic: str) -> dict[int, int]:
+    """Return, by partition of the signals topic, the offset after the last command in the journal."""
+    events = tables.read(spark, lake, "thing_events").where(F.col("topic") == topic)
+    return {partition: last + 1 for partition, last in events.groupBy("partition").agg(F.max("offset")).collect()}
 
 
 def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int) -> None:
@@ -65,8 +62,7 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     things = tables.read(spark, lake, "things")
     last = F.col("last") & (F.col("batch") < batch)
     events = tables.read(spark, lake, "thing_events").where(last)
-    merged = things.agg(F.max("batch")).collect()[0][0]
-    later = events.where(F.col("batch") > (-1 if merged is None else merged))
+    later = events.where(F.col("batch") > tables.newest_batch(things))
     # things that the batch has already changed are restored from the journal
     undone = events.join(things.where(F.col("batch") >= batch).select("thing_id"), "thing_id", "left_semi")
     parts = [part.select(*THINGS.fieldNames()) for part in (things.where(F.col("batch") < batch), later, undone)]
@@ -95,13 +91,7 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
 # -- search index ------------------------------------------------------------------------------------------------------
 
 VALUE_KEY = ("thing_id", "path", "element")
-VALUE_COLUMNS = THINGS_SEARCH.fieldNames()
-_ARROW = pa.schema(
-    [
-        ("thing_id", pa.string()), ("path", pa.string()), ("element", pa.int32()), ("text", pa.string()),
-        ("number", pa.float64()), ("flag", pa.bool_()), ("value", pa.string()),
-    ]
-)  # fmt: skip
+_ARROW = pa.schema([(column.name, to_arrow_type(column.dataType)) for column in THINGS_SEARCH])
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -141,7 +131,7 @@ def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     )
     different = new.join(known, list(VALUE_KEY), "full_outer").where("NOT (value <=> known)").localCheckpoint()
     same_value = " AND ".join(f"known.{name} = new.{name}" for name in VALUE_KEY)
-    columns = {name: f"new.{name}" for name in VALUE_COLUMNS}
+    columns = {name: f"new.{name}" for name in _ARROW.names}
 
     def attempt() -> None:
         target = DeltaTable.forPath(spark, tables.location(lake, "things_search")).alias("known")
@@ -161,7 +151,7 @@ def _index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         things = zip(batch.column("thing_id").to_pylist(), batch.column("thing").to_pylist(), strict=True)
         found = [row for thing_id, thing in things for row in value_rows(thing_id, thing)]
-        columns = zip(*found, strict=True) if found else [[] for _ in VALUE_COLUMNS]
+        columns = zip(*found, strict=True) if found else [[] for _ in _ARROW]
         yield pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
         )

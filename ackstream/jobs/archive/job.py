@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.archive.projection import newest_batch, parse, rows, summarise
+from ackstream.jobs.archive.projection import parse, rows, summarise
 from ackstream.lake import tables
 from ackstream.lake.columns import KEY
 from ackstream.lake.schemas import TABLES
@@ -108,5 +108,6 @@ class ArchiveFold:
             return True
         key = (table, span.query_id)
         if key not in self._newest:
-            self._newest[key] = newest_batch(tables.read(spark, self._lake, table), span.query_id)
+            written = tables.read(spark, self._lake, table).where(F.col("query_id") == span.query_id)
+            self._newest[key] = tables.newest_batch(written, "batch_id")
         return span.first_batch <= self._newest[key]

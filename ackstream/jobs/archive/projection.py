@@ -106,12 +106,6 @@ def summarise(records: DataFrame) -> list[BatchSpan]:
     ]
 
 
-def newest_batch(written: DataFrame, query_id: str) -> int:
-    """Return the newest batch of a correlate query among a table's rows; -1 if it has none."""
-    newest = written.where(F.col("query_id") == query_id).agg(F.max("batch_id")).collect()[0][0]
-    return -1 if newest is None else newest
-
-
 # -- expressions ------------------------------------------------------------------------------------------------------
 
 

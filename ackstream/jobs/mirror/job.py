@@ -105,7 +105,7 @@ class Mirror:
         self.source = source_id(spark, self._here)
         tables.create(spark, self._there, [TABLE])
         self._claim()
-        self.last = self._newest()
+        self.last = tables.newest_batch(tables.read(spark, self._there, TABLE))
         """The batch up to which the destination has everything; -1: none."""
 
     def copy(self) -> bool:
@@ -120,12 +120,8 @@ class Mirror:
         copied = new.where(F.col("batch") <= until)
         tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0, count=rows)
         # not what was meant to be written, but what is in the table
-        self.last = self._newest()
+        self.last = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
-
-    def _newest(self) -> int:
-        newest = tables.read(self._spark, self._there, TABLE).agg(F.max("batch")).collect()[0][0]
-        return -1 if newest is None else int(newest)
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""

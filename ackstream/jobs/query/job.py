@@ -170,7 +170,7 @@ class QueryFold:
         batch = self._first + batch_id
         before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
         own = rows.where(F.col("batch") == batch).collect()
-        self._newest = own[0]["position"] if own else messages.newest_batch(spark, lake)
+        self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, "messages"))
         self._state = _decode(before[0]["state"]) if before else QueryState()
         self._known = self._stored = before[0]["position"] if before else self._newest
         for session in self._state.sessions.values():

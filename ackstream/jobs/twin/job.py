@@ -71,8 +71,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 def starting_offsets(spark: SparkSession, settings: Settings) -> str:
     """Return where a new checkpoint starts: after the last command in the journal, else at the beginning."""
     topic = settings.kafka.topic("signals")
-    done = things.next_offsets(spark, settings.lake).get(topic)
-    return "earliest" if done is None else kafka.starting_offsets(settings.kafka, {topic: done})
+    done = things.next_offsets(spark, settings.lake, topic)
+    return kafka.starting_offsets(settings.kafka, {topic: done}) if done else "earliest"
 
 
 def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:

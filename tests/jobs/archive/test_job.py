@@ -6,7 +6,6 @@ import deltalake
 import duckdb
 import pytest
 
-from ackstream.jobs.archive import job
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
@@ -146,7 +145,7 @@ def test_a_batch_that_died_after_the_second_table_writes_only_what_is_missing(
 def test_a_batch_run_again_is_skipped_by_its_transaction_even_without_ids(
     spark: SparkSession, made: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "newest_batch", lambda *_: -1)
+    monkeypatch.setattr(tables, "newest_batch", lambda *_: -1)
     for _ in range(2):
         ArchiveFold(made).write(records.frame(spark, outcomes(1)), 0, APPLICATION)
     assert ids(made) == expected(1)
