@@ -83,7 +83,6 @@ class Declarer(Closing):
         self._declarations = Declarations()
         self._lock = threading.Lock()
         self._own: dict[str, Declaration] = {}
-        self._closing = threading.Event()
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
             clients.check_topics(consumer, kafka, self._topic)
@@ -92,13 +91,10 @@ class Declarer(Closing):
         except BaseException:
             consumer.close()
             raise
-        self._reader = TopicReader(consumer, self._closing)
+        self._reader = TopicReader(consumer)
         self._time = 0
         self._forget_at = 0.0
-        self._thread = threading.Thread(
-            target=self._reader.follow, args=(self._receive, self._renew), name="ackstream-declarations", daemon=True
-        )
-        self._thread.start()
+        self._reader.start("ackstream-declarations", self._receive, self._renew)
 
     def declare(
         self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
@@ -127,10 +123,9 @@ class Declarer(Closing):
 
     def close(self) -> None:
         """Release all labels."""
-        if self._closing.is_set():
+        if self._reader.stop.is_set():
             return
-        self._closing.set()
-        self._thread.join()
+        self._reader.close()
         with self._lock:
             owned = list(self._own.values())
             self._own.clear()
@@ -138,7 +133,6 @@ class Declarer(Closing):
             self._withdraw(own)
             own.future.cancel()
         clients.close_producer(self._producer)
-        self._reader.consumer.close(timeout_ms=1_000)
 
     def _start(self, consumer: Any) -> None:
         """Seek back so far that every live claim has a later record; a harmless record yields the broker's time."""

@@ -59,16 +59,10 @@ class QueryLink:
         self._lock = threading.Lock()
         # by cid (brokers.md 1.1 A15, A19)
         self._streams: dict[str, MessageStream] = {}
-        self._closing = threading.Event()
         self._ended: StreamClosedError | TakenOverError | None = None
         self._beat_at = time.monotonic() + heartbeat
-        self._link = ClientConnection(
-            kafka, client, self._closing, sends="queries", addressed="query-results", linger_ms=0
-        )
-        self._thread = threading.Thread(
-            target=self._link.follow, args=(self._receive, self._step), name=f"ackstream-query-{client}", daemon=True
-        )
-        self._thread.start()
+        self._link = ClientConnection(kafka, client, sends="queries", addressed="query-results", linger_ms=0)
+        self._link.start(f"ackstream-query-{client}", self._receive, self._step)
 
     def execute(
         self,
@@ -133,13 +127,11 @@ class QueryLink:
 
     def close(self) -> None:
         """Cancel the subscriptions and disconnect; may be called twice."""
-        if self._closing.is_set():
+        if self._link.stop.is_set():
             return
         if self._ended is None:
             # without a session its subscriptions are gone, or another client's
             self._send("unsubscribe", (), {record_headers.SUB_ID: "all"})
-        self._closing.set()
-        self._thread.join()
         self._link.close()
         self._end(StreamClosedError("The client was closed."))
 

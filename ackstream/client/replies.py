@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,12 +168,8 @@ class Outcomes:
         """
         self._ledger, self._acks = kafka.topic("ledger"), kafka.topic("acks")
         self._waiting: dict[bytes, tuple[Future[RequestOutcome], bool]] = {}
-        self._closing = threading.Event()
-        self._reader = TopicReader.at_end(kafka, self._closing, self._ledger, self._acks)
-        self._thread = threading.Thread(
-            target=self._reader.follow, args=(self._look,), name="ackstream-outcomes", daemon=True
-        )
-        self._thread.start()
+        self._reader = TopicReader.at_end(kafka, self._ledger, self._acks)
+        self._reader.start("ackstream-outcomes", self._look)
 
     @contextmanager
     def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[RequestOutcome]]:
@@ -192,9 +187,7 @@ class Outcomes:
 
     def close(self) -> None:
         """Stop reading; open futures stay unresolved."""
-        self._closing.set()
-        self._thread.join()
-        self._reader.consumer.close(timeout_ms=1_000)
+        self._reader.close()
 
     def _look(self, record: Any) -> None:
         of_acks = record.topic == self._acks

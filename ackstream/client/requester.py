@@ -73,17 +73,13 @@ class Requester(Closing):
         self._grace = grace
         self._delivery_timeout = delivery_timeout
         self._requests = OpenRequests()
-        self._closing = threading.Event()
-        self._reader = TopicReader.at_end(self._kafka, self._closing, self._replies, checked=(self._signals,))
+        self._reader = TopicReader.at_end(self._kafka, self._replies, checked=(self._signals,))
         try:
             self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
         except BaseException:
-            self._reader.consumer.close()
+            self._reader.close()
             raise
-        self._thread = threading.Thread(
-            target=self._reader.follow, args=(self._receive, self._turn), name="ackstream-replies", daemon=True
-        )
-        self._thread.start()
+        self._reader.start("ackstream-replies", self._receive, self._turn)
 
     @property
     def statistics(self) -> RequesterStatistics:
@@ -144,7 +140,7 @@ class Requester(Closing):
         correlation_id: str | None = None,
     ) -> Reply:
         """Send a request and wait for its reply; see ``send`` for parameters and errors."""
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._reader.thread:
             raise RuntimeError("request() in a done callback would wait for itself: use send() there.")
         return self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id).result()
 
@@ -170,12 +166,11 @@ class Requester(Closing):
 
     def close(self) -> None:
         """Send buffered requests (for at most 5 s), then fail the open futures; may be called twice."""
-        if self._closing.is_set():
+        if self._reader.stop.is_set():
             return
-        self._closing.set()
+        self._reader.stop.set()
         clients.close_producer(self._producer)
-        self._thread.join()
-        self._reader.consumer.close(timeout_ms=1_000)
+        self._reader.close()
         for request in self._requests.close_all():
             identity = request.correlation_id
             request.end(ClosedError(f"The requester was closed before the reply to {identity} arrived.", identity))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -160,7 +159,7 @@ class LedgerFeed(Closing):
             self._consumer = connect_consumer(kafka, None)
             stack.callback(self._consumer.close)
             check_topics(self._consumer, kafka, *map(kafka.topic, ("signals", "acks", "ledger")))
-            self._reader = TopicReader(self._consumer, threading.Event())
+            self._reader = TopicReader(self._consumer)
             self._ledger = kafka_topics.of_topics(self._admin, [kafka.topic("ledger")])
             self._consumer.assign(self._ledger)
             for partition, offset in offsets_since(self._consumer, self._ledger, max(0, since)).items():

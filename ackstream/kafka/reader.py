@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.kafka import clients
-from ackstream.kafka.clients import partition_of
+from ackstream.kafka.clients import Closing, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,25 +28,27 @@ BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
 
 
-class TopicReader:
+class TopicReader(Closing):
     """Polls a consumer; retries after errors of the broker, and skips records that cannot be unpacked.
 
     Such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks) makes the
     library raise once, and the next poll would then never return.
 
+    :ivar stop: ends :meth:`follow` and a wait for the broker
+    :ivar thread: the one that :meth:`start` began
     :ivar unreadable: the number of records that could not be unpacked
     :ivar skipped: the number of records that could not be handled
     """
 
-    def __init__(self, consumer: Any, stop: threading.Event) -> None:
-        """Read with ``consumer``; ``stop`` ends :meth:`follow` and a wait for the broker."""
+    def __init__(self, consumer: Any, stop: threading.Event | None = None) -> None:
         self.consumer = consumer
+        self.stop = stop or threading.Event()
         self.unreadable = self.skipped = 0
-        self._stop = stop
+        self.thread: threading.Thread | None = None
         self._last_skipped: tuple[Any, int] | None = None
 
     @classmethod
-    def at_end(cls, kafka: Kafka, stop: threading.Event, *topics: str, checked: Iterable[str] = ()) -> Self:
+    def at_end(cls, kafka: Kafka, *topics: str, checked: Iterable[str] = ()) -> Self:
         """Connect a consumer of its own; every record written to the topics (real names) from now on will be read.
 
         :param checked: further topics that must exist
@@ -59,7 +61,19 @@ class TopicReader:
         except BaseException:
             consumer.close()
             raise
-        return cls(consumer, stop)
+        return cls(consumer)
+
+    def start(self, name: str, *handlers: Callable[[Any], None]) -> None:
+        """Have a thread of this name :meth:`follow`."""
+        self.thread = threading.Thread(target=self.follow, args=handlers, name=name, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """End the thread and disconnect the consumer."""
+        self.stop.set()
+        if self.thread is not None:
+            self.thread.join()
+        self.consumer.close(timeout_ms=1_000)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that arrived within the time, none after an error; never raises for what Kafka does."""
@@ -70,7 +84,7 @@ class TopicReader:
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
             if not self._skip_record(error):
                 log.warning("Reading from Kafka failed and will be retried: %s", error)
-                self._stop.wait(BACKOFF_SECONDS)
+                self.stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
 
@@ -86,7 +100,7 @@ class TopicReader:
 
         :param after_poll: called after the records of each poll with the monotonic time in seconds
         """
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             for record in self.read(poll_ms, max_records):
                 try:
                     handle(record)
@@ -98,7 +112,7 @@ class TopicReader:
                 after_poll(time.monotonic())
             except Exception:
                 log.exception("A step of the thread %s failed and will be retried.", threading.current_thread().name)
-                self._stop.wait(BACKOFF_SECONDS)
+                self.stop.wait(BACKOFF_SECONDS)
 
     def _resume_rebalance(self) -> None:
         """Make the next poll finish a rebalance that is in progress.
@@ -152,7 +166,7 @@ class ClientConnection(TopicReader):
         self,
         kafka: Kafka,
         name: str,
-        stop: threading.Event,
+        stop: threading.Event | None = None,
         *,
         sends: str,
         addressed: str,
@@ -207,7 +221,10 @@ class ClientConnection(TopicReader):
         clients.close_producer(self.producer)
 
     def close(self) -> None:
-        """Flush and disconnect."""
+        """End the thread, flush and disconnect."""
+        self.stop.set()
+        if self.thread is not None:
+            self.thread.join()
         self.flush()
         self._connections.close()
 

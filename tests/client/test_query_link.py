@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 class Connection:
     """Answers each command with the ack that the test has for it, if any."""
 
-    def __init__(self, _kafka: Kafka, _client: str, stop: threading.Event, **_topics: Any) -> None:
+    def __init__(self, _kafka: Kafka, _client: str, **_topics: Any) -> None:
         self.acks: dict[str, dict[str, Any]] = {}
         self.sent: list[tuple[str, str]] = []
-        self._stop = stop
+        self.stop = threading.Event()
         self._handle: Callable[[Any], None] | None = None
-        self._ready = threading.Event()
 
-    def follow(self, handle: Callable[[Any], None], _after_poll: Callable[[float], None]) -> None:
+    def start(self, _name: str, handle: Callable[[Any], None], _after_poll: Callable[[float], None]) -> None:
         self._handle = handle
-        self._ready.set()
-        self._stop.wait()
 
     def send(self, _value: bytes, headers: list[tuple[str, bytes]]) -> None:
         named = {name: value.decode() for name, value in headers}
@@ -39,7 +36,6 @@ class Connection:
         if answer is not None:
             ack = CommandAck(ack_type="processed", cid=named["cid"], **answer)
             record = SimpleNamespace(headers=[("command", b"ack"), ("id", b"0-1/a")], value=encode_ack(ack))
-            assert self._ready.wait(10)
             assert self._handle is not None
             self._handle(record)
 

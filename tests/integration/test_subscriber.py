@@ -176,8 +176,7 @@ def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(worl
         kept = living.declare(["living"]).result(PATIENCE_SECONDS)
         dead.declare(["dead"]).result(PATIENCE_SECONDS)
         # nothing of it runs any more, and nothing is given back
-        dead._closing.set()
-        dead._thread.join()
+        dead._reader.close()
 
         def taken() -> bool:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import closing
@@ -176,7 +175,7 @@ def _records(settings: Settings, name: str, own: Mapping[str, Any]) -> list[Any]
         ends = topics.ends(client, topics.of_topics(client, [kafka.topic(name)]))
         consumer.assign(list(ends))
         consumer.seek_to_beginning()
-        reader = TopicReader(consumer, threading.Event())
+        reader = TopicReader(consumer)
         until = time.monotonic() + READ_SECONDS
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             if time.monotonic() > until:
