@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import msgspec
-
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
-from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.samples import Sample
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
+    from ackstream.protocol.readers import SampleOutcome
 
 
 BIND_MS = 2_000
@@ -52,17 +50,10 @@ def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
     return mode == "client"
 
 
-class AckBatch(msgspec.Struct, frozen=True):
-    """Settlements sent at once: acceptances of several messages, or one message with another outcome."""
-
-    messages: tuple[str, ...]
-    outcome: SampleOutcome = "accepted"
-
-
 class AckBatches:
     """The acceptances of one consumer at one queue that are waiting to be sent (brokers.md A29)."""
 
-    def __init__(self, size: int = 1, timeout_ms: int = 1_000) -> None:
+    def __init__(self, bind: Bind, size: int = 1, timeout_ms: int = 1_000) -> None:
         """Send acceptances when ``size`` are waiting, or when the oldest has waited for ``timeout_ms``.
 
         :raises InconsistentQosError: a batch without a timeout might never be full
@@ -71,6 +62,7 @@ class AckBatches:
             raise InconsistentQosError(
                 f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
             )
+        self._identity = (bind.queue, bind.consumer, bind.session)
         self._size = size
         self._timeout_ms = timeout_ms
         self._waiting: list[str] = []
@@ -81,29 +73,27 @@ class AckBatches:
         if backlog:
             self._size = min(self._size, backlog)
 
-    def add(self, message: str, now: int, outcome: SampleOutcome = "accepted") -> AckBatch | None:
+    def add(self, message: str, now: int, outcome: SampleOutcome = "accepted") -> list[SettleMessages]:
         """Add a settlement; return what to send now. Outcomes other than ``accepted`` are sent at once, alone."""
         if outcome != "accepted":
-            return AckBatch((message,), outcome)
+            return [SettleMessages(*self._identity, (message,), outcome)]
         self._waiting.append(message)
         self._since = now if self._since is None else self._since
-        return self.flush() if len(self._waiting) >= self._size else None
+        return self.flush() if len(self._waiting) >= self._size else []
 
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`due` again; ``None`` while nothing is waiting."""
         return None if self._since is None else self._since + self._timeout_ms
 
-    def due(self, now: int) -> AckBatch | None:
+    def due(self, now: int) -> list[SettleMessages]:
         """Return the acceptances that have waited long enough."""
-        return self.flush() if self.deadline is not None and now >= self.deadline else None
+        return self.flush() if self.deadline is not None and now >= self.deadline else []
 
-    def flush(self) -> AckBatch | None:
+    def flush(self) -> list[SettleMessages]:
         """Return everything that is waiting, as on closing."""
-        if not self._waiting:
-            return None
-        batch, self._waiting, self._since = AckBatch(tuple(self._waiting)), [], None
-        return batch
+        messages, self._waiting, self._since = tuple(self._waiting), [], None
+        return [SettleMessages(*self._identity, messages)] if messages else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +168,7 @@ class QueueSession:
         self._next_ms: int | None = None
         self._last = 0
         self._held: set[str] = set()
-        self._batches = AckBatches(ack_batch, ack_timeout_ms)
+        self._batches = AckBatches(bind, ack_batch, ack_timeout_ms)
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
@@ -209,7 +199,7 @@ class QueueSession:
             self._counts["refused"] += 1
         return record
 
-    def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> Iterator[SettleMessages]:
+    def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> list[SettleMessages]:
         """Settle a delivery; return what to send at once. A second time has no effect.
 
         :raises OutcomeNotEnabledError: the outcome was not declared
@@ -225,10 +215,10 @@ class QueueSession:
                 " consumer."
             )
         if delivery.message not in self._held:
-            return iter(())
+            return []
         self._held.remove(delivery.message)
         self._counts[outcome] += 1
-        return self._settlements(self._batches.add(delivery.message, now_ms, outcome))
+        return self._batches.add(delivery.message, now_ms, outcome)
 
     def due(self, now_ms: int) -> Iterator[QueueRequest]:
         """Return what to send now: the bind until it is answered, signs of life, acceptances that have waited."""
@@ -238,15 +228,11 @@ class QueueSession:
             bound = self.bound
             self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // ALIVE_PER_SESSION)
             yield self._bind if bound is None else Alive(*self._identity)
-        yield from self._settlements(self._batches.due(now_ms))
+        yield from self._batches.due(now_ms)
 
     def end(self) -> Iterator[QueueRequest]:
         """Return the last records to send; nothing can be settled afterwards."""
         if self.over is None:
-            yield from self._settlements(self._batches.flush())
+            yield from self._batches.flush()
             self.over = Unbound(*self._identity, "closed")
             yield Unbind(*self._identity)
-
-    def _settlements(self, batch: AckBatch | None) -> Iterator[SettleMessages]:
-        if batch is not None:
-            yield SettleMessages(*self._identity, batch.messages, batch.outcome)

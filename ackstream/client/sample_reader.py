@@ -283,41 +283,31 @@ class LabelAcks:
 
     def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
         """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
-        for label in self._requested(sample):
-            headers = _headers(sample)
-            if auto is None:
-                self._send(sample, Acknowledgement(label, OK, _payload(response), headers))
-            else:
-                self._send(sample, Acknowledgement(label, OK, raw(FILTERED), headers | {WEAK_ACK: True}))
+        payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
+        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
 
     def rejected(self, sample: Sample, reason: str, status: int) -> None:
         """Report that the application rejected a sample."""
-        for label in self._requested(sample):
-            self._send(sample, Acknowledgement(label, status, raw(reason), _headers(sample)))
+        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
 
     def failed(self, sample: Sample, error: BaseException) -> None:
         """Report that the handler failed."""
-        for label in self._requested(sample):
-            self._send(sample, issued_ack(label, error, _headers(sample)))
+        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
 
-    def _requested(self, sample: Sample) -> list[str]:
-        requested = sample.headers.get(REQUESTED_ACKS)
+    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
+        """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
+        requested, correlation_id = text(sample.headers.get(REQUESTED_ACKS)), text(sample.headers.get(CORRELATION_ID))
         held = self._labels.held
-        if not requested or not held or not sample.headers.get(CORRELATION_ID):
-            return []
-        labels = [label for label in requested_acks_in(text(requested)) if isinstance(label, str) and label in held]
-        return list(dict.fromkeys(labels))
-
-    def _send(self, sample: Sample, ack: Acknowledgement) -> None:
-        message = write_ack(ack, _thing_id(sample))
-        correlation_id = text(sample.headers.get(CORRELATION_ID))
-        key = message.topic.thing_id.encode()
-        self._outbox.put(Outgoing(correlation_id, key, encode(message), Work(sample.offset)), 0.0, time.monotonic())
-
-
-def _headers(sample: Sample) -> dict[str, Any]:
-    headers: dict[str, Any] = {CORRELATION_ID: text(sample.headers.get(CORRELATION_ID))}
-    return headers | {CHANNEL: "live"} if sample.headers.get(CHANNEL) == b"live" else headers
+        if not requested or not held or not correlation_id:
+            return
+        headers = {CORRELATION_ID: correlation_id}
+        if sample.headers.get(CHANNEL) == b"live":
+            headers[CHANNEL] = "live"
+        labels = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in held]
+        for label in dict.fromkeys(labels):
+            message = write_ack(write(label, headers), _thing_id(sample))
+            key = message.topic.thing_id.encode()
+            self._outbox.put(Outgoing(correlation_id, key, encode(message), Work(sample.offset)), 0.0, time.monotonic())
 
 
 def _thing_id(sample: Sample) -> str:

@@ -21,7 +21,6 @@ from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
 
     from ackstream.client.reader_history import ReaderHistory
     from ackstream.client.sample_reader import SampleReader
@@ -121,7 +120,9 @@ def read_stored(
     chosen = list(_first(runs, limit))
     first, last = chosen[0][0], chosen[-1][1]
     wanted = Intervals(chosen, start=first)
-    rows = sorted(_lake_reading().writer_messages(lake, writer, first, last), key=itemgetter("seq"))
+    from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+    rows = sorted(reading.writer_messages(lake, writer, first, last), key=itemgetter("seq"))
     found = [samples.of_row(row, reader) for row in rows if row["seq"] in wanted]
     stored = Intervals(((sample.seq, sample.seq) for sample in found), start=first)
     return found, [run for low, high in chosen for run in stored.missing(low, high)]
@@ -199,7 +200,9 @@ class MessageFetcher:
                 f"Message {next(iter(gone.values())).message} is no longer in Kafka: give the consumer the lake of the"
                 " settings, whose table messages has it."
             )
-        rows = _lake_reading().batch_messages(self._lake, {delivery.batch for delivery in gone.values()})
+        from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+        rows = reading.batch_messages(self._lake, {delivery.batch for delivery in gone.values()})
         stored = {(row["topic"], row["partition"], row["offset"]): row for row in rows}
         for location, delivery in gone.items():
             if location not in stored:
@@ -218,10 +221,3 @@ def _take(records: Iterable[Any], offsets: list[int], found: dict[Location, Samp
             sample = samples.of_record(record)
             if sample is not None:
                 found[record.topic, record.partition, record.offset] = sample
-
-
-def _lake_reading() -> ModuleType:
-    """Return the module that reads tables, which loads slowly, and which most clients never need."""
-    from ackstream.lake import reading  # noqa: PLC0415
-
-    return reading

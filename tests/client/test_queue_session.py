@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.queue_session import AckBatch, AckBatches, AckMode, QueueSession, after_handler, takes_call
+from ackstream.client.queue_session import AckBatches, AckMode, QueueSession, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
@@ -65,16 +65,16 @@ def test_an_answer_to_another_queue_or_session_is_ignored(record: MessageDeliver
 def test_a_settlement_is_sent_once() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery)
-    assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
-    assert list(session.settle(delivery, "failed", 0)) == []
+    assert session.settle(delivery, "accepted", 0) == [SettleMessages("q", "A", 7, ("m",))]
+    assert session.settle(delivery, "failed", 0) == []
 
 
 def test_a_redelivered_message_may_be_settled_again() -> None:
     first, again = _delivered(2), _delivered(3, count=2)
     session = _session(BOUND, first)
-    list(session.settle(first, "failed", 0))
+    session.settle(first, "failed", 0)
     session.receive(again)
-    assert list(session.settle(again, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
+    assert session.settle(again, "accepted", 0) == [SettleMessages("q", "A", 7, ("m",))]
 
 
 def test_acceptances_are_sent_together_and_failures_alone_and_at_once() -> None:
@@ -82,20 +82,18 @@ def test_acceptances_are_sent_together_and_failures_alone_and_at_once() -> None:
     deliveries = [_delivered(number, f"m{number}") for number in range(2, 8)]
     session = _session(BOUND, *deliveries, ack_batch=4)
     _due(session, 0)
-    said = [list(session.settle(one, "accepted", at)) for at, one in enumerate(deliveries[:3])]
+    said = [session.settle(one, "accepted", at) for at, one in enumerate(deliveries[:3])]
     assert said == [[], [], []]
-    assert list(session.settle(deliveries[3], "failed", 10)) == [SettleMessages("q", "A", 7, ("m5",), "failed")]
-    assert list(session.settle(deliveries[4], "accepted", 20)) == [
-        SettleMessages("q", "A", 7, ("m2", "m3", "m4", "m6"))
-    ]
-    list(session.settle(deliveries[5], "accepted", 30))
+    assert session.settle(deliveries[3], "failed", 10) == [SettleMessages("q", "A", 7, ("m5",), "failed")]
+    assert session.settle(deliveries[4], "accepted", 20) == [SettleMessages("q", "A", 7, ("m2", "m3", "m4", "m6"))]
+    session.settle(deliveries[5], "accepted", 30)
     assert [_due(session, now) for now in (1_029, 1_030)] == [[], [SettleMessages("q", "A", 7, ("m7",))]]
 
 
 def test_a_batch_shrinks_to_the_granted_backlog() -> None:
     delivery = _delivered(2)
     session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000), delivery, ack_batch=10)
-    assert list(session.settle(delivery, "accepted", 0)) == [SettleMessages("q", "A", 7, ("m",))]
+    assert session.settle(delivery, "accepted", 0) == [SettleMessages("q", "A", 7, ("m",))]
 
 
 def test_an_outcome_that_was_not_declared_is_refused_and_the_message_stays() -> None:
@@ -103,7 +101,7 @@ def test_an_outcome_that_was_not_declared_is_refused_and_the_message_stays() -> 
     session = _session(BOUND, delivery)
     with pytest.raises(OutcomeNotEnabledError, match="rejected"):
         session.settle(delivery, "rejected", 0)
-    assert len(list(session.settle(delivery, "failed", 0))) == 1
+    assert len(session.settle(delivery, "failed", 0)) == 1
 
 
 def test_what_was_delivered_in_a_session_that_is_over_cannot_be_settled() -> None:
@@ -119,7 +117,7 @@ def test_what_was_delivered_in_a_session_that_is_over_cannot_be_settled() -> Non
 def test_closing_sends_the_acceptances_then_the_unbind() -> None:
     delivery = _delivered(2)
     session = _session(BOUND, delivery, ack_batch=4)
-    list(session.settle(delivery, "accepted", 0))
+    session.settle(delivery, "accepted", 0)
     assert list(session.end()) == [SettleMessages("q", "A", 7, ("m",)), Unbind("q", "A", 7)]
     assert list(session.end()) == []
     assert list(_session(Unbound("q", "A", 7, "lost")).end()) == []
@@ -131,7 +129,7 @@ def test_everything_is_counted() -> None:
     delivery = _delivered(2)
     for record in (BOUND, delivery, delivery, NotSettled("q", "A", 7, 3, "m", "failed", "not-held")):
         session.receive(record)
-    list(session.settle(delivery, "failed", 0))
+    session.settle(delivery, "failed", 0)
     assert counts == {"received": 1, "copies": 1, "refused": 1, "failed": 1}
 
 
@@ -140,40 +138,44 @@ def test_batches_that_might_never_be_full_are_refused() -> None:
         _session(ack_batch=2, ack_timeout_ms=0)
 
 
+def _accepted(*messages: str) -> list[SettleMessages]:
+    return [SettleMessages("q", "A", 7, messages)]
+
+
 def test_acceptances_are_sent_when_the_batch_is_full() -> None:
-    batches = AckBatches(3)
-    assert [batches.add(message, 0) for message in "abcd"] == [None, None, AckBatch(("a", "b", "c")), None]
+    batches = AckBatches(BIND, 3)
+    assert [batches.add(message, 0) for message in "abcd"] == [[], [], _accepted("a", "b", "c"), []]
 
 
 def test_acceptances_are_sent_when_the_oldest_has_waited_long_enough() -> None:
-    batches = AckBatches(10, 1_000)
+    batches = AckBatches(BIND, 10, 1_000)
     for at, message in enumerate("abcd"):
         batches.add(message, at * 10)
-    assert (batches.deadline, batches.due(999)) == (1_000, None)
-    assert batches.due(1_000) == AckBatch(("a", "b", "c", "d"))
-    assert (batches.deadline, batches.due(5_000)) == (None, None)
+    assert (batches.deadline, batches.due(999)) == (1_000, [])
+    assert batches.due(1_000) == _accepted("a", "b", "c", "d")
+    assert (batches.deadline, batches.due(5_000)) == (None, [])
 
 
 def test_another_outcome_is_sent_at_once_alone() -> None:
-    batches = AckBatches(10)
+    batches = AckBatches(BIND, 10)
     batches.add("a", 0)
-    assert batches.add("b", 1, "failed") == AckBatch(("b",), "failed")
-    assert batches.flush() == AckBatch(("a",))
-    assert batches.flush() is None
+    assert batches.add("b", 1, "failed") == [SettleMessages("q", "A", 7, ("b",), "failed")]
+    assert batches.flush() == _accepted("a")
+    assert batches.flush() == []
 
 
 @pytest.mark.parametrize(("granted", "size"), [(2, 2), (9, 3), (0, 3)])
 def test_a_batch_is_never_larger_than_the_granted_backlog(granted: int, size: int) -> None:
-    batches = AckBatches(3)
+    batches = AckBatches(BIND, 3)
     batches.grant(granted)
     sent = [batches.add(str(number), 0) for number in range(size)]
-    assert [entry is not None for entry in sent] == [False] * (size - 1) + [True]
+    assert [bool(entry) for entry in sent] == [False] * (size - 1) + [True]
 
 
 @pytest.mark.parametrize(("size", "timeout"), [(0, 1_000), (2, 0), (2, -1)])
 def test_a_batch_that_might_never_be_sent_is_refused(size: int, timeout: int) -> None:
     with pytest.raises(InconsistentQosError, match="more than 0 ms for more than 1"):
-        AckBatches(size, timeout)
+        AckBatches(BIND, size, timeout)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.queue_session import AckBatches, after_handler, takes_call
 from ackstream.errors import DeliveryError, InconsistentQosError
+from ackstream.protocol.queues import Bind
 from tests.conformance.scenarios.observations import PerName, Series
 from tests.conformance.scenarios.scenario import VARIATION, Interpreter, Json, Uncovered, observe_variations, timed
 from tests.jobs.queues.recording import RecordingQueue
@@ -19,8 +20,8 @@ from tests.jobs.queues.rules import amps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.client.queue_session import AckBatch
     from ackstream.jobs.queues.model import Event
+    from ackstream.protocol.queues import SettleMessages
     from ackstream.protocol.readers import SampleOutcome
 
 OPTIONS: dict[SampleOutcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}
@@ -71,7 +72,7 @@ class _System:
         ops = {step["op"] for step in when}
         self._dispatches = "enqueue" in ops and "deliver" not in ops
         self._batch = (given.get("ack_batch", 1), given.get("ack_timeout_ms", 1_000))
-        self._batches = {SOMEONE: AckBatches(*self._batch)}
+        self._batches = {SOMEONE: AckBatches(Bind("q", SOMEONE, 1), *self._batch)}
         self.now = 0
         self._names: dict[str, None] = {}
         self._sow_deletes: list[Json] = []
@@ -128,8 +129,8 @@ class _System:
         for deadline in sorted({batches.deadline or 0 for batches in self._batches.values()}):
             if self.now <= deadline <= until:
                 self._time_passes(deadline)
-                for consumer, batches in self._batches.items():
-                    self._send(consumer, batches.due(self.now), immediate=False)
+                for batches in self._batches.values():
+                    self._send(batches.due(self.now), immediate=False)
         self._time_passes(until)
 
     def _time_passes(self, until: int) -> None:
@@ -221,30 +222,29 @@ class _System:
             self._deliver(message, SOMEONE)
         holders = list(self.queue[message].holders) if message in self.queue else []
         consumer = who or (holders[0] if holders else SOMEONE)
-        self._send(consumer, self._batches_of(consumer).add(message, self.now, outcome), immediate=True)
+        self._send(self._batches_of(consumer).add(message, self.now, outcome), immediate=True)
 
     def _batches_of(self, consumer: str) -> AckBatches:
-        return self._batches.setdefault(consumer, AckBatches(*self._batch))
+        return self._batches.setdefault(consumer, AckBatches(Bind("q", consumer, 1), *self._batch))
 
-    def _send(self, consumer: str, batch: AckBatch | None, *, immediate: bool) -> None:
-        if batch is None:
-            return
-        self._sow_deletes.append(
-            {
-                "bookmarks": len(batch.messages),
-                "option": OPTIONS[batch.outcome],
-                "immediate": immediate,
-                "at_ms": self.now,
-                "t_ms": self.now,
-            }
-        )
-        for message in batch.messages:
-            ignored = self.queue.settle(consumer, message, batch.outcome, self.now)
-            if batch.outcome == "failed" and ignored is None:
-                self._cancels[message] = self._cancels.get(message, 0) + 1
-                if message not in self.queue:
-                    self._expired_after = self._cancels[message]
-        self._move()
+    def _send(self, batches: list[SettleMessages], *, immediate: bool) -> None:
+        for batch in batches:
+            self._sow_deletes.append(
+                {
+                    "bookmarks": len(batch.messages),
+                    "option": OPTIONS[batch.outcome],
+                    "immediate": immediate,
+                    "at_ms": self.now,
+                    "t_ms": self.now,
+                }
+            )
+            for message in batch.messages:
+                ignored = self.queue.settle(batch.consumer, message, batch.outcome, self.now)
+                if batch.outcome == "failed" and ignored is None:
+                    self._cancels[message] = self._cancels.get(message, 0) + 1
+                    if message not in self.queue:
+                        self._expired_after = self._cancels[message]
+            self._move()
 
     # -- what can be seen ---------------------------------------------------------------------------------------------
 
