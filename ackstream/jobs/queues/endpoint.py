@@ -240,20 +240,10 @@ class Endpoint:
 
     def _deliver(self, message: str, consumer: str, location: _MessageLocation) -> None:
         session = self._sessions[consumer]
+        at = (location.topic, location.partition, location.offset, location.batch)
+        number = self._number(session)
         self.answers.append(
-            MessageDelivered(
-                self._name,
-                consumer,
-                session.id,
-                self._number(session),
-                message,
-                location.topic,
-                location.partition,
-                location.offset,
-                location.batch,
-                location.count,
-                location.subject,
-            )
+            MessageDelivered(self._name, consumer, session.id, number, message, *at, location.count, location.subject)
         )
 
     def _number(self, session: _Session) -> int:

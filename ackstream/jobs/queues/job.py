@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
@@ -52,14 +52,7 @@ NAME, TICKS = "queues", "queue-clock"
 ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
-OUTPUT_SCHEMA = StructType(
-    [
-        StructField("kind", StringType()),
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("reason", StringType()),
-    ]
-)
+OUTPUT_SCHEMA = StructType().add("kind", "string").add("key", "binary").add("value", "binary").add("reason", "string")
 """``kind`` is ``answer`` (to the consumer ``key``), ``event`` or ``unreadable`` (with its reason)."""
 
 _TIME = pa.timestamp("ms", tz="UTC")

@@ -7,7 +7,7 @@ Rules: brokers.md S18 to S25 and A28 to A37; :class:`QueueSettings` selects thos
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.model import Cause, Consumer, Event, QueuedMessage, QueueState, choose
 
@@ -201,19 +201,12 @@ class Queue:
         del self.messages[message.id]
         for holder in message.holders:
             self._release(holder, message.id)
-        self._report(message, cause.at, "left", cause.consumer, how, reason)
+        self._report(message, cause.at, "left", cause.consumer, outcome=how, reason=reason)
 
     def _report(
-        self,
-        message: QueuedMessage,
-        at: int,
-        event: EventKind,
-        consumer: str | None = None,
-        outcome: str | None = None,
-        reason: str | None = None,
+        self, message: QueuedMessage, at: int, event: EventKind, consumer: str | None = None, **why: Any
     ) -> None:
-        deliveries = message.deliveries
-        self._notify(Event(self._rules.name, message.id, at, event, consumer, deliveries, outcome, reason))
+        self._notify(Event(self._rules.name, message.id, at, event, consumer, message.deliveries, **why))
 
     def _release(self, consumer: str, message: str) -> None:
         if consumer in self.consumers:
