@@ -88,6 +88,11 @@ def at_once(spark: SparkSession, works: Sequence[Work]) -> None:
             future.result()
 
 
+def collect(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Bring the rows of a frame to the driver."""
+    yield from zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True)
+
+
 def arrow(rows: Iterable[Iterable[Any]], schema: pa.Schema) -> pa.Table:
     """Lay out rows, at least one, in the columns of a schema."""
     columns = zip(*rows, strict=True)

@@ -31,7 +31,7 @@ from ackstream.protocol.ditto.envelopes import (
     raw,
 )
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, WEAK_ACK
-from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED, is_built_in
+from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
@@ -42,7 +42,7 @@ from ackstream.spark.order import in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackstream.jobs.twin.changes import CommandResult, ThingChange
+    from ackstream.jobs.twin.changes import CommandResult
     from ackstream.jobs.twin.commands import TwinCommand
     from ackstream.settings import Settings
 
@@ -127,14 +127,10 @@ class _TwinBatch:
     """The changes of a batch so far, over the things before it."""
 
     def __init__(self, things: dict[str, Thing], settings: Settings) -> None:
+        self._settings = settings
         self._signals = settings.kafka.topic("signals")
-        self._max_labels = settings.correlate.max_labels
-        self._max_value_bytes = settings.correlate.max_value_bytes
-        self._max_thing_bytes = settings.twin.max_thing_bytes
-        self._changed: dict[str, Thing] = {}
-        self._things: ChainMap[str, Thing] = ChainMap(self._changed, things)
-        self._rows: list[JournalRow] = []
-        self._messages: list[TwinMessage] = []
+        self._result = TwinResult()
+        self._things: ChainMap[str, Thing] = ChainMap(self._result.changed, things)
 
     def add(self, record: SignalRecord) -> None:
         """Apply one record."""
@@ -153,20 +149,18 @@ class _TwinBatch:
 
     def result(self) -> TwinResult:
         """Return the result; of several changes of a thing the last row holds the thing."""
-        rows = []
-        done: set[str] = set()
-        for row in reversed(self._rows):
-            if row.thing_id in done:
-                rows.append(row)
-                continue
-            done.add(row.thing_id)
-            content = self._changed[row.thing_id].content
-            rows.append(msgspec.structs.replace(row, last=True, thing=None if content is None else content.decode()))
-        return TwinResult(rows[::-1], self._messages, self._changed)
+        rows, changed = self._result.rows, self._result.changed
+        last = {row.thing_id: number for number, row in enumerate(rows)}
+        for thing_id, number in last.items():
+            content = changed[thing_id].content
+            thing = None if content is None else content.decode()
+            rows[number] = msgspec.structs.replace(rows[number], last=True, thing=thing)
+        return self._result
 
     def _read(self, record: SignalRecord) -> tuple[Envelope, Request] | None:
         """Return the twin command in a record and its request; ``None`` for live commands, messages and policies."""
-        if record.value is None or len(record.value) > self._max_value_bytes:
+        limits = self._settings.correlate
+        if record.value is None or len(record.value) > limits.max_value_bytes:
             return None
         try:
             command = decode(record.value)
@@ -176,7 +170,7 @@ class _TwinBatch:
             request = read_request(command)
         except DittoError:
             return None
-        if request.kind not in ("twin", "twinQuery") or len(request.awaited) > self._max_labels:
+        if request.kind not in ("twin", "twinQuery") or len(request.awaited) > limits.max_labels:
             return None
         correlation_id = record.correlation_id
         if correlation_id is None:
@@ -187,23 +181,24 @@ class _TwinBatch:
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         if search.concerns_many(envelope):
             # the other half of what correlate accepts is for the headers of the answer
-            value = search.answer(envelope, self._things, record.timestamp, self._max_value_bytes // 2)
-            self._messages.append(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
+            limit = self._settings.correlate.max_value_bytes // 2
+            value = search.answer(envelope, self._things, record.timestamp, limit)
+            self._result.messages.append(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
             return
         command = read_command(envelope, record.timestamp)
-        result = apply(self._things.get(command.thing_id), command, self._max_thing_bytes)
+        result = apply(self._things.get(command.thing_id), command, self._settings.twin.max_thing_bytes)
         messages = []
-        if result.change is not None:
-            messages.append(TwinMessage.of(EVENTS, request, event(envelope, request, result, result.change)))
+        if result.event is not None:
+            messages.append(TwinMessage.of(EVENTS, request, event(envelope, request, result)))
         if request.response_required or TWIN_PERSISTED in request.awaited:
             revision, tag = result.thing.revision, result.tag
             answer = response(envelope, request, result.status, result.value, revision=revision, tag=tag)
             messages.append(TwinMessage.of(ACKS, request, answer))
         # nothing can fail from here on
-        if result.change is not None:
-            self._changed[command.thing_id] = result.thing
-            self._rows.append(_row(command, request, result, result.change, record))
-        self._messages += messages
+        if result.event is not None:
+            self._result.changed[command.thing_id] = result.thing
+            self._result.rows.append(_row(command, request, result, result.event, record))
+        self._result.messages += messages
 
     def _fail(self, command: Envelope, request: Request, error: DittoError) -> None:
         """Send the error if anything is awaited; a failed precondition reports the current entity tag."""
@@ -212,23 +207,23 @@ class _TwinBatch:
         tag = None
         if error.error.startswith("things:precondition."):
             tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
-        self._messages.append(TwinMessage.of(ACKS, request, failure(request, error, tag)))
+        headers = request.headers if tag is None else request.headers | {ETAG: tag}
+        envelope = error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
+        self._result.messages.append(TwinMessage.of(ACKS, request, envelope))
 
 
-def _row(
-    command: TwinCommand, request: Request, result: CommandResult, change: ThingChange, record: SignalRecord
-) -> JournalRow:
+def _row(command: TwinCommand, request: Request, result: CommandResult, event: str, record: SignalRecord) -> JournalRow:
     thing = result.thing
     return JournalRow(
         thing_id=command.thing_id,
         revision=thing.revision,
         created_at=thing.created,
         modified_at=thing.modified,
-        action=change.action,
+        action=event,
         path=command.resource.path,
-        value=None if change.value is msgspec.UNSET else json_text(change.value),
+        value=None if result.change is UNSET else json_text(result.change),
         deleted=thing.content is None,
-        visible=change.visible,
+        visible=result.visible,
         search_persisted=SEARCH_PERSISTED in request.awaited,
         correlation_id=request.headers[CORRELATION_ID],
         partition=record.partition,
@@ -258,28 +253,19 @@ def response(
     )
 
 
-def failure(request: Request, error: DittoError, tag: str | None) -> Envelope:
-    """Return the error for a failed command.
-
-    :param tag: the current entity tag, which is reported with a failed precondition
-    """
-    headers = request.headers if tag is None else request.headers | {ETAG: tag}
-    return error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
-
-
-def event(command: Envelope, request: Request, result: CommandResult, change: ThingChange) -> Envelope:
+def event(command: Envelope, request: Request, result: CommandResult) -> Envelope:
     """Return the event of a change; its requested acknowledgements are those that subscribers issue.
 
     If none of the requested ones is left, the header is omitted; an explicit ``[]`` stays.
     """
     topic = command.topic
-    custom = [label for label in request.awaited if not is_built_in(label)]
+    custom = [label for label in request.awaited if label not in BUILT_IN]
     acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
     return Envelope(
-        TopicPath(topic.namespace, topic.entity, "things", "twin", "events", change.action),
+        TopicPath(topic.namespace, topic.entity, "things", "twin", "events", result.event),
         request.headers | {RESPONSE_REQUIRED: False} | acks,
         command.path or "/",
-        UNSET if change.value is UNSET else raw(change.value),
+        UNSET if result.change is UNSET else raw(result.change),
         revision=result.thing.revision,
         timestamp=instant(result.thing.modified),
     )
@@ -291,11 +277,7 @@ def search_persisted(thing_id: str, correlation_id: str, *, visible: bool | None
     :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
         indexing failed
     """
-    if visible is None:
-        ack = Acknowledgement(SEARCH_PERSISTED, 500)
-    elif visible:
-        ack = Acknowledgement(SEARCH_PERSISTED, 204)
-    else:
-        ack = Acknowledgement(SEARCH_PERSISTED, 200, headers={WEAK_ACK: True})
+    status = {None: 500, True: 204, False: 200}[visible]
+    ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
     envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
     return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id)

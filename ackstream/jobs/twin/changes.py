@@ -62,28 +62,20 @@ def instant(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-class ThingChange(msgspec.Struct, frozen=True):
-    """The content of an event: its action (``created``, ``modified``, ``merged``, ``deleted``) and its value, if any.
-
-    ``visible`` is false if the thing's content is the same as before.
-    """
-
-    action: str
-    value: Any
-    visible: bool
-
-
 class CommandResult(msgspec.Struct, frozen=True):
-    """The result of a successful command: status, value and entity tag of the response, the thing, and its change.
+    """The result of a successful command: status, value and entity tag of the response, and the thing.
 
-    A retrieve has no change; its ``thing`` is the current one.
+    ``event`` is the action of a change's event (``created``, ``modified``, ``merged``, ``deleted``), ``change`` its
+    value, if any; ``visible`` is false if the thing's content is the same as before. A retrieve has no event.
     """
 
     status: int
     value: Any
     tag: str | None
     thing: Thing
-    change: ThingChange | None = None
+    event: str | None = None
+    change: Any = UNSET
+    visible: bool = True
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
@@ -130,7 +122,7 @@ def _create(deleted: Thing | None, command: TwinCommand, max_bytes: int) -> Comm
     content = {"thingId": command.thing_id, "policyId": value.get("policyId", command.thing_id), **value}
     created = _changed(deleted, content, command.timestamp, max_bytes)
     tag = _tag(command.resource, content, created)
-    return CommandResult(CREATED, content, tag, created, ThingChange("created", content, visible=True))
+    return CommandResult(CREATED, content, tag, created, "created", content)
 
 
 def _retrieve(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any) -> CommandResult:
@@ -155,8 +147,8 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, value, changed)
     if found is UNSET:
-        return CommandResult(CREATED, value, tag, changed, ThingChange("created", value, visible=True))
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, ThingChange("modified", value, visible=now != content))
+        return CommandResult(CREATED, value, tag, changed, "created", value)
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "modified", value, visible=now != content)
 
 
 def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_bytes: int) -> CommandResult:
@@ -166,7 +158,7 @@ def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_byte
     now = _valid(merge_patch(content, patch), command.thing_id)
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, json.find(now, part.keys), changed)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, ThingChange("merged", command.value, visible=now != content))
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", command.value, visible=now != content)
 
 
 def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
@@ -177,7 +169,7 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
         raise not_found(command.thing_id, _missing(content, part))
     else:
         changed = _changed(thing, json.remove(content, part.keys), command.timestamp, max_bytes)
-    return CommandResult(NO_CONTENT, UNSET, None, changed, ThingChange("deleted", UNSET, visible=True))
+    return CommandResult(NO_CONTENT, UNSET, None, changed, "deleted")
 
 
 def _valid(content: Any, thing_id: str) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.jobs.twin.batch import JournalRow, SignalRecord, TwinMessage, fold, search_persisted
 from ackstream.jobs.twin.changes import Thing
 from ackstream.lake import tables, things
+from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
 from ackstream.spark import batches, kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
@@ -40,14 +42,10 @@ NAME, INDEX_NAME = "twin", "twin-index"
 _TIME = pa.timestamp("ms", tz="UTC")
 _ROWS = pa.schema(
     [
-        ("thing_id", pa.string()), ("revision", pa.int64()), ("created_at", _TIME), ("modified_at", _TIME),
-        ("action", pa.string()), ("path", pa.string()), ("value", pa.string()), ("deleted", pa.bool_()),
-        ("visible", pa.bool_()), ("search_persisted", pa.bool_()), ("correlation_id", pa.string()),
-        ("partition", pa.int32()), ("offset", pa.int64()), ("last", pa.bool_()), ("thing", pa.string()),
+        (name, _TIME if name.endswith("_at") else to_arrow_type(THING_EVENTS[name].dataType))
+        for name in JournalRow.__struct_fields__
     ]
-)  # fmt: skip
-"""The fields of ``JournalRow``, in their order."""
-
+)
 _MESSAGES = pa.schema(
     [("topic", pa.string()), ("key", pa.string()), ("value", pa.binary()), ("correlation_id", pa.string())]
 )
@@ -124,8 +122,7 @@ class TwinFold:
         """
         spark = frame.sparkSession
         if self._things is None:
-            self._first = things.first_batch(spark, self._settings.lake, query_id)
-            self._things = load(things.before(spark, self._settings.lake, self._first + batch_id).toArrow())
+            self._first, self._things = load(spark, self._settings, query_id, batch_id)
         result = fold(read_records(frame, self._settings), self._things, self._settings)
         if result.rows:
             self._append(spark, result.rows, query_id, self._first + batch_id)
@@ -138,24 +135,21 @@ class TwinFold:
         things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch)
 
 
+def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Thing]]:
+    """Return the number of the query's first batch, and the things as they were before the given batch."""
+    first = things.first_batch(spark, settings.lake, query_id)
+    found = things.before(spark, settings.lake, first + batch_id).select(
+        "thing_id", "revision", F.unix_millis("created_at"), F.unix_millis("modified_at"), F.col("thing").cast("binary")
+    )
+    return first, {thing_id: Thing(*fields) for thing_id, *fields in batches.collect(found)}
+
+
 def read_records(frame: DataFrame, settings: Settings) -> list[SignalRecord]:
     """Bring the records of a batch to the driver."""
-    table = (
-        frame.where(F.length("value") <= settings.correlate.max_value_bytes)
-        .select(F.unix_millis("timestamp"), "partition", "offset", _correlation_id(), "value")
-        .toArrow()
+    found = frame.where(F.length("value") <= settings.correlate.max_value_bytes).select(
+        F.unix_millis("timestamp"), "partition", "offset", _correlation_id(), "value"
     )
-    return [SignalRecord(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-
-
-def load(table: pa.Table) -> dict[str, Thing]:
-    """Read the things from the columns of ``things``."""
-    created, modified = (table.column(name).cast(_TIME).cast(pa.int64()) for name in ("created_at", "modified_at"))
-    contents = table.column("thing").cast(pa.binary())
-    values = (table.column("thing_id"), table.column("revision"), created, modified, contents)
-    return {
-        thing_id: Thing(*fields) for thing_id, *fields in zip(*(value.to_pylist() for value in values), strict=True)
-    }
+    return [SignalRecord(*row) for row in batches.collect(found)]
 
 
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:

@@ -39,6 +39,7 @@ WILDCARD = "*"
 
 _OPTION = re.compile(r"(sort|size|limit|cursor)\(([^()]*)\)")
 _CURSOR = re.compile(r"[0-9]{1,9}")
+_SELECTED = re.compile(r"([^(),]*)([(),]|$)")
 
 
 class _SearchQuery(msgspec.Struct):
@@ -217,37 +218,23 @@ def select(value: Any, selector: str) -> Any:
 def _parse_selector(selector: str) -> tuple[json.Keys, ...]:
     if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > MAX_DEPTH:
         raise _invalid(selector)
-    return tuple(dict.fromkeys(_paths(selector)))
-
-
-def _paths(selector: str) -> list[json.Keys]:
-    found = []
-    for part in _split(selector):
-        head, opened, inner = part.strip().partition("(")
-        keys = json.parse_pointer(head)
-        if opened:
-            if not inner.endswith(")"):
-                raise _invalid(selector)
-            found += [keys + rest for rest in _paths(inner[:-1])]
-        elif keys:
-            found.append(keys)
-    return found
-
-
-def _split(selector: str) -> list[str]:
-    """Split at the commas outside parentheses."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(selector):
-        if character == "(":
-            depth += 1
-        elif character == ")":
-            depth -= 1
-            if depth < 0:
-                raise _invalid(selector)
-        elif character == "," and depth == 0:
-            parts.append(selector[start:position])
-            start = position + 1
-    return [*parts, selector[start:]]
+    paths: list[json.Keys] = []
+    outer: list[json.Keys] = [()]
+    closed = False
+    for text, end in _SELECTED.findall(selector):
+        # nothing but the next field follows a closing parenthesis
+        if closed and (text.strip() or end == "("):
+            raise _invalid(selector)
+        if end == "(":
+            outer.append(outer[-1] + json.parse_pointer(text.lstrip()))
+        elif keys := json.parse_pointer(text.strip()):
+            paths.append(outer[-1] + keys)
+        closed = end == ")"
+        if closed:
+            outer.pop()
+        if not outer:
+            raise _invalid(selector)
+    return tuple(dict.fromkeys(paths))
 
 
 def _select(value: dict[str, Any], paths: tuple[json.Keys, ...], *, depth: int = 0) -> dict[str, Any]:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
-import pyarrow as pa
 
 from ackstream.jobs.twin import job
 from ackstream.jobs.twin.batch import JournalRow, TwinMessage
 from ackstream.jobs.twin.changes import Thing
+from ackstream.lake import tables, things
+from ackstream.settings import Lake, Settings
 from ackstream.spark.batches import arrow
 from tests.jobs.twin.commands import body, run
+from tests.lake.changes import change, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None:
@@ -22,18 +29,15 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
     assert messages.column("topic").to_pylist() == ["events", "acks", "events", "acks"]
 
 
-def test_things_are_loaded_as_they_were_kept() -> None:
-    time = pa.timestamp("us", tz="UTC")
-    table = pa.table(
+def test_things_are_loaded_as_they_were_kept(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, ["thing_events", "things"])
+    rows = table(change("a:1", 1, {"n": 1}), change("a:2", 2, deleted=True))
+    things.append(spark, lake, rows, "query", 0)
+    assert job.load(spark, Settings(lake=lake), "query", 0) == (0, {})
+    assert job.load(spark, Settings(lake=lake), "query", 1) == (
+        0,
         {
-            "thing_id": ["a:1", "a:2"],
-            "revision": [3, 4],
-            "created_at": pa.array([1_000_000, 2_000_000], time),
-            "modified_at": pa.array([1_001_000, 2_002_000], time),
-            "thing": ['{"thingId":"a:1"}', None],
-        }
+            "a:1": Thing(1, 1_700_000_000_000, 1_700_000_000_001, b'{"thingId": "a:1", "n": 1}'),
+            "a:2": Thing(2, 1_700_000_000_000, 1_700_000_000_002, None),
+        },
     )
-    assert job.load(table) == {
-        "a:1": Thing(3, 1000, 1001, b'{"thingId":"a:1"}'),
-        "a:2": Thing(4, 2000, 2002, None),
-    }
