@@ -198,8 +198,8 @@ class SubscriptionProgress:
 
     def __init__(self, start: Position, discarded: Iterable[Position] = ()) -> None:
         """Resume a replay after ``start``; the ``discarded`` positions are later ones."""
+        self.discarded = frozenset(discarded)
         self._start = start
-        self._discarded = set(discarded)
         self._received: set[Position] = set()
         self._persisted: Position | None = None
 
@@ -208,15 +208,14 @@ class SubscriptionProgress:
         if position <= self._start:
             return False
         self._received.add(position)
-        return position not in self._discarded
+        return position not in self.discarded
 
     def discard(self, position: Position) -> None:
         """Record that the application has discarded a message."""
-        if position > self._start:
-            self._discarded.add(position)
+        self.discarded |= {position}
         self._start = self._discarded_through()
         self._received = {one for one in self._received if one > self._start}
-        self._discarded = {one for one in self._discarded if one > self._start}
+        self.discarded = frozenset(one for one in self.discarded if one > self._start)
 
     def persisted(self, position: Position) -> None:
         """Record how far the log has grown; an older report is ignored."""
@@ -236,7 +235,7 @@ class SubscriptionProgress:
         return choose(discarded, self._persisted)
 
     def _first_outstanding(self) -> Position | None:
-        return min(self._received - self._discarded, default=None)
+        return min(self._received - self.discarded, default=None)
 
     def _discarded_through(self) -> Position:
         outstanding = self._first_outstanding()
@@ -263,9 +262,10 @@ class Bookmarks:
             lost = "delivers messages again that were discarded"
             self._file = StoreFile(path, client, what="bookmark store", version=_VERSION, schema=_SCHEMA, lost=lost)
             for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
-                discarded = map(queries.parse_bookmark, _discarded(self._file, sub_id))
+                kept = self._file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)
+                discarded = [queries.parse_bookmark(text) for (text,) in kept]
                 self._topics[sub_id] = topic
-                self._progress[sub_id] = SubscriptionProgress(_position(resume), discarded)
+                self._progress[sub_id] = SubscriptionProgress(queries.parse_bookmark(resume), discarded)
 
     def open(self, sub_id: str, topic: str) -> None:
         """Add a subscription; a known one keeps its topic and its progress."""
@@ -291,8 +291,9 @@ class Bookmarks:
         """
         with self._lock:
             if sub_id in self._progress:
+                before = self._progress[sub_id].discarded
                 self._progress[sub_id].discard(queries.parse_bookmark(bookmark))
-                self._save(sub_id, bookmark)
+                self._save(sub_id, before)
 
     def persisted(self, sub_id: str, bookmark: str) -> None:
         """Record how far the log has grown.
@@ -303,7 +304,7 @@ class Bookmarks:
             before = self._resume(sub_id)
             self._progress[sub_id].persisted(queries.parse_bookmark(bookmark))
             if self._resume(sub_id) != before:
-                self._save(sub_id)
+                self._save(sub_id, self._progress[sub_id].discarded)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -313,27 +314,21 @@ class Bookmarks:
     def _resume(self, sub_id: str) -> str:
         return queries.bookmark(self._progress[sub_id].resume_after, self._topics[sub_id])
 
-    def _save(self, sub_id: str, discarded: str | None = None) -> None:
-        if self._file is None:
-            return
-        resume = self._resume(sub_id)
-        start = _position(resume)
-        fresh = () if discarded is None or queries.parse_bookmark(discarded) <= start else (discarded,)
-        # everything up to the position to resume after is implied by it
-        passed = [text for text in _discarded(self._file, sub_id) if queries.parse_bookmark(text) <= start]
-        self._file.change(
-            (
-                "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume",
-                (sub_id, self._topics[sub_id], resume),
-            ),
-            *[("INSERT OR IGNORE INTO discarded VALUES (?, ?)", (sub_id, text)) for text in fresh],
-            *[("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", (sub_id, text)) for text in passed],
-        )
+    def _save(self, sub_id: str, before: frozenset[Position]) -> None:
+        """Write what has changed.
 
-
-def _discarded(file: StoreFile, sub_id: str) -> list[str]:
-    return [text for (text,) in file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)]
-
-
-def _position(resume: str) -> Position:
-    return BEGINNING if resume == EPOCH else queries.parse_bookmark(resume)
+        :param before: what the file has as discarded; everything up to the position to resume after is implied by that
+        """
+        if self._file is not None:
+            topic, discarded = self._topics[sub_id], self._progress[sub_id].discarded
+            subscription = (sub_id, topic, self._resume(sub_id))
+            fresh = [(sub_id, queries.bookmark(position, topic)) for position in discarded - before]
+            passed = [(sub_id, queries.bookmark(position, topic)) for position in before - discarded]
+            self._file.change(
+                (
+                    "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume",
+                    subscription,
+                ),
+                *[("INSERT OR IGNORE INTO discarded VALUES (?, ?)", row) for row in fresh],
+                *[("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", row) for row in passed],
+            )
