@@ -28,7 +28,13 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 def up() -> None:
     """Start a one-node Kafka and create the topics."""
     settings = load()
-    _check_bootstrap(settings)
+    if not _is_local(settings):
+        # one broker would be started, and the topics created on another
+        raise SettingsError(
+            f"kafka.bootstrap is {settings.kafka.bootstrap}, but `ackstream up` starts Kafka at "
+            f"localhost:{settings.local.port}: set one of kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP) and local.port "
+            f"(ACKSTREAM_LOCAL_PORT) to agree with the other."
+        )
     broker = Broker(settings)
     started = broker.start(Console(stderr=True))
     created = topics.ensure_topics(settings)
@@ -99,16 +105,6 @@ def submit(
     typer.echo(shlex.join(command), err=not dry_run)
     if not dry_run:
         run(command)
-
-
-def _check_bootstrap(settings: Settings) -> None:
-    """Refuse to start one broker while the topics would be created on another."""
-    if not _is_local(settings):
-        raise SettingsError(
-            f"kafka.bootstrap is {settings.kafka.bootstrap}, but `ackstream up` starts Kafka at "
-            f"localhost:{settings.local.port}: set one of kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP) and local.port "
-            f"(ACKSTREAM_LOCAL_PORT) to agree with the other."
-        )
 
 
 def _is_local(settings: Settings) -> bool:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ackstream.cli import local, send, tables, watch
+from ackstream.cli import local, monitoring, send
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.settings import load
 
@@ -140,5 +140,5 @@ for command in (local.up, local.down, local.status):
     app.command()(command)
 app.command("jars")(local.print_jars)
 app.command(context_settings={"ignore_unknown_options": True})(local.submit)
-for command in (send.send, watch.watch, tables.inflight, tables.outcomes, tables.maintain):
+for command in (send.send, monitoring.watch, monitoring.inflight, monitoring.outcomes, monitoring.maintain):
     app.command()(command)

@@ -45,7 +45,6 @@ class Api:
     """The ASGI application below :data:`PREFIX`."""
 
     def __init__(self, dependencies: Dependencies) -> None:
-        """Use the parts of one gateway."""
         self._dependencies = dependencies
         self._settings = dependencies.settings.gateway
         self._ids = wire_ids(dependencies.settings)
@@ -115,9 +114,6 @@ class Api:
         return bytes(found)
 
 
-CLAIM = "claim"
-
-
 class Expectation(msgspec.Struct, frozen=True):
     """What an HTTP request waits for: a response, acknowledgements only, or nothing; and for how long."""
 
@@ -141,7 +137,7 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     headers = default_headers(kind, command.headers)
     check_combination("HTTP", kind, headers)
     most = settings.max_timeout
-    claims = kind == "message" and topic.subject == CLAIM
+    claims = kind == "message" and topic.subject == "claim"
     bound = settings.max_claim_timeout if claims else most
     waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
     if kind == "message":

@@ -6,7 +6,7 @@ Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -25,7 +25,7 @@ from ackstream.protocol.ditto.headers import (
     taken_headers,
 )
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
-from ackstream.protocol.ditto.subscriptions import STREAMS, Stream, Subscription, stream_of, subscription
+from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
 from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def read_control(text: str) -> Control | None:
 
     :raises DittoError: 400, the filter cannot be parsed or evaluated
     """
-    for stream in STREAMS:
+    for stream in get_args(Stream):
         if text.startswith(start := f"START-SEND-{stream.upper()}"):
             return Control(stream, _subscription(stream, text), f"{start}:ACK")
         if text.startswith(stop := f"STOP-SEND-{stream.upper()}"):

@@ -78,10 +78,9 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Counts acknowledgements over a window and keeps recent failures and histories; times are epoch milliseconds."""
+    """Counts acknowledgements over a window (in ms) and keeps recent failures and histories; times are epoch ms."""
 
     def __init__(self, window: int) -> None:
-        """Count over ``window`` milliseconds."""
         self._window = window
         self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
         self._failures: OrderedDict[str, FailureEntry] = OrderedDict()

@@ -72,10 +72,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Counts requests as they are opened and decided; times are epoch milliseconds of one clock."""
+    """Counts requests as they are opened and decided; the window is in ms, times are epoch ms of one clock."""
 
     def __init__(self, window: int) -> None:
-        """Count over ``window`` milliseconds."""
         self._window = window
         self._open: dict[str, int] = {}
         self._recent: list[tuple[int, Verdict, int]] = []

@@ -51,7 +51,9 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     if kind == "retrieve":
         allowed = access.knows(subjects, thing_id)
     else:
-        paths = _touched(command.path, command.value) if kind == "merge" else [command.path]
+        # a merge patch changes the paths of those of its values that are not objects
+        start = "" if command.path == "/" else command.path
+        paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
         allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
     if allowed and any(name in command.headers for name in CONDITIONS):
         # the result of a condition reveals every path it may name
@@ -59,11 +61,6 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     if not allowed:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
         raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
-
-
-def _touched(path: str, patch: Raw | UnsetType) -> Iterator[str]:
-    """Return the paths that a merge patch changes: those of its values that are not objects."""
-    yield from _leaves("" if path == "/" else path, _decoded(patch))
 
 
 def _leaves(path: str, value: Any) -> Iterator[str]:

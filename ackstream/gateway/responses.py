@@ -158,21 +158,12 @@ log = logging.getLogger(__name__)
 METHOD_NOT_ALLOWED = 405
 
 
-async def on_ditto_error(_request: Request, error: Exception) -> Response:
-    """Respond with a product error raised by a route."""
-    assert isinstance(error, DittoError)  # noqa: S101 - registered for this type
-    return of_error(error)
-
-
-async def on_http_error(request: Request, error: Exception) -> Response:
-    """Respond with a framework error in Ditto's format."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
-    if error.status_code == METHOD_NOT_ALLOWED:
-        return of_error(method_not_allowed(request.method, ["GET"]))
-    return of_error(not_found(request.url.path))
-
-
-async def on_failure(request: Request, error: Exception) -> Response:
-    """Log an unexpected error and respond with 500."""
+async def on_error(request: Request, error: Exception) -> Response:
+    """Respond in Ditto's form to an error of a route, of the framework, or of the program, which is logged."""
+    if isinstance(error, DittoError):
+        return of_error(error)
+    if isinstance(error, HTTPException):
+        wrong_method = error.status_code == METHOD_NOT_ALLOWED
+        return of_error(method_not_allowed(request.method, ["GET"]) if wrong_method else not_found(request.url.path))
     log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
     return of_error(internal_error())

@@ -20,7 +20,7 @@ from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_down, unavailable
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Live, page_routes
-from ackstream.gateway.responses import on_ditto_error, on_failure, on_http_error
+from ackstream.gateway.responses import on_error
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.kafka.topics import ensure_topics
@@ -46,11 +46,10 @@ class Exchange:
 
     The threads of the client resolve the futures through the loop. A request that cannot be answered raises the
     ``DittoError`` for its sender: 503 with Retry-After if Kafka or the service is unavailable or the gateway is
-    shutting down, 409 for a correlation-id that is in use.
+    shutting down, 409 for a correlation-id that is in use. The clients are closed by their owner.
     """
 
     def __init__(self, requester: Requester, outcomes: Outcomes) -> None:
-        """Use these clients without owning them."""
         self._requester = requester
         self._outcomes = outcomes
         self._waiting: set[asyncio.Future[None]] = set()
@@ -208,7 +207,7 @@ def application(dependencies: Dependencies) -> Starlette:
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
         ],
-        exception_handlers={DittoError: on_ditto_error, HTTPException: on_http_error, Exception: on_failure},
+        exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
 
 

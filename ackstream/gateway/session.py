@@ -26,7 +26,7 @@ from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
-from ackstream.protocol.ditto.labels import parse_labels
+from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.ditto.thing_errors import thing_not_found
@@ -317,7 +317,7 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
         try:
             subjects = await dependencies.authenticator.identify(websocket)
             given = read_request_headers(websocket)
-            labels = parse_labels(given.get(DECLARED_ACKS, ()))
+            labels = frozenset(map(parse_label, given.get(DECLARED_ACKS, ())))
         except DittoError as error:
             await websocket.send_denial_response(responses.of_error(error))
             return

@@ -45,18 +45,13 @@ def requests_table(snapshot: Snapshot) -> Table:
     return table
 
 
-def lag_table(lags: Sequence[Lag]) -> Table:
-    """Return one row per topic and the consumer group that reads it."""
+def watch_screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
+    """Return the table of requests, one of lags with a row per topic and the group that reads it, and a note."""
     table = plain_table("topic", "lag", "read by", right=[1])
     for lag in lags:
         behind = Text("unknown", style="dim") if lag.records is None else Text(f"{lag.records:,}")
         table.add_row(lag.topic, behind, lag.group)
-    return table
-
-
-def watch_screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
-    """Return the tables of requests and lags, with a note below them."""
-    return Group(requests_table(snapshot), Text(), lag_table(lags), Text(note, style="red"))
+    return Group(requests_table(snapshot), Text(), table, Text(note, style="red"))
 
 
 def inflight_table(found: Sequence[InFlight], now: int) -> Table:

@@ -50,7 +50,6 @@ class Interrupts:
     """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt``. A context manager, for the main thread."""
 
     def __init__(self) -> None:
-        """Change nothing yet."""
         self.seen = False
         self._deaf = False
         self._before: dict[signal.Signals, Any] = {}
@@ -127,7 +126,8 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         try:
             with console.status("Starting Spark"):
                 try:
-                    spark = session(settings, name, jars=paths, conf=_conf(settings))
+                    options = f"{quick_start()} {settings.spark.conf.get(JAVA_OPTIONS, '')}".strip()
+                    spark = session(settings, name, jars=paths, conf={JAVA_OPTIONS: options})
                 except Exception as error:
                     raise LocalError(f"Spark did not start: correct what its log {log} reports.") from error
             # it would print a stack trace when the JVM is killed
@@ -138,10 +138,6 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
             _end(launched, 0)
             raise
         _end(launched, END_SECONDS)
-
-
-def _conf(settings: Settings) -> dict[str, str]:
-    return {JAVA_OPTIONS: f"{quick_start()} {settings.spark.conf.get(JAVA_OPTIONS, '')}".strip()}
 
 
 def kill(spark: SparkSession) -> None:

@@ -33,16 +33,9 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything to compare; requests are given by their correlation-ids.
+    """Everything to compare: what was sent and received, the topics replies and acks, and rows of the tables.
 
-    :param sent: the commands
-    :param received: the replies that the requester received
-    :param replies: the topic replies, including repeats
-    :param acks: the records of the topic acks, as topic-partition-offset
-    :param signal_rows: the table signals
-    :param outcome_rows: the table outcomes
-    :param ack_rows: the table acknowledgements, as topic-partition-offset
-    :param dead_letters: the number of rows in the table dead_letters
+    Requests are given by their correlation-ids, acknowledgements as topic-partition-offset.
     """
 
     sent: Sequence[str]

@@ -73,10 +73,9 @@ def fleet(size: int) -> list[Device]:
 
 
 class Fleet:
-    """The responder's handler, acting for all devices."""
+    """The responder's handler, acting for the given devices."""
 
     def __init__(self, devices: list[Device]) -> None:
-        """Act for the given devices."""
         self._habits = {device.thing_id: device.habit for device in devices}
 
     def __call__(self, signal: Signal) -> Answer:
@@ -127,7 +126,6 @@ class Tally:
     """Counts commands, replies and latencies; thread-safe, as the requester calls it from its own thread."""
 
     def __init__(self) -> None:
-        """Start with zero counts."""
         self.sent: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
         self.failures: list[RequestError] = []

@@ -6,17 +6,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from ackstream.cli import tables as cli_tables
+from ackstream.cli import monitoring
 from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
+from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import maintenance, tables
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
+from tests.harness import ledgers
 from tests.lake import records
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
     from click.testing import Result
     from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka
 
 SECOND = 1_000
 
@@ -59,6 +64,51 @@ def run(*arguments: str) -> Result:
 
 def rows(result: Result) -> list[list[str]]:
     return [line.split() for line in result.stdout.splitlines()]
+
+
+# -- watch ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", kafka.bootstrap)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_TOPIC_PREFIX", kafka.topic_prefix)
+    monkeypatch.setenv("COLUMNS", "60")
+    return Settings(kafka=kafka)
+
+
+@pytest.mark.integration
+def test_once_shows_the_last_window(settings: Settings):
+    ensure_topics(settings, ("signals", "acks", "ledger"))
+    with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap) as producer:
+        for number, (status, completed_by) in enumerate(
+            [(200, "acknowledgements"), (200, "response"), (424, "timeout"), (404, "error")]
+        ):
+            record = ledgers.outcome(str(number), status=status, completed_by=completed_by)
+            producer.send(settings.kafka.topic("ledger"), value=record)
+        producer.send(settings.kafka.topic("ledger"), value=ledgers.signal("open"))
+    result = run("watch", "--once", "--window", "10m")
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["last", "10m", "total", "p50", "p95"] in rows
+    assert [row[1:3] for row in rows if row[:1] == ["answered"]] == [["2", "2"]]
+    assert [row[2:4] for row in rows if row[:2] == ["timed", "out"]] == [["1", "1"]]
+    assert [row[1:3] for row in rows if row[:1] == ["failed"]] == [["1", "1"]]
+    assert ["in", "flight", "1"] in rows
+    assert [row[1:] for row in rows if row and row[0].endswith("ledger")] == [["unknown", "ackstream-archive"]]
+
+
+@pytest.mark.integration
+def test_without_topics_there_is_a_sentence(settings: Settings):
+    result = run("watch", "--once")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"There is no topic {settings.kafka.topic('signals')} at ")
+
+
+def test_a_window_that_is_no_duration_is_a_sentence():
+    result = run("watch", "--once", "--window", "soon")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("--window is 'soon': ")
 
 
 # -- inflight ---------------------------------------------------------------------------------------------------------
@@ -162,16 +212,16 @@ def test_an_answer_may_be_json_lines_with_times_in_utc():
 def test_both_engines_give_the_same_answer(filled: Lake):
     settings = Settings(lake=filled)
     for name in ("outcomes_by_status", "timeouts_by_hour"):
-        duckdb, spark = cli_tables.ask_duckdb(settings, name), cli_tables.ask_spark(settings, name)
+        duckdb, spark = monitoring.ask_duckdb(settings, name), monitoring.ask_spark(settings, name)
         assert list(duckdb[0]) == list(spark[0])
         assert len(duckdb[1]) == len(spark[1]) > 0
 
 
 def test_without_duckdb_spark_is_asked(monkeypatch: pytest.MonkeyPatch, filled: Lake):
-    expected = cli_tables.ask(Settings(lake=filled), "timeouts_by_hour")
-    monkeypatch.setattr(cli_tables, "find_spec", lambda _name: None)
-    monkeypatch.setattr(cli_tables, "ask_duckdb", None)
-    assert cli_tables.ask(Settings(lake=filled), "timeouts_by_hour") == expected
+    expected = monitoring.ask(Settings(lake=filled), "timeouts_by_hour")
+    monkeypatch.setattr(monitoring, "find_spec", lambda _name: None)
+    monkeypatch.setattr(monitoring, "ask_duckdb", None)
+    assert monitoring.ask(Settings(lake=filled), "timeouts_by_hour") == expected
 
 
 # -- maintain ---------------------------------------------------------------------------------------------------------

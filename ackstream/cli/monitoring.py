@@ -1,4 +1,4 @@
-"""``ackstream inflight``, ``outcomes`` and ``maintain``: query the checkpoint and the tables, maintain the tables."""
+"""``ackstream watch``, ``inflight``, ``outcomes``, ``maintain``: requests live, in the checkpoint, in the tables."""
 
 from __future__ import annotations
 
@@ -11,16 +11,72 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+from kafka.errors import KafkaError
 from rich.console import Console
+from rich.live import Live
 
-from ackstream.cli.console.display import inflight_table, plain_table, result_table
+from ackstream.cli.console.display import inflight_table, plain_table, result_table, watch_screen
 from ackstream.errors import AckstreamError, StartError
+from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
 from ackstream.lake import questions, tables
 from ackstream.lake.schemas import TABLES
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import load
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
+
+REFRESH_SECONDS = 1.0
+
+
+def watch(
+    window: Annotated[str, typer.Option(help="How far back the recent counts reach.")] = "60s",
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and exit; the default when the output is not a terminal.")
+    ] = False,
+) -> None:
+    """Show live how requests end: counts, open requests, latencies, and the lag of the jobs.
+
+    Latency is measured from the request to its reply, by the broker's clock. Counting starts one window (at least the
+    default timeout) before now; Ctrl-C stops it.
+    """
+    settings = load()
+    try:
+        span = Duration.parse(window).milliseconds
+    except DittoError as error:
+        raise AckstreamError(f"--window is {window!r}: {error.message}") from None
+    console = Console()
+    meter = Meter(span)
+    now = epoch_milliseconds()
+    with LedgerFeed(settings, now - max(span, settings.correlate.default_timeout)) as feed:
+        try:
+            feed.read_to_end(meter)
+            if once or not console.is_terminal:
+                console.print(watch_screen(meter.snapshot(epoch_milliseconds()), feed.lags()))
+                return
+        except KafkaError as error:
+            raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
+        try:
+            _watch(console, meter, feed)
+        except KeyboardInterrupt:
+            raise typer.Exit from None
+
+
+def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
+    lags = feed.lags()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            note = ""
+            try:
+                lags = feed.lags()
+            except KafkaError as error:
+                note = f"Kafka does not respond: {error}"
+            live.update(watch_screen(meter.snapshot(epoch_milliseconds()), lags, note), refresh=True)
+            until = time.monotonic() + REFRESH_SECONDS
+            while time.monotonic() < until:
+                feed.read(meter)
 
 
 def inflight(
@@ -35,7 +91,7 @@ def inflight(
     settings = load()
     with quiet_session(settings, "inflight") as spark:
         found = read(spark, settings)
-    now = time.time_ns() // 1_000_000
+    now = epoch_milliseconds()
     if as_json:
         for entry in found[:limit]:
             typer.echo(msgspec.json.encode(entry))
@@ -53,7 +109,10 @@ def outcomes(
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing."""
     if question is None:
-        _list_questions()
+        table = plain_table("question", "")
+        for name in questions.QUESTIONS:
+            table.add_row(name, questions.about(name))
+        Console().print(table)
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
@@ -65,7 +124,7 @@ def outcomes(
             if about_one
             else f"The question {name} is about all requests: leave out the correlation-id."
         )
-    columns, rows = ask(load(), name, *([correlation_id] if correlation_id is not None else []))
+    columns, rows = ask(load(), name, correlation_id or "")
     if as_json:
         for row in rows:
             typer.echo(msgspec.json.encode(dict(zip(columns, row, strict=True))))
@@ -89,32 +148,25 @@ def maintain(
     Console().print(result_table(list(asdict(reports[0])), rows))
 
 
-def _list_questions() -> None:
-    table = plain_table("question", "")
-    for name in questions.QUESTIONS:
-        table.add_row(name, questions.about(name))
-    Console().print(table)
-
-
 Answer = tuple[list[str], Sequence[Sequence[Any]]]
 """Columns and rows."""
 
 
-def ask(settings: Settings, name: str, *parameters: str) -> Answer:
+def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB where possible, else with Spark.
 
     Both give the same rows, with times in UTC; DuckDB needs no JVM and answers at once.
 
-    :param parameters: arguments of the question, such as a correlation-id
+    :param correlation_id: of the request that ``story`` is about
     :raises StartError: a table does not exist yet
     """
     installed = find_spec("deltalake") is not None and find_spec("duckdb") is not None
     local = "://" not in settings.lake.path
-    columns, rows = (ask_duckdb if local and installed else ask_spark)(settings, name, *parameters)
+    columns, rows = (ask_duckdb if local and installed else ask_spark)(settings, name, correlation_id)
     return columns, [[_in_utc(value) for value in row] for row in rows]
 
 
-def ask_duckdb(settings: Settings, name: str, *parameters: str) -> Answer:
+def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     """Answer without a JVM; needs the packages deltalake and duckdb."""
     import deltalake  # noqa: PLC0415 - optional
     import duckdb  # noqa: PLC0415 - optional
@@ -130,17 +182,16 @@ def ask_duckdb(settings: Settings, name: str, *parameters: str) -> Answer:
                 )
             connection.register(table, deltalake.DeltaTable(location).to_pyarrow_dataset())
         question = questions.sql(name)
-        # the single parameter occurs several times
-        found = connection.execute(question, list(parameters) * question.count("?"))
+        found = connection.execute(question, [correlation_id] * question.count("?"))
         return [column[0] for column in found.description or ()], found.fetchall()
 
 
-def ask_spark(settings: Settings, name: str, *parameters: str) -> Answer:
+def ask_spark(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     """Answer with Spark, wherever the tables are stored."""
     from ackstream.cli.console.session import quiet_session  # noqa: PLC0415 - loads slowly
 
     with quiet_session(settings, "outcomes") as spark:
-        frame = questions.ask(spark, settings.lake, name, *parameters)
+        frame = questions.ask(spark, settings.lake, name, correlation_id)
         return frame.columns, frame.collect()
 
 
