@@ -123,16 +123,8 @@ class RefusedError(ClientError):
         self.reason = reason
 
 
-class AuthFailureError(RefusedError):
-    """The credentials of the logon are wrong."""
-
-
 class BadFilterError(RefusedError):
     """The filter has a syntax error."""
-
-
-class DuplicateError(RefusedError):
-    """A message with this sequence number is already stored, which is normal after a failover."""
 
 
 class InvalidBookmarkError(RefusedError):
@@ -145,10 +137,6 @@ class InvalidTopicError(RefusedError):
 
 class MessageTooLargeError(RefusedError):
     """The message is larger than the service accepts."""
-
-
-class NameInUseError(RefusedError):
-    """Another user is logged on with this client name."""
 
 
 class NoSubscriptionMatchError(RefusedError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -105,10 +105,8 @@ class UnacknowledgedMessages:
     ) -> None:
         """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
 
-        :param window: messages that may be sent and not acknowledged; Solace has 1 to 255, more is allowed here
-        :param ack_timeout_ms: after this time a message is sent again, without limit; ignored with stage ``accepted``
-        :param windowed: only the last message of an ack gets a receipt
-        :param error_on_gap: refuse a service that lacks messages that were dropped here
+        The options are those of a publisher; a window is 1 to 255 in Solace, and may be larger here.
+
         :param clock: monotonic milliseconds
         :raises WindowError: the window or the timeout is too small to send anything
         """
@@ -136,13 +134,13 @@ class UnacknowledgedMessages:
         self._sending: set[int] = set()
         self._rejected: set[int] = set()
         self._accepted = Intervals()
-        counted = ("published", "accepted", "acknowledged", "failed", "resent", "window_closed")
-        self._counts = dict.fromkeys(counted, 0)
+        self._counts: Counter[str] = Counter()
 
     @property
     def statistics(self) -> PublishStatistics:
         """The counts since the start."""
-        return PublishStatistics(**self._counts, unpersisted=len(self._messages))
+        counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
+        return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
     def logged_on(self, last: int) -> list[int]:
         """Drop the messages up to the service's last one; return those to send again now.
@@ -314,17 +312,11 @@ class UnacknowledgedMessages:
     def _give_receipts(self, numbers: list[int], opened: dict[int, _Open | None], duplicate: int | None) -> None:
         now = time.time_ns() // 1_000_000
         for seq in numbers:
-            entry = opened[seq]
-            receipt = Receipt(
-                seq=seq,
-                stage=self._stage,
-                context=None if entry is None else entry.context,
-                first=numbers[0] if self._windowed else seq,
-                timestamp_ms=now,
-                duplicate=seq == duplicate,
-            )
-            if entry is not None:
-                entry.future.set_result(receipt)
+            future, context = opened[seq] or (None, None)
+            first = numbers[0] if self._windowed else seq
+            receipt = Receipt(seq, self._stage, context, first, now, duplicate=seq == duplicate)
+            if future is not None:
+                future.set_result(receipt)
             if not self._windowed or seq == numbers[-1]:
                 call_handler(self._on_receipt, receipt)
 
