@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.metadata import MessageMetadata
 from ackstream.jobs.persist.publishers import fold
-from ackstream.jobs.settle.output import REPORTS, STORED, DeliveryRow, ReportRecord
+from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
@@ -41,7 +41,6 @@ class Acknowledging:
     def __init__(self, kafka: Kafka, **required: int) -> None:
         self.holding = threading.Event()
         self.silent = threading.Event()
-        self.deliveries: list[DeliveryRow] = []
         self._kafka = kafka
         self._admission = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("or*", "news", "")),)))
         rules = Settle(
@@ -107,7 +106,6 @@ class Acknowledging:
         taken, self._reports = self._reports, []
         for index, shard in enumerate(self._shards):
             settled = shard.process([record for record in taken if _concerns(record, index)], self._watermark)
-            self.deliveries += settled.deliveries
             for key, value in settled.messages():
                 self._producer.send(self._answers, value, key.encode())
 

@@ -10,12 +10,11 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pandas as pd
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from ackstream.errors import StartError
 from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportRecord, Settled
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import DataType
 
     from ackstream.settings import Settings, Settle
     from ackstream.spark.batches import Trigger
@@ -45,17 +45,18 @@ NAME, TICKS = "settle", "settle-clock"
 DELIVERY, IGNORED, MESSAGE = "delivery", "ignored", "message"
 """Values of ``kind`` in the output: a row of ``deliveries``, one of ``ignored_reports``, a record for Kafka."""
 
-TEXT, NUMBER, BYTES = StringType(), LongType(), BinaryType()
-DELIVERY_FIELDS = {
-    "id": TEXT, "writer": TEXT, "reader": TEXT, "role": TEXT, "first": NUMBER, "last": NUMBER, "response": BYTES,
-    "auto": TEXT, "epoch": NUMBER, "acknowledged_at": NUMBER, "partition": IntegerType(), "offset": NUMBER,
-}  # fmt: skip
-IGNORED_FIELDS = {
-    "id": TEXT, "reason": TEXT, "detail": TEXT, "writer": TEXT, "reader": TEXT, "first": NUMBER, "last": NUMBER,
-    "value": BYTES, "received_at": NUMBER, "topic": TEXT, "partition": IntegerType(), "offset": NUMBER,
-}  # fmt: skip
-MESSAGE_FIELDS = {"key": TEXT, "value": BYTES}
-_FIELDS = {"kind": TEXT, **DELIVERY_FIELDS, **IGNORED_FIELDS, **MESSAGE_FIELDS}
+OF_BATCH = ("query_id", "batch_id", "day")
+
+
+def _fields(table: str) -> dict[str, DataType]:
+    """Return the columns that the operator gives of a table: without those of the batch; times are numbers."""
+    columns = {field.name: field.dataType for field in ALL_TABLES[table].schema if field.name not in OF_BATCH}
+    return {name: LongType() if kind == TimestampType() else kind for name, kind in columns.items()}
+
+
+DELIVERY_FIELDS, IGNORED_FIELDS = _fields("deliveries"), _fields("ignored_reports")
+MESSAGE_FIELDS = {"key": StringType(), "value": BinaryType()}
+_FIELDS = {"kind": StringType(), **DELIVERY_FIELDS, **IGNORED_FIELDS, **MESSAGE_FIELDS}
 OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
 
 
@@ -169,8 +170,8 @@ def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
 def write_frame(settled: Settled) -> pd.DataFrame:
     """Lay out rows and messages in the columns of :data:`OUTPUT_SCHEMA`."""
     kinds = (
-        (DELIVERY, DELIVERY_FIELDS, list(map(msgspec.structs.astuple, settled.deliveries))),
-        (IGNORED, IGNORED_FIELDS, list(map(msgspec.structs.astuple, settled.ignored))),
+        (DELIVERY, DELIVERY_FIELDS, [[row.get(name) for name in DELIVERY_FIELDS] for row in settled.deliveries]),
+        (IGNORED, IGNORED_FIELDS, [[row.get(name) for name in IGNORED_FIELDS] for row in settled.ignored]),
         (MESSAGE, MESSAGE_FIELDS, list(settled.messages())),
     )
     columns: dict[str, list[Any]] = {name: [] for name in OUTPUT_SCHEMA.names}

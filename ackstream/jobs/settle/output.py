@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -12,7 +12,6 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
-    AutoReason,
     KnownWriter,
     ReaderState,
     SamplesDone,
@@ -61,45 +60,15 @@ class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
     value: bytes | None
 
 
-class DeliveryRow(msgspec.Struct, frozen=True):
-    """A row of the table ``deliveries``: samples that a reader acknowledged; no two rows of a reader overlap."""
-
-    id: str
-    writer: str
-    reader: str
-    role: str | None
-    first: int
-    last: int
-    response: bytes | None
-    auto: AutoReason | None
-    epoch: int
-    acknowledged_at: int
-    partition: int
-    offset: int
-
-
-class IgnoredRow(msgspec.Struct, frozen=True):
-    """A row of the table ``ignored_reports``: a record, or one of its intervals, that was not used, and why."""
-
-    id: str
-    reason: str
-    detail: str | None
-    writer: str | None
-    reader: str | None
-    first: int | None
-    last: int | None
-    value: bytes | None
-    received_at: int
-    topic: str
-    partition: int
-    offset: int
+Row: TypeAlias = dict[str, Any]
+"""A row by its columns, without those of the batch; times are epoch milliseconds, and missing columns are null."""
 
 
 class Settled(msgspec.Struct):
-    """Rows, then messages; ``states`` are as of the end of the batch."""
+    """Rows of ``deliveries`` and ``ignored_reports``, then messages; ``states`` are as of the end of the batch."""
 
-    deliveries: list[DeliveryRow] = []
-    ignored: list[IgnoredRow] = []
+    deliveries: list[Row] = []
+    ignored: list[Row] = []
     confs: list[AppAckConf] = []
     events: list[ApplicationAcknowledged] = []
     done: list[SamplesDone] = []
@@ -118,19 +87,18 @@ class Settled(msgspec.Struct):
             yield answer.reader if isinstance(answer, (AppAckConf, ReaderState)) else answer.writer, write(answer)
 
 
-def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> DeliveryRow:
-    """Return the row of an acknowledgement."""
-    return DeliveryRow(
-        id=f"{event.writer}/{event.reader}/{event.first}",
-        epoch=epoch,
-        acknowledged_at=record.timestamp,
-        partition=record.partition,
-        offset=record.offset,
-        **msgspec.structs.asdict(event),
-    )
+def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> Row:
+    """Return the row of an acknowledgement; no two rows of a reader overlap."""
+    return msgspec.structs.asdict(event) | {
+        "id": f"{event.writer}/{event.reader}/{event.first}",
+        "epoch": epoch,
+        "acknowledged_at": record.timestamp,
+        "partition": record.partition,
+        "offset": record.offset,
+    }
 
 
-def unreadable(record: ReportRecord, detail: str) -> IgnoredRow:
+def unreadable(record: ReportRecord, detail: str) -> Row:
     """Return the row of an unreadable record."""
     value = None if record.value is None else record.value[:VALUE_BYTES]
     return _ignored(record, 0, "unreadable", detail=detail, value=value)
@@ -144,7 +112,7 @@ def is_for_all_shards(record: ReportRecord) -> bool:
         return False
 
 
-def unused(record: ReportRecord, report: ReaderRecord, ignored: Sequence[Ignored]) -> Iterator[IgnoredRow]:
+def unused(record: ReportRecord, report: ReaderRecord, ignored: Sequence[Ignored]) -> Iterator[Row]:
     """Yield the rows of a report, or of its intervals, that were not used."""
     for index, entry in enumerate(ignored):
         yield _ignored(
@@ -158,18 +126,16 @@ def unused(record: ReportRecord, report: ReaderRecord, ignored: Sequence[Ignored
         )
 
 
-def _ignored(record: ReportRecord, index: int, reason: str, **known: str | bytes | int | None) -> IgnoredRow:
+def _ignored(record: ReportRecord, index: int, reason: str, **known: Any) -> Row:
     topic = TOPICS[record.source]
-    fields = dict.fromkeys(("detail", "writer", "reader", "first", "last", "value")) | known
-    return IgnoredRow(
-        id=f"{topic}-{record.partition}-{record.offset}-{index}",
-        reason=reason,
-        received_at=record.timestamp,
-        topic=topic,
-        partition=record.partition,
-        offset=record.offset,
-        **fields,
-    )
+    return known | {
+        "id": f"{topic}-{record.partition}-{record.offset}-{index}",
+        "reason": reason,
+        "received_at": record.timestamp,
+        "topic": topic,
+        "partition": record.partition,
+        "offset": record.offset,
+    }
 
 
 def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:

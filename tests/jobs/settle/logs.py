@@ -87,7 +87,7 @@ class Run:
 
 
 def reasons(settled: Settled) -> list[tuple[str, int | None, int | None]]:
-    return [(row.reason, row.first, row.last) for row in settled.ignored]
+    return [(row["reason"], row.get("first"), row.get("last")) for row in settled.ignored]
 
 
 def receive(retention: Retention, report: Report) -> ReportReceipt:

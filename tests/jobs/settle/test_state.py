@@ -79,6 +79,6 @@ def test_a_saved_state_of_this_version_continues() -> None:
     run.feed(log.stored(10, 21, at=2_000), log.ack("L2", 1, (1, 5)), log.ack("A", 2, (1, 19)))
     assert run.done() >= {1, 2, 3, 5}
     early = run.settled.deliveries[0]
-    assert (early.reader, early.first, early.last) == ("A", 20, 21)
+    assert (early["reader"], early["first"], early["last"]) == ("A", 20, 21)
     run.feed(log.ack("L1", 3, (1, 9)))
     assert reasons(run.settled) == [("stale-count", None, None)]
