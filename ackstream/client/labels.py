@@ -21,7 +21,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_labels
+from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,7 +108,7 @@ class Declarer(Closing):
         :raises DittoError: 400, a label is invalid
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
-        own = Declaration(parse_labels(labels), group, lost=lost, send_at=time.monotonic() + self._pause)
+        own = Declaration(frozenset(map(parse_label, labels)), group, lost=lost, send_at=time.monotonic() + self._pause)
         with self._lock:
             self._own[own.key] = own
         self._send(own)

@@ -38,7 +38,7 @@ from ackstream.protocol.ditto.headers import (
     reply_headers,
     requested_acks_in,
 )
-from ackstream.protocol.ditto.labels import is_built_in, parse_label
+from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
@@ -188,8 +188,8 @@ def _aggregate(given: Json) -> Json:
     return {
         "status": combined_status([ack.status for ack in entries]),
         "missing": [ack.label for ack in entries if ack.timed_out],
-        "successful": [ack.label for ack in entries if ack.success],
-        "failed": [ack.label for ack in entries if not ack.success],
+        "successful": [ack.label for ack in entries if is_success(ack.status)],
+        "failed": [ack.label for ack in entries if not is_success(ack.status)],
         "entries": _entries(entries),
         "headers": aggregate_headers(entries, {"correlation-id": correlation_id}),
     }
@@ -247,7 +247,7 @@ def _entries(acks: Iterable[Acknowledgement]) -> list[Json]:
 
 KINDS: dict[str, Callable[[Json], Json]] = {
     "label": _label,
-    "label-built-in": lambda given: {"built-in": is_built_in(given["label"])},
+    "label-built-in": lambda given: {"built-in": given["label"] in BUILT_IN},
     "label-request": lambda given: {"label": parse_request(given["request"])},
     "duration": _duration,
     "header-defaults": _header_defaults,

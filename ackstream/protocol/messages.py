@@ -10,9 +10,8 @@ the commit of each batch: a message in Kafka may still be refused.
 
 from __future__ import annotations
 
-from enum import Enum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -37,7 +36,6 @@ def read_number(text: str | None) -> int | None:
 
 
 AckType: TypeAlias = Literal["received", "processed", "persisted", "completed", "stats"]
-ACK_TYPES: tuple[AckType, ...] = get_args(AckType)
 """In the order in which they are sent, as far as they can be ordered."""
 
 Status: TypeAlias = Literal["success", "failure", "retry"]
@@ -70,9 +68,6 @@ class CommandAck(
     reason: str | None = None
     bookmark: str | int | None = None
     sub_id: str | None = None
-    user_id: str | None = None
-    password: str | None = None
-    options: str | None = None
     topic_matches: int | None = None
     matches: int | None = None
     records_returned: int | None = None
@@ -90,47 +85,34 @@ encode_ack = msgspec.json.Encoder().encode
 decode_ack = msgspec.json.Decoder(CommandAck).decode
 
 
-class Support(Enum):
-    """Whether a command supports a type of acknowledgement."""
+Support: TypeAlias = Literal["yes", "yes, merged", "with a bookmark", "with a filter"]
+"""Whether a command supports a type of acknowledgement; merged: one for many sequence numbers."""
 
-    NO = "no"
-    YES = "yes"
-    CONFLATED = "yes, merged over sequence numbers"
-    WITH_BOOKMARK = "with a bookmark"
-    WITH_FILTER = "with a filter"
-
-
-_BASIC: dict[AckType, Support] = {"received": Support.YES, "processed": Support.YES}
-_PUBLISH = _BASIC | {"persisted": Support.CONFLATED, "completed": Support.YES}
-_SUBSCRIBE = _BASIC | {"persisted": Support.WITH_BOOKMARK, "completed": Support.WITH_BOOKMARK}
-_QUERY = _BASIC | {"completed": Support.YES, "stats": Support.YES}
+_BASIC: dict[AckType, Support] = {"received": "yes", "processed": "yes"}
+_PUBLISH = _BASIC | {"persisted": "yes, merged", "completed": "yes"}
+_SUBSCRIBE = _BASIC | {"persisted": "with a bookmark", "completed": "with a bookmark"}
+_QUERY = _BASIC | {"completed": "yes", "stats": "yes"}
 
 SUPPORTED: dict[str, dict[AckType, Support]] = {
     "logon": _BASIC,
     "publish": _PUBLISH,
     "delta_publish": _PUBLISH,
     "subscribe": _SUBSCRIBE,
-    "delta_subscribe": _SUBSCRIBE | {"stats": Support.YES},
+    "delta_subscribe": _SUBSCRIBE | {"stats": "yes"},
     "sow": _QUERY,
     "sow_and_subscribe": _QUERY,
     "sow_and_delta_subscribe": _QUERY,
-    "sow_delete": _BASIC | {"persisted": Support.CONFLATED, "completed": Support.WITH_FILTER, "stats": Support.YES},
+    "sow_delete": _BASIC | {"persisted": "yes, merged", "completed": "with a filter", "stats": "yes"},
     "unsubscribe": _BASIC,
-    "flush": _BASIC | {"persisted": Support.YES, "completed": Support.YES},
+    "flush": _BASIC | {"persisted": "yes", "completed": "yes"},
     "heartbeat": _BASIC,
 }
 """The types that each command supports; all others are not supported."""
 
 
-def unsupported(command: str, asked: Collection[str]) -> list[str]:
-    """Return the requested types that the command can never be acknowledged with."""
-    supported = SUPPORTED[command]
-    return [name for name in asked if name not in supported]
-
-
 def expected(command: str, asked: Collection[str], *, bookmark: bool = False, filtered: bool = False) -> set[str]:
     """Return the requested types that will be sent if the command succeeds."""
-    conditions = {Support.WITH_BOOKMARK: bookmark, Support.WITH_FILTER: filtered}
+    conditions = {"with a bookmark": bookmark, "with a filter": filtered}
     return {
         name for name, support in SUPPORTED.get(command, {}).items() if name in asked and conditions.get(support, True)
     }

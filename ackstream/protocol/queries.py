@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackstream.protocol.messages import DUPLICATE, CommandAck, unsupported
+from ackstream.protocol.messages import DUPLICATE, SUPPORTED, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +56,7 @@ def asked(types: Iterable[str]) -> frozenset[str]:
 
 def refusal(command: QueryCommand) -> str | None:
     """Return the reason to refuse a command that requests an acknowledgement it can never have, else ``None``."""
-    return NOT_SUPPORTED if unsupported(command.name, command.asked) else None
+    return None if command.asked <= SUPPORTED[command.name].keys() else NOT_SUPPORTED
 
 
 def opening(command: QueryCommand, reason: str | None) -> list[CommandAck]:

@@ -1,24 +1,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
-from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, Support
+from ackstream.protocol.messages import SUPPORTED, AckType, Support
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "amps.md"
 
 
-def _cell(support: Support) -> str:
-    if support in (Support.NO, Support.YES):
-        return "-" if support is Support.NO else "yes"
-    return "yes, merged" if support is Support.CONFLATED else f"**{support.value}**"
+TYPES: tuple[AckType, ...] = get_args(AckType)
+
+
+def _cell(support: Support | None) -> str:
+    if support is None:
+        return "-"
+    return f"**{support}**" if support.startswith("with") else support
 
 
 def matrix() -> str:
     """Return the table of supported acks as the page shows it."""
-    rows = [["command", *ACK_TYPES], ["---"] * (1 + len(ACK_TYPES))]
+    rows = [["command", *TYPES], ["---"] * (1 + len(TYPES))]
     rows += [
-        [command, *(_cell(supported.get(ack_type, Support.NO)) for ack_type in ACK_TYPES)]
-        for command, supported in SUPPORTED.items()
+        [command, *(_cell(supported.get(ack_type)) for ack_type in TYPES)] for command, supported in SUPPORTED.items()
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

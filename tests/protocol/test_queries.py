@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.messages import ACK_TYPES, CommandAck
+from ackstream.protocol.messages import AckType, CommandAck
 from ackstream.protocol.queries import (
     BEGINNING,
     BookmarkSyntaxError,
@@ -83,7 +85,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert found.after <= END
 
 
-def _command(name: str = "sow", asked: str = " ".join(ACK_TYPES), **fields: object) -> QueryCommand:
+def _command(name: str = "sow", asked: str = " ".join(get_args(AckType)), **fields: object) -> QueryCommand:
     return QueryCommand(name, "c", frozenset(asked.split()), **fields)  # type: ignore[arg-type]
 
 

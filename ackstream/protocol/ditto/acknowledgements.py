@@ -36,7 +36,7 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
     reply_headers,
 )
-from ackstream.protocol.ditto.labels import RESPONSE_LABELS, is_built_in, parse_label
+from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS, parse_label
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
@@ -60,11 +60,6 @@ class Acknowledgement(msgspec.Struct):
     status: int
     payload: Raw | UnsetType = UNSET
     headers: dict[str, Any] = {}
-
-    @property
-    def success(self) -> bool:
-        """Return whether the status is 200 to 299."""
-        return is_success(self.status)
 
     @property
     def timed_out(self) -> bool:
@@ -102,17 +97,17 @@ def read_ack(envelope: Envelope) -> Acknowledgement:
     if topic.criterion != "acks" or topic.channel is None or label is None or envelope.status is None:
         raise unknown_topic_path(str(topic))
     parse_label(label)
-    if is_built_in(label):
+    if label in BUILT_IN:
         raise ditto_label_forbidden(label)
     return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
-    """An entry of an aggregate; the order of the fields is the order on the wire."""
+    """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
 
     status: int
     payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any] = {}
+    headers: dict[str, Any] | UnsetType = UNSET
 
 
 _OPENING_BRACE = ord("{")
@@ -176,7 +171,7 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     :raises DittoError: the label is invalid or built in
     """
     parse_label(ack.label)
-    if is_built_in(ack.label):
+    if ack.label in BUILT_IN:
         raise ditto_label_forbidden(ack.label)
     namespace, _, name = thing_id.partition(":")
     channel = "live" if ack.headers.get(CHANNEL) == "live" else "twin"
@@ -194,7 +189,7 @@ def write_acks(
     :param headers: of the request
     """
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    value = {ack.label: _Entry(ack.status, ack.payload, ack.headers) for ack in entries}
+    value = {ack.label: _Entry(ack.status, ack.payload, ack.headers or UNSET) for ack in entries}
     return Envelope(
         TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "acks"),
         {**aggregate_headers(entries, headers), CONTENT_TYPE: JSON_CONTENT_TYPE},
@@ -234,20 +229,11 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[_BodyEntry]] = {}
+    body: dict[str, list[_Entry]] = {}
     for ack in entries:
         headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        entry = _BodyEntry(status=ack.status, payload=ack.payload, headers=headers)
-        body.setdefault(ack.label, []).append(entry)
+        body.setdefault(ack.label, []).append(_Entry(ack.status, ack.payload, headers))
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
-
-
-class _BodyEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """An entry of an HTTP body, which has headers even if they are empty."""
-
-    status: int
-    payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any]
 
 
 _OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)

@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ackstream.protocol.ditto.acknowledgements import combined_status
-from ackstream.protocol.ditto.errors import label_invalid, label_not_unique, target_address_invalid
+from ackstream.protocol.ditto.acknowledgements import FAILED_DEPENDENCY, combined_status
+from ackstream.protocol.ditto.errors import label_invalid, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
-from ackstream.protocol.ditto.subscriptions import Stream, Subscription, subscription
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.ditto.subscriptions import STREAM_OF, Subscription, subscription
+from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,9 +51,17 @@ def connection_labels(connection_id: str, declared: Sequence[str], issued: Seque
     custom = [label for label in labels.issued if label != LIVE_RESPONSE]
     for label in (*labels.declared, *custom):
         if not label.startswith(f"{connection_id}:"):
-            raise _unprefixed(label)
+            error = label_invalid(label)
+            form = "<id>:<alphanumeric-suffix>"
+            error.description = f"Declared acknowledgement labels of a connection must have the form {form}"
+            raise error
     if len(custom) > len(set(custom)):
-        raise _issued_twice()
+        raise DittoError(
+            CONFLICT,
+            "acknowledgement:label.not.unique",
+            "An issued acknowledgement label may only be used for one target of the connection.",
+            "Please choose unique suffixes for your configured issued acknowledgement labels.",
+        )
     return labels
 
 
@@ -70,30 +78,7 @@ def resolve_label(connection_id: str, label: str) -> str:
     return parse_label(resolved or "")
 
 
-def _unprefixed(label: str) -> DittoError:
-    error = label_invalid(label)
-    error.description = "Declared acknowledgement labels of a connection must have the form <id>:<alphanumeric-suffix>"
-    return error
-
-
-def _issued_twice() -> DittoError:
-    error = label_not_unique()
-    return DittoError(
-        error.status,
-        error.error,
-        "An issued acknowledgement label may only be used for one target of the connection.",
-        "Please choose unique suffixes for your configured issued acknowledgement labels.",
-    )
-
-
-_STREAMS: dict[str, Stream] = {
-    "_/_/things/twin/events": "events",
-    "_/_/things/live/commands": "live-commands",
-    "_/_/things/live/events": "live-events",
-    "_/_/things/live/messages": "messages",
-}
-
-
+_STREAMS = {f"_/_/things/{channel}/{criterion}": stream for (channel, criterion), stream in STREAM_OF.items()}
 _PARAMETERS = ("namespaces", "filter", "extraFields")
 
 
@@ -150,9 +135,7 @@ class TargetAddress(msgspec.Struct, frozen=True):
 
 Settlement: TypeAlias = Literal["settle", "reject-with-redelivery", "reject-without-redelivery"]
 
-_TIMEOUT = 408
 _PRECONDITION_FAILED = 412
-_FAILED_DEPENDENCY = 424
 
 
 class SettlementAnswer(msgspec.Struct, frozen=True):
@@ -169,7 +152,7 @@ class SettlementAnswer(msgspec.Struct, frozen=True):
     def failed(self) -> bool:
         """Return whether this answer prevents the message from being settled."""
         status = combined_status(self.statuses)
-        return status == _TIMEOUT if self.live else 400 <= status <= 599  # noqa: PLR2004 - client and server errors
+        return status == REQUEST_TIMEOUT if self.live else 400 <= status <= 599  # noqa: PLR2004 - client and server errors
 
 
 def settle(
@@ -199,7 +182,7 @@ def settle(
 
 
 def _is_transient(status: int) -> bool:
-    return status in (_TIMEOUT, _FAILED_DEPENDENCY) or 500 <= status <= 599  # noqa: PLR2004 - server errors
+    return status in (REQUEST_TIMEOUT, FAILED_DEPENDENCY) or 500 <= status <= 599  # noqa: PLR2004 - server errors
 
 
 def _reject(*, redeliver: bool) -> Settlement:

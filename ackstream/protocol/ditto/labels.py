@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ackstream.protocol.ditto.errors import label_invalid, label_not_declared
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
 
 TWIN_PERSISTED: Final = "twin-persisted"
@@ -38,29 +38,17 @@ LIVE_RESPONSE: Final = "live-response"
 SEARCH_PERSISTED: Final = "search-persisted"
 
 
-class BuiltInLabel(NamedTuple):
-    """What is known of a built-in label.
+BUILT_IN: Final = {TWIN_PERSISTED: "twin", LIVE_RESPONSE: "live", SEARCH_PERSISTED: "twin"}
+"""The labels that no acknowledgement from outside may have, in Ditto's order, and their channels.
 
-    :ivar channel: signals of the other channel cannot request it: it is removed from their requested-acks
-    :ivar response: the response to a signal of the channel counts as it, and a signal without requested-acks requests
-        it. Requested alone, it is answered with that response instead of an aggregate
-    :ivar issuer: who issues it
-    """
+Signals of the other channel cannot request them: they are removed from their requested-acks.
+"""
 
-    channel: str
-    response: bool
-    issuer: str
+RESPONSE_LABELS: Final = {"twin": TWIN_PERSISTED, "live": LIVE_RESPONSE}
+"""By channel, the label that a response counts as, and that a signal without requested-acks requests.
 
-
-BUILT_IN: Final = {
-    TWIN_PERSISTED: BuiltInLabel("twin", response=True, issuer="the twin, when a change is stored"),
-    LIVE_RESPONSE: BuiltInLabel("live", response=True, issuer="the subscriber that responds"),
-    SEARCH_PERSISTED: BuiltInLabel("twin", response=False, issuer="the search index, when a change is indexed"),
-}
-"""The labels that no acknowledgement from outside may have; the order is Ditto's."""
-
-RESPONSE_LABELS: Final = {known.channel: label for label, known in BUILT_IN.items() if known.response}
-"""By channel, the label that a response counts as."""
+Requested alone, it is answered with that response instead of an aggregate.
+"""
 
 # the placeholder prefix does not count towards the length
 _PATTERN = re.compile(r"(?:\{\{[ \t\n\x0b\f\r]*[a-z]+:[a-z]+[ \t\n\x0b\f\r]*\}\}:)?[a-zA-Z0-9_:-]{3,165}")
@@ -82,16 +70,6 @@ def parse_label(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _is_label(text: str) -> bool:
     return _PATTERN.fullmatch(text) is not None
-
-
-def is_built_in(label: str) -> bool:
-    """Return whether the system issues the label itself; case matters."""
-    return label in BUILT_IN
-
-
-def of_other_channels(channel: str) -> frozenset[str]:
-    """Return the built-in labels that signals of a channel cannot request."""
-    return frozenset(label for label, known in BUILT_IN.items() if known.channel != channel)
 
 
 LEASE_MS = 30_000
@@ -215,14 +193,6 @@ def _read(value: bytes | None) -> Claim | None:
         return _decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-
-
-def parse_labels(labels: Iterable[str]) -> frozenset[str]:
-    """Return the labels of a declaration.
-
-    :raises DittoError: 400 ``acknowledgement:label.invalid``
-    """
-    return frozenset(map(parse_label, labels))
 
 
 def check_declared(label: str, declared: Collection[str]) -> None:

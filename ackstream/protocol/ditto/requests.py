@@ -8,7 +8,7 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,7 +32,9 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
-from ackstream.protocol.errors import shown
+from ackstream.protocol.ditto.things import resource
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
@@ -80,7 +82,7 @@ def read_request(
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
     requested = user.get(REQUESTED_ACKS)
-    expected = _expectation(
+    expectation = _expectation(
         kind,
         None if requested is None else tuple(requested),
         user.get(RESPONSE_REQUIRED),
@@ -96,23 +98,13 @@ def read_request(
         topic.thing_id if topic.group == "things" else None,
         "live" if live else "twin",
         kind,
-        expected.awaited,
-        expected.response_required,
-        expected.waits_for_acks,
-        expected.timeout_ms,
+        *expectation,
         reply,
         topic.criterion,
         topic.action,
         topic.subject,
         envelope.path,
     )
-
-
-class _Expectation(NamedTuple):
-    awaited: tuple[str, ...]
-    response_required: bool
-    waits_for_acks: bool
-    timeout_ms: int
 
 
 # a producer's requests differ in their ids, rarely in these headers
@@ -124,14 +116,14 @@ def _expectation(
     timeout: str | None,
     default_ms: int,
     maximum_ms: int,
-) -> _Expectation:
-    """Apply the rules of the three headers (``None``: not set)."""
+) -> tuple[tuple[str, ...], bool, bool, int]:
+    """Return awaited labels, response-required, waits-for-acks and timeout by the three headers (``None``: not set)."""
     set_ = {REQUESTED_ACKS: requested, RESPONSE_REQUIRED: response_required, TIMEOUT: timeout}
     headers = default_headers(kind, {name: value for name, value in set_.items() if value is not None})
     check_combination("Connectivity", kind, headers)
     labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
     waits = waits_for_acks(kind, labels)
-    return _Expectation(
+    return (
         labels if waits else (),
         headers.get(RESPONSE_REQUIRED, True),
         waits,
@@ -207,39 +199,23 @@ def message_headers(envelope: Envelope) -> dict[str, str]:
     } | of_feature
 
 
-_RESOURCES = {"policyId": "PolicyId", "definition": "ThingDefinition", "features": "Features"}
-_FEATURE_RESOURCES = {
-    "definition": ("FeatureDefinition", "FeatureDefinition"),
-    "properties": ("FeatureProperties", "FeatureProperty"),
-    "desiredProperties": ("FeatureDesiredProperties", "FeatureDesiredProperty"),
-}
-
-
 def _type(side: str, group: str, criterion: str, action: str | None, subject: str | None, path: str) -> str:
     """Return Ditto's name of a signal's type, such as ``things.commands:modifyAttribute``."""
-    segments = [segment for segment in path.split("/") if segment]
     if criterion == "messages":
         claim = "claimMessage" if subject == "claim" else "thingMessage"
-        return f"messages.{side}:{'featureMessage' if segments[:1] == ['features'] else claim}"
+        return f"messages.{side}:{'featureMessage' if keys_of(path)[:1] == ('features',) else claim}"
     if action == "merge":
         name = "mergeThing"
     elif action == "migrate":
         name = "migrateThingDefinition"
     else:
-        name = f"{action}{_resource(segments)}"
+        name = f"{action}{_resource(path)}"
     return f"{group}.{side}:{name}"
 
 
-def _resource(segments: list[str]) -> str:
-    match segments:
-        case ["attributes"]:
-            return "Attributes"
-        case ["attributes", *_]:
-            return "Attribute"
-        case ["features", _]:
-            return "Feature"
-        case ["features", _, part, *rest] if part in _FEATURE_RESOURCES:
-            return _FEATURE_RESOURCES[part][bool(rest)]
-        case [part]:
-            return _RESOURCES.get(part, "Thing")
-    return "Thing"
+def _resource(path: str) -> str:
+    try:
+        kind = resource(path).kind
+    except DittoError:
+        return "Thing"
+    return "ThingDefinition" if kind == "definition" else kind[0].upper() + kind[1:]

@@ -16,7 +16,7 @@ from ackstream.protocol.ditto.errors import (
     zero_timeout,
 )
 from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
-from ackstream.protocol.ditto.labels import RESPONSE_LABELS, of_other_channels
+from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
 
@@ -102,8 +102,7 @@ def _fill_in(channel: str, headers: Mapping[str, Any], result: dict[str, Any]) -
         result[REQUESTED_ACKS] = [label for label in labels if label != implied]
     elif channel == "live" and labels:
         result[REQUESTED_ACKS] = labels if implied in labels else [*labels, implied]
-    foreign = of_other_channels(channel)
-    kept = [label for label in labels if label not in foreign]
+    kept = [label for label in labels if BUILT_IN.get(label, channel) == channel]
     if len(kept) != len(labels):
         result[REQUESTED_ACKS] = kept
     if RESPONSE_REQUIRED not in headers:

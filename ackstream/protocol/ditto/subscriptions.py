@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Stream = Literal["events", "live-commands", "live-events", "messages"]
-STREAMS: tuple[Stream, ...] = ("events", "live-commands", "live-events", "messages")
+STREAM_OF: dict[tuple[str | None, str], Stream] = {
+    ("twin", "events"): "events",
+    ("live", "commands"): "live-commands",
+    ("live", "events"): "live-events",
+    ("live", "messages"): "messages",
+}
+"""The streams by channel and criterion of their signals."""
+
+STREAMS = tuple(STREAM_OF.values())
 
 _WEAK = (
     "Acknowledgement was issued automatically as weak ack, because the signal is not relevant for the subscriber. "
@@ -67,11 +75,6 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
     labels: tuple[str, ...]
     response_required: bool
     timeout_ms: int | None
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the thing."""
-        return self.envelope.topic.namespace
 
     @property
     def thing_id(self) -> str:
@@ -125,16 +128,7 @@ def stream_of(envelope: Envelope) -> Stream | None:
     topic = envelope.topic
     if topic.group != "things" or envelope.status is not None:
         return None
-    match topic.channel, topic.criterion:
-        case "twin", "events":
-            return "events"
-        case "live", "events":
-            return "live-events"
-        case "live", "commands":
-            return "live-commands"
-        case "live", "messages":
-            return "messages"
-    return None
+    return STREAM_OF.get((topic.channel, topic.criterion))
 
 
 def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: bool) -> bool:
@@ -168,7 +162,8 @@ class Subscription(msgspec.Struct, frozen=True):
 
     def covers(self, signal: Publication) -> bool:
         """Return whether the signal belongs to the stream and to one of the namespaces."""
-        return signal.stream == self.stream and (not self.namespaces or signal.namespace in self.namespaces)
+        namespace = signal.envelope.topic.namespace
+        return signal.stream == self.stream and (not self.namespaces or namespace in self.namespaces)
 
     def matches(
         self, signal: Publication, extra: Mapping[str, Any] | None = None, time: datetime | None = None

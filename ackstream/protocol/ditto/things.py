@@ -37,6 +37,12 @@ _PARTS: dict[str, tuple[Kind, Kind]] = {
     "desiredProperties": ("featureDesiredProperties", "featureDesiredProperty"),
 }
 
+_MEMBERS_OF_FEATURE: dict[str, Kind] = {
+    "definition": "featureDefinition",
+    "properties": "featureProperties",
+    "desiredProperties": "featureDesiredProperties",
+}
+
 _NAME = r"[^\x00-\x1f\x7f-\xff/]+"
 _ID = re.compile(rf"(?:[a-zA-Z]\w*(?:[.-][a-zA-Z]\w*)*)?:{_NAME}", re.ASCII)
 _MAX_ID = 256
@@ -90,7 +96,7 @@ def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
     :raises DittoError: 400; a member is invalid, or the id is another thing's
     """
     if not isinstance(value, dict):
-        raise _wrong(value, "", "JsonObject")
+        raise _wrong(value, "/", "JsonObject")
     if value.get("thingId", thing_id) != thing_id:
         raise id_not_settable()
     for name in MEMBERS[1:]:
@@ -106,19 +112,18 @@ def check(part: Resource, value: Any) -> None:
     """
     match part.kind:
         case "policyId":
-            _check_id(value)
-        case "definition":
-            if value is not None:
-                _check_definition(value, part.path)
-        case "featureDefinition":
-            _check_definitions(value, part.path)
-        case "features":
-            if value is not None:
-                _check_features(value)
-        case "feature":
-            _check_feature(value, part.path)
-        case "attributes" | "featureProperties" | "featureDesiredProperties":
-            _check_object(value, part.path)
+            if not isinstance(value, str):
+                raise _wrong(value, "/policyId", "String")
+            check_id(value)
+        case "definition" if value is not None:
+            _check_definition(value, part.path)
+        case "featureDefinition" if value is not None:
+            if not isinstance(value, list) or not value:
+                raise _wrong(value, part.path, "JsonArray")
+            for identifier in value:
+                _check_definition(identifier, part.path)
+        case "features" | "feature" | "attributes" | "featureProperties" | "featureDesiredProperties":
+            _check_object(part, value)
 
 
 def check_id(thing_id: str) -> None:
@@ -130,12 +135,6 @@ def check_id(thing_id: str) -> None:
         raise id_invalid(thing_id)
 
 
-def _check_id(value: Any) -> None:
-    if not isinstance(value, str):
-        raise _wrong(value, "/policyId", "String")
-    check_id(value)
-
-
 def _check_definition(value: Any, path: str) -> None:
     if not isinstance(value, str):
         raise _wrong(value, path, "String")
@@ -143,38 +142,22 @@ def _check_definition(value: Any, path: str) -> None:
         raise definition_invalid(value)
 
 
-def _check_definitions(value: Any, path: str) -> None:
-    if value is None:
-        return
-    if not isinstance(value, list) or not value:
-        raise _wrong(value, path, "JsonArray")
-    for identifier in value:
-        _check_definition(identifier, path)
-
-
-def _check_features(value: Any) -> None:
-    _check_object(value, "/features")
-    for name, feature in value.items():
-        _check_feature(feature, json.write_pointer(("features", name)))
-
-
-def _check_feature(value: Any, path: str) -> None:
-    _check_object(value, path)
-    if value is None:
-        return
-    _check_definitions(value.get("definition"), f"{path}/definition")
-    for name in _PARTS:
-        _check_object(value.get(name), f"{path}/{name}")
-
-
-def _check_object(value: Any, path: str) -> None:
+def _check_object(part: Resource, value: Any) -> None:
     """Accept an object, or null for an empty one."""
-    if value is not None and not isinstance(value, dict):
-        raise _wrong(value, path, "JsonObject")
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise _wrong(value, part.path, "JsonObject")
+    if part.kind == "features":
+        for name, feature in value.items():
+            check(Resource("feature", (*part.keys, name)), feature)
+    elif part.kind == "feature":
+        for name, kind in _MEMBERS_OF_FEATURE.items():
+            check(Resource(kind, (*part.keys, name)), value.get(name))
 
 
 def _wrong(value: Any, path: str, kind: str) -> Exception:
-    return json_type_invalid(json_text(value), path or "/", kind)
+    return json_type_invalid(json_text(value), path, kind)
 
 
 def partial_thing(event: Envelope) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 
@@ -18,11 +20,11 @@ from ackstream.jobs.query.plan import (
     SubscriptionPlan,
 )
 from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read
-from ackstream.protocol.messages import ACK_TYPES, SUPPORTED, Support
+from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 
 TOPIC = "orders"
-ALL = ",".join(ACK_TYPES)
+ALL = ",".join(get_args(AckType))
 
 
 class Server:
@@ -106,7 +108,7 @@ def test_the_steps_of_a_command(name: str, headers: dict[str, str], steps: list[
 @pytest.mark.parametrize("name", [name for name in SUPPORTED if name not in UNSERVED])
 def test_a_command_has_only_the_acknowledgements_of_the_matrix(name: str) -> None:
     server = Server()
-    supported = [ack_type for ack_type, support in SUPPORTED[name].items() if support is not Support.NO]
+    supported = SUPPORTED[name]
     headers = {"filter": "/x", "sub_id": "s", "options": "start,1" if name == "heartbeat" else ""}
     if name == "subscribe":
         headers["bookmark"] = "EPOCH"
