@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.window import Window
 
 from ackstream.errors import SettingsError
-from ackstream.lake import messages, tables
+from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
@@ -66,8 +68,8 @@ def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
     tables.create(spark, lake, [name])
     table = DeltaTable.forPath(spark, tables.location(lake, name))
     files_before, bytes_before = _size(table)
-    if name == messages.TABLE:
-        messages.prune(spark, lake)
+    if name == "publishers":
+        prune(spark, lake)
     table.optimize().executeCompaction()
     table.vacuum()
     files_after, bytes_after = _size(table)
@@ -77,3 +79,29 @@ def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
 def _size(table: DeltaTable) -> tuple[int, int]:
     files, size = table.detail().select("numFiles", "sizeInBytes").collect()[0]
     return files, size
+
+
+def prune(spark: SparkSession, lake: Lake) -> None:
+    """Remove the rows of ``publishers`` that persist never restores from again; the job may run meanwhile.
+
+    The table grows by a row per client and batch. The newest batch may be replayed: it starts from the newest row of
+    each client before it. The first and the last row of each query mark where its batches begin and end, and acks that
+    wait for destinations have yet to be sent.
+    """
+    rows = tables.read(spark, lake, "publishers")
+    newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
+    if newest is None:
+        return
+    by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
+    old = (
+        rows.where(F.col("batch") < newest)
+        .withColumn("later", F.max("batch").over(by_client))
+        .withColumn("begin", F.min("batch").over(by_query))
+        .withColumn("end", F.max("batch").over(by_query))
+        .where((F.col("batch") < F.col("later")) & (F.col("batch") > F.col("begin")) & (F.col("batch") < F.col("end")))
+        .where(F.col("acks").isNull() | (F.col("batch") <= F.lit(told)))
+        .select("client", "batch")
+    )
+    table = DeltaTable.forPath(spark, tables.location(lake, "publishers")).alias("row")
+    same = "row.client = old.client AND row.batch = old.batch"
+    tables.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

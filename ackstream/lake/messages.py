@@ -1,4 +1,4 @@
-"""The table ``messages`` as one ordered log, its state of the world, and the pruning of ``publishers``.
+"""The table ``messages`` as one ordered log, and its state of the world.
 
 The state of the world has one record per topic and key, its newest message; a message without a key is a record of its
 own. A deleted record reappears with the next message of its key.
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.window import Window
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import SOW_DELETES
@@ -91,34 +90,3 @@ def _accepted(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFra
 def _struct(position: tuple[int, int, int]) -> Column:
     batch, partition, offset = position
     return F.struct(F.lit(batch).cast("long"), F.lit(partition).cast("int"), F.lit(offset).cast("long"))
-
-
-# -- publishers --------------------------------------------------------------------------------------------------------
-
-TABLE = "publishers"
-
-
-def prune(spark: SparkSession, lake: Lake) -> None:
-    """Remove the rows of ``publishers`` that persist never restores from again; the job may run meanwhile.
-
-    The table grows by a row per client and batch. The newest batch may be replayed: it starts from the newest row of
-    each client before it. The first and the last row of each query mark where its batches begin and end, and acks that
-    wait for destinations have yet to be sent.
-    """
-    rows = tables.read(spark, lake, TABLE)
-    newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
-    if newest is None:
-        return
-    by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
-    old = (
-        rows.where(F.col("batch") < newest)
-        .withColumn("later", F.max("batch").over(by_client))
-        .withColumn("begin", F.min("batch").over(by_query))
-        .withColumn("end", F.max("batch").over(by_query))
-        .where((F.col("batch") < F.col("later")) & (F.col("batch") > F.col("begin")) & (F.col("batch") < F.col("end")))
-        .where(F.col("acks").isNull() | (F.col("batch") <= F.lit(told)))
-        .select("client", "batch")
-    )
-    table = DeltaTable.forPath(spark, tables.location(lake, TABLE)).alias("row")
-    same = "row.client = old.client AND row.batch = old.batch"
-    tables.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

@@ -94,7 +94,7 @@ QUESTIONS = {
         ORDER BY occurred_at, step, id
     """,
 }
-"""The SQL of the questions by name, with tables and parameters in braces; its first line tells what it returns."""
+"""The SQL of the questions by name, with tables and parameters in braces; its first line describes the answer."""
 
 
 def about(name: str) -> str:

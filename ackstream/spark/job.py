@@ -17,8 +17,7 @@ from ackstream.errors import AckstreamError
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
 from ackstream.spark import checkpoint
-from ackstream.spark.clock import clock
-from ackstream.spark.offsets import committer
+from ackstream.spark.progress import clock, committer
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:

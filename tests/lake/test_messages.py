@@ -6,7 +6,7 @@ import deltalake
 
 from ackstream.jobs.persist.job import load
 from ackstream.jobs.persist.publishers import PublisherState
-from ackstream.lake import maintenance, messages, tables
+from ackstream.lake import maintenance, tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.settings import Lake, Settings
 
@@ -37,7 +37,7 @@ def _rows(lake: Lake) -> list[tuple[int, str]]:
 def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])
-    messages.prune(spark, lake)
+    maintenance.prune(spark, lake)
     _put(
         spark,
         lake,

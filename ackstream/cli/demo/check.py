@@ -15,7 +15,7 @@ from ackstream.kafka.clients import connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.protocol.record_headers import CORRELATION_ID
-from ackstream.spark.offsets import consumed_offsets
+from ackstream.spark.progress import consumed_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -49,7 +49,7 @@ class _SearchQuery(msgspec.Struct):
     fields: str | None = None
 
 
-class _Page(msgspec.Struct, frozen=True):
+class _Page(msgspec.Struct):
     """The requested page: sort keys (field, descending), size, and offset of its first thing."""
 
     sort: tuple[tuple[Path, bool], ...] = ()
@@ -94,22 +94,20 @@ def _read_options(options: Iterable[str]) -> _Page:
         name, arguments = found[1], [argument.strip() for argument in found[2].split(",")]
         match name, arguments:
             case "sort", _:
-                page = msgspec.structs.replace(page, sort=tuple(map(_sort_key, arguments)))
+                page.sort = tuple(map(_sort_key, arguments))
             case "size", [size]:
-                page = msgspec.structs.replace(page, size=_number(size, option, LARGEST_PAGE))
+                page.size = _number(size, option, LARGEST_PAGE)
             case "limit", [offset, size]:
-                page = msgspec.structs.replace(
-                    page, offset=_number(offset, option), size=_number(size, option, LARGEST_PAGE)
-                )
+                page.offset, page.size = _number(offset, option), _number(size, option, LARGEST_PAGE)
             case "cursor", [cursor]:
-                page = msgspec.structs.replace(page, offset=_number(cursor, option))
+                page.offset = _number(cursor, option)
             case _:
                 raise option_invalid(f"The option <{option}> has the wrong arguments.")
     return page
 
 
 def _read_query(envelope: Envelope) -> _SearchQuery:
-    if envelope.value is msgspec.UNSET:
+    if envelope.value is UNSET:
         return _SearchQuery()
     try:
         return msgspec.json.decode(envelope.value, type=_SearchQuery)

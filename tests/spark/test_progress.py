@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.spark.clock import next_tick
+from ackstream.spark.progress import next_tick
 
 NOW = 1_000
 
