@@ -246,14 +246,12 @@ class SubscriptionProgress:
 class Bookmarks:
     """Bookmarks by subscription, in memory or in a file. Safe to use from several threads.
 
-    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns.
+    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns. Every
+    method raises ``StoreError`` for a file that cannot be used.
     """
 
     def __init__(self, client: str, path: Path | None = None) -> None:
-        """Begin empty, or resume from a file, which is created if it does not exist.
-
-        :raises StoreError: the file is damaged, of another client, in use, or cannot be written
-        """
+        """Begin empty, or resume from a file, which is created if it does not exist."""
         self._lock = threading.Lock()
         self._topics: dict[str, str] = {}
         self._progress: dict[str, SubscriptionProgress] = {}
@@ -285,10 +283,7 @@ class Bookmarks:
             return self._progress[sub_id].received(queries.parse_bookmark(bookmark))
 
     def discard(self, sub_id: str, bookmark: str) -> None:
-        """Record that the application has discarded a message; ignored for a subscription without bookmarks.
-
-        :raises StoreError: the file cannot be written
-        """
+        """Record that the application has discarded a message; ignored for a subscription without bookmarks."""
         with self._lock:
             if sub_id in self._progress:
                 before = self._progress[sub_id].discarded
@@ -296,10 +291,7 @@ class Bookmarks:
                 self._save(sub_id, before)
 
     def persisted(self, sub_id: str, bookmark: str) -> None:
-        """Record how far the log has grown.
-
-        :raises StoreError: the file cannot be written
-        """
+        """Record how far the log has grown."""
         with self._lock:
             before = self._resume(sub_id)
             self._progress[sub_id].persisted(queries.parse_bookmark(bookmark))

@@ -177,10 +177,7 @@ class WriterAcknowledgements:
                 raise self._ended
 
     def wait(self, max_wait: float | None) -> None:
-        """Wait until every sample is complete, including those written meanwhile.
-
-        :raises ReaderTimeout: some are not after ``max_wait`` seconds
-        """
+        """Wait as :meth:`ReaderAcknowledgements.wait_for_acknowledgments` does."""
         with self._changed:
             # the answers repeat reports that were missed
             if not self._ask_until(lambda: not self.retained, max_wait):

@@ -107,11 +107,9 @@ class ReaderSession:
         lake: Lake | None,
         after_poll: Callable[[float], None],
     ) -> None:
-        """Connect.
+        """Connect; other parameters and errors as of :class:`SampleReader`.
 
-        :param max_samples: reading pauses while as many are waiting or unacknowledged
         :param after_poll: called several times a second with the monotonic time in seconds
-        :raises UnreachableError: no broker, or a topic is missing
         """
         self._start, self._history, self._reader = start, history, reader
         self._max_samples, self._after_poll = max_samples, after_poll

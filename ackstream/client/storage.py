@@ -21,7 +21,7 @@ class StoreFile:
     """The file of one client. Safe to use from several threads; one process at a time may open it.
 
     Each change is in the file when the call returns. If the machine itself fails, the last changes may be missing, but
-    the file is not damaged.
+    the file is not damaged. Every method raises ``StoreError`` for a file that cannot be used.
     """
 
     def __init__(self, path: Path, client: str, *, what: str, version: int, schema: str, lost: str) -> None:
@@ -45,10 +45,7 @@ class StoreFile:
             raise self._unusable(error) from error
 
     def change(self, *statements: Statement) -> None:
-        """Execute statements in one transaction.
-
-        :raises StoreError: the file cannot be written
-        """
+        """Execute statements in one transaction."""
         with self._lock:
             try:
                 self._database.execute("BEGIN")
@@ -61,10 +58,7 @@ class StoreFile:
                 raise self._unusable(error) from error
 
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a query.
-
-        :raises StoreError: the file cannot be read
-        """
+        """Return the rows of a query."""
         with self._lock:
             try:
                 return self._database.execute(statement, values).fetchall()
@@ -169,13 +163,10 @@ class MemoryMessages:
 
 
 class SqliteMessages(MemoryMessages):
-    """The same, with a copy of everything in an SQLite file, which survives a crash."""
+    """The same, with a copy of everything in a :class:`StoreFile`, which survives a crash."""
 
     def __init__(self, path: Path, client: str) -> None:
-        """Open a file, or create it.
-
-        :raises StoreError: it is damaged, of another client, in use, or cannot be written
-        """
+        """Open a file, or create it."""
         super().__init__()
         lost = "loses the unacknowledged messages in it"
         self._file = StoreFile(path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost)
@@ -184,19 +175,13 @@ class SqliteMessages(MemoryMessages):
         self._kept = {seq: _decode(message) for seq, message in kept}
 
     def add(self, seq: int, message: KeptMessage) -> None:
-        """Keep a message; numbers rise.
-
-        :raises StoreError: the file is full
-        """
+        """Keep a message; numbers rise."""
         row = (seq, msgspec.msgpack.encode(message))
         self._file.change(("INSERT INTO messages VALUES (?, ?)", row), ("UPDATE store SET last = ?", (seq,)))
         super().add(seq, message)
 
     def drop(self, seq: int) -> None:
-        """Drop all messages up to a number.
-
-        :raises StoreError: the file cannot be written
-        """
+        """Drop all messages up to a number."""
         if seq > self.discarded:
             self._file.change(
                 ("UPDATE store SET discarded = ?, last = max(last, ?)", (seq, seq)),

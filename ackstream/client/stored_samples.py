@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from operator import itemgetter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
@@ -20,7 +20,7 @@ from ackstream.kafka import clients
 from ackstream.protocol.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ackstream.client.reader_history import ReaderHistory
     from ackstream.client.sample_reader import SampleReader
@@ -117,24 +117,12 @@ def read_stored(
     :param runs: ascending, not empty
     :raises Exception: the table cannot be read; the type depends on where it is stored
     """
-    chosen = list(_first(runs, limit))
-    first, last = chosen[0][0], chosen[-1][1]
-    wanted = Intervals(chosen, start=first)
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 
-    rows = sorted(reading.writer_messages(lake, writer, first, last), key=itemgetter("seq"))
-    found = [samples.of_row(row, reader) for row in rows if row["seq"] in wanted]
-    stored = Intervals(((sample.seq, sample.seq) for sample in found), start=first)
-    return found, [run for low, high in chosen for run in stored.missing(low, high)]
-
-
-def _first(runs: Iterable[Interval], limit: int) -> Iterator[Interval]:
-    """Yield the runs of the first ``limit`` numbers."""
-    for first, last in runs:
-        if limit <= 0:
-            return
-        yield first, min(last, first + limit - 1)
-        limit -= last - first + 1
+    numbers = list(islice((seq for first, last in runs for seq in range(first, last + 1)), limit))
+    rows = {row["seq"]: row for row in reading.writer_messages(lake, writer, numbers[0], numbers[-1])}
+    absent = Intervals(((seq, seq) for seq in numbers if seq not in rows), start=numbers[0])
+    return [samples.of_row(rows[seq], reader) for seq in numbers if seq in rows], list(absent)
 
 
 class MessageFetcher:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,9 +66,8 @@ class Outbox:
         self._lock = threading.Lock()
         self._delayed: list[tuple[float, int, Outgoing]] = []
         self._order = count()
-        # filled by the producer's thread, emptied by the owner's
-        self._done: deque[Outgoing] = deque()
-        self._refused: deque[tuple[Outgoing, BaseException]] = deque()
+        # with the error of those that were not stored; filled by the producer's thread, emptied by the owner's
+        self._finished: deque[tuple[Outgoing, BaseException | None]] = deque()
 
     @property
     def delayed(self) -> int:
@@ -109,17 +107,16 @@ class Outbox:
     def settle(self, now: float) -> None:
         """Finish the work of the answers that the broker has stored; send nothing."""
         with self._lock:
-            while self._done:
-                self._done.popleft().work.remaining -= 1
-                self.sending -= 1
-                self.stored += 1
-            while self._refused:
-                answer, error = self._refused.popleft()
+            while self._finished:
+                answer, error = self._finished.popleft()
                 self.sending -= 1
                 if isinstance(error, SEND_AGAIN):
                     self._delay(answer, now + RESEND_SECONDS)
+                    continue
+                answer.work.remaining -= 1
+                if error is None:
+                    self.stored += 1
                 else:
-                    answer.work.remaining -= 1
                     self.lost += 1
                     log.error("Kafka rejected an answer to %s: %s", answer.correlation_id, error)
 
@@ -132,16 +129,10 @@ class Outbox:
         try:
             sent = self._producer.send(answer.topic or self._topic, answer.value, answer.key, headers)
         except (KafkaError, ValueError) as error:
-            self._refuse(answer, error)
+            self._finished.append((answer, error))
         else:
-            sent.add_callback(partial(self._finish, answer))
-            sent.add_errback(partial(self._refuse, answer))
-
-    def _finish(self, answer: Outgoing, _metadata: Any) -> None:
-        self._done.append(answer)
-
-    def _refuse(self, answer: Outgoing, error: BaseException) -> None:
-        self._refused.append((answer, error))
+            sent.add_callback(lambda _metadata: self._finished.append((answer, None)))
+            sent.add_errback(lambda error: self._finished.append((answer, error)))
 
 
 class Worker(Closing):
