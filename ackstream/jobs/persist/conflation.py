@@ -7,13 +7,11 @@ to 5 with 3 rejected becomes success 2, failure 3, success 5.
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import DUPLICATE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OUTCOME_UNKNOWN = "outcome unknown"
 """Answer to a repeated number that was decided so long ago that it may have been rejected: not a success."""
@@ -30,7 +28,6 @@ class AckRun(NamedTuple):
 
 class _Failure(NamedTuple):
     seq: int
-    order: int
     reason: str
     repeated: bool
 
@@ -38,20 +35,19 @@ class _Failure(NamedTuple):
 class Conflation:
     """Merges the outcomes of one publisher's messages, which may be decided in any order."""
 
-    def __init__(self, expected: int, *, failed: Mapping[int, str] | None = None, unknown_through: int = -1) -> None:
+    def __init__(self, expected: int, *, failed: dict[int, str] | None = None, unknown_through: int = -1) -> None:
         """Start with nothing decided.
 
         :param expected: the first number to acknowledge
-        :param failed: known failures of earlier numbers, with their reasons
+        :param failed: known failures of earlier numbers, with their reasons; those that follow are added
         :param unknown_through: up to this number, failures may have been forgotten
         """
         self.unknown_through = unknown_through
         self._decided = Intervals(start=expected)
         self._asked = Intervals(start=expected)
         self._count = 0
-        self._failed = dict(failed or {})
+        self._failed = {} if failed is None else failed
         self._failures: list[_Failure] = []
-        self._order = 0
         self._position = expected
 
     @property
@@ -103,8 +99,7 @@ class Conflation:
         elif reason is not None:
             self._failed[seq] = reason
         if reason is not None and asked:
-            self._order += 1
-            insort(self._failures, _Failure(seq, self._order, reason, repeated))
+            insort(self._failures, _Failure(seq, reason, repeated), key=attrgetter("seq"))
         if not repeated:
             self._add(seq, seq)
             if asked:
@@ -112,8 +107,9 @@ class Conflation:
 
     def forget(self, expected: int) -> None:
         """Forget the failures of numbers below ``expected``."""
-        self.unknown_through = max((seq for seq in self._failed if seq < expected), default=self.unknown_through)
-        self._failed = {seq: reason for seq, reason in self._failed.items() if seq >= expected}
+        for seq in sorted(seq for seq in self._failed if seq < expected):
+            self.unknown_through = seq
+            del self._failed[seq]
 
     def skip(self, expected: int) -> list[Interval]:
         """Stop acknowledging below ``expected``; return the undecided runs below it, which will never arrive.

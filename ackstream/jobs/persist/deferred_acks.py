@@ -12,6 +12,8 @@ import threading
 import time
 from collections import deque
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,7 +26,7 @@ from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import read_replicated
+from ackstream.protocol.messages import MAX_NUMBER, read_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,44 +51,18 @@ class DestinationChange(NamedTuple):
     """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
 
     destination: str
-    mode: Literal["sync", "async"]
-    age_ms: int
     batch: int
+    mode: Literal["sync", "async"]
+    cause: Literal["downgrade", "upgrade", "start"]
+    age_ms: int
 
 
+@dataclass
 class _SyncDestination:
-    """The batches that a destination lacks, and whether it is waited for."""
-
-    def __init__(self, settings: Destination) -> None:
-        self.reported = -1
-        self.sync = True
-        self._settings = settings
-        self._lacking: deque[tuple[int, int]] = deque()
-        self._checks = 0
-
-    def add(self, batch: int, now: int) -> None:
-        if batch > self.reported:
-            self._lacking.append((batch, now))
-
-    def report(self, batch: int) -> None:
-        self.reported = max(self.reported, batch)
-        while self._lacking and self._lacking[0][0] <= self.reported:
-            self._lacking.popleft()
-
-    def check(self, now: int) -> int | None:
-        """Compare ages once per check interval; return the age that changed the mode."""
-        checks = now // self._settings.check_interval
-        if checks <= self._checks:
-            return None
-        self._checks = checks
-        age = now - self._lacking[0][1] if self._lacking else 0
-        downgrade, upgrade = self._settings.downgrade_age, self._settings.upgrade_age
-        downgraded = downgrade is not None and age >= downgrade
-        upgraded = upgrade is not None and age < upgrade
-        if not (downgraded if self.sync else upgraded):
-            return None
-        self.sync = not self.sync
-        return age
+    settings: Destination
+    reported: int = -1
+    mode: Literal["sync", "async"] = "sync"
+    checks: int = 0
 
 
 class Backlog:
@@ -106,6 +82,9 @@ class Backlog:
         self._stored = stored
         self._newest = acknowledged
         self._waiting: deque[tuple[int, int]] = deque()
+        """Batches, and the batch with messages that each of them needs."""
+        self._lacking: deque[tuple[int, int]] = deque()
+        """Batches with messages that some destination lacks, and their times."""
 
     def add(self, batch: int, now: int, *, stored: bool = True) -> None:
         """Note a committed batch; a replayed one is ignored.
@@ -119,28 +98,46 @@ class Backlog:
             self._stored = max(self._stored, batch)
         needed = min(batch, self._stored)
         self._waiting.append((batch, needed))
-        for destination in self._destinations.values():
-            destination.add(needed, now)
+        if needed > self._everywhere:
+            self._lacking.append((needed, now))
 
     def report(self, name: str, batch: int) -> None:
         """Note that a destination has all messages up to a batch; ignore async ones."""
-        if name in self._destinations:
-            self._destinations[name].report(batch)
+        destination = self._destinations.get(name)
+        if destination is None:
+            return
+        destination.reported = max(destination.reported, batch)
+        while self._lacking and self._lacking[0][0] <= self._everywhere:
+            self._lacking.popleft()
+
+    @property
+    def _everywhere(self) -> int:
+        return min((one.reported for one in self._destinations.values()), default=MAX_NUMBER)
 
     def check(self, now: int) -> list[DestinationChange]:
-        """Compare ages with the settings where a check is due; return the changes of mode."""
-        return [
-            DestinationChange(name, "sync" if destination.sync else "async", age, destination.reported)
-            for name, destination in sorted(self._destinations.items())
-            if (age := destination.check(now)) is not None
-        ]
+        """Compare ages with the settings, once per check interval; return the changes of mode."""
+        changes = []
+        for name, destination in sorted(self._destinations.items()):
+            rules = destination.settings
+            checks = now // rules.check_interval
+            if checks <= destination.checks:
+                continue
+            destination.checks = checks
+            age = next((now - since for batch, since in self._lacking if batch > destination.reported), 0)
+            if destination.mode == "sync" and rules.downgrade_age is not None and age >= rules.downgrade_age:
+                destination.mode = "async"
+                changes.append(DestinationChange(name, destination.reported, "async", "downgrade", age))
+            elif destination.mode == "async" and rules.upgrade_age is not None and age < rules.upgrade_age:
+                destination.mode = "sync"
+                changes.append(DestinationChange(name, destination.reported, "sync", "upgrade", age))
+        return changes
 
     def ready(self, most: int) -> int:
         """Return the batch up to which acks may be sent now.
 
         :param most: how many batches at once
         """
-        reported = (destination.reported for destination in self._destinations.values() if destination.sync)
+        reported = (one.reported for one in self._destinations.values() if one.mode == "sync")
         durable = min(reported, default=None)
         found = self.acknowledged
         for batch, needed in islice(self._waiting, most):
@@ -180,14 +177,14 @@ class DeferredAcks:
             for (batch,) in waiting.orderBy("batch").collect():
                 self._backlog.add(batch, _now(), stored=False)
         self._source = source_id(spark, settings.lake) if self._active else ""
-        self._changes: list[tuple[DestinationChange, str]] = []
+        self._changes: list[DestinationChange] = []
         if self._sync:
             tables.create(spark, settings.lake, ("destinations",))
             # those that were not waited for at the end of the last run
             modes = tables.read(spark, settings.lake, "destinations").groupBy("destination")
             last = modes.agg(F.max_by("mode", "changed_at").alias("mode")).where("mode = 'async'").collect()
             self._changes = [
-                (DestinationChange(row.destination, "sync", 0, -1), "start")
+                DestinationChange(row.destination, -1, "sync", "start", 0)
                 for row in sorted(last)
                 if row.destination in sync
             ]
@@ -238,8 +235,7 @@ class DeferredAcks:
         with self._lock:
             for value in reports:
                 self._read_report(value)
-            for change in self._backlog.check(_now()):
-                self._changes.append((change, "upgrade" if change.mode == "sync" else "downgrade"))
+            self._changes += self._backlog.check(_now())
             batch = self._backlog.ready(BATCHES_AT_ONCE)
         if self._changes:
             self._record_changes()
@@ -273,19 +269,18 @@ class DeferredAcks:
 
     def _record_changes(self) -> None:
         """Write the changes of mode to their table and to the log."""
+        now = datetime.now(timezone.utc)
         rows = [
-            (change.destination, None if cause == "start" else change.batch, change.mode, cause, change.age_ms)
-            for change, cause in self._changes
+            (change.destination, now, None if change.cause == "start" else change.batch, *change[2:])
+            for change in self._changes
         ]
-        columns = "destination string, batch long, mode string, cause string, age_ms long"
-        changes = self._spark.createDataFrame(rows, columns).withColumn("changed_at", F.current_timestamp())
         path = tables.location(self._settings.lake, "destinations")
-        changes.select(*DESTINATIONS.fieldNames()).coalesce(1).write.format("delta").mode("append").save(path)
-        for change, cause in self._changes:
+        self._spark.createDataFrame(rows, DESTINATIONS).coalesce(1).write.format("delta").mode("append").save(path)
+        for destination, batch, mode, cause, age_ms in self._changes:
             log.warning(
                 "The destination %s is %s now (%s): it has everything up to batch %d; the oldest message it lacks is "
                 "%d ms old.",
-                *(change.destination, change.mode, cause, change.batch, change.age_ms),
+                *(destination, mode, cause, batch, age_ms),
             )
         self._changes = []
 

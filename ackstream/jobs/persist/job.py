@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
@@ -39,15 +40,7 @@ if TYPE_CHECKING:
 
 NAME = "persist"
 
-_STATES = pa.schema(
-    [
-        ("client", pa.string()),
-        ("last_seq", pa.int64()),
-        ("told", pa.int64()),
-        ("state", pa.string()),
-        ("acks", pa.string()),
-    ]
-)
+_STATES = to_arrow_schema(PUBLISHERS)
 _RECORDS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
 
 _encode = msgspec.json.Encoder().encode
@@ -145,19 +138,21 @@ class PersistFold:
         acks: dict[str, list[CommandAck]] = {}
         for client, ack in waiting:
             acks.setdefault(client, []).append(ack)
+        told = self._deferred.acknowledged_through
         states = [
-            (
-                client,
-                state.watermark,
-                self._deferred.acknowledged_through,
-                _encode(state).decode(),
-                _encode(acks[client]).decode() if client in acks else None,
-            )
+            {
+                "client": client,
+                "batch": batch,
+                "last_seq": state.watermark,
+                "told": told,
+                "query_id": query_id,
+                "state": _encode(state).decode(),
+                "acks": _encode(acks[client]).decode() if client in acks else None,
+            }
             for client, state in result.changed.items()
         ]
-        own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long")}
-        rows = spark.createDataFrame(batches.arrow(states, _STATES)).withColumns(own)
-        tables.append(rows.select(*PUBLISHERS.fieldNames()), self._settings.lake, "publishers", query_id, batch)
+        rows = spark.createDataFrame(pa.Table.from_pylist(states, schema=_STATES))
+        tables.append(rows, self._settings.lake, "publishers", query_id, batch)
 
 
 def load(

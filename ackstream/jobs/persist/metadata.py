@@ -139,9 +139,8 @@ def _numbers(table: pa.Table) -> Integers:
 
 
 def _codes(table: pa.Table, name: str) -> Integers:
-    encoded = table.column(name).combine_chunks().dictionary_encode()
-    array = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    found: Integers = pc.fill_null(array.indices, -1).to_numpy()
+    (chunk,) = table.column(name).chunks
+    found: Integers = pc.fill_null(chunk.dictionary_encode().indices, -1).to_numpy()
     return found
 
 

@@ -160,7 +160,6 @@ class PublisherBatch:
             self._reject(message, None)
         elif reason is not None:
             self._reject(message, reason)
-            self._state.refused[seq] = reason
             self._absent.add(seq)
         elif verdict.stored:
             self._state.stored += message.size
@@ -217,12 +216,11 @@ class PublisherBatch:
         self._state.begins = first
         # rejections behind a hole keep their reasons
         kept = min(first, watermark + 1)
-        refused = self._state.refused = {seq: why for seq, why in self._state.refused.items() if seq >= kept}
         self._conflation.forget(kept)
         if first > self._conflation.unknown_through:
-            for seq in sorted(refused):
+            for seq, reason in sorted(self._state.refused.items()):
                 if seq <= watermark:
-                    self._acknowledge("persisted", first=seq, seq=seq, reason=refused[seq])
+                    self._acknowledge("persisted", first=seq, seq=seq, reason=reason)
         else:
             # some rejections are forgotten: the publisher is to resend all it keeps, and each gets its own answer
             watermark = first - 1
@@ -267,10 +265,9 @@ class PublisherBatch:
                 self._acknowledge("persisted", cid=cid)
         state.flushes = [flush for flush in state.flushes if flush[0] > watermark]
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)
+        if len(acknowledged) > MAX_REJECTIONS:
+            self._conflation.forget(acknowledged[-MAX_REJECTIONS])
         state.unknown_through = self._conflation.unknown_through
-        for seq in acknowledged[:-MAX_REJECTIONS]:
-            state.unknown_through = seq
-            del state.refused[seq]
         return state
 
     def stored(self, batch: int) -> StoredRange | None:

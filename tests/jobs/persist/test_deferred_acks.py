@@ -41,11 +41,11 @@ def test_a_lagging_destination_is_downgraded_and_upgraded_when_it_has_caught_up(
     backlog.add(0, 10)
     backlog.report("a", 0)
     assert backlog.check(60_000) == []
-    assert backlog.check(75_000) == [DestinationChange("b", "async", 74_990, -1)]
+    assert backlog.check(75_000) == [DestinationChange("b", -1, "async", "downgrade", 74_990)]
     assert backlog.ready(100) == 0
     assert backlog.check(90_000) == []
     backlog.report("b", 0)
-    assert backlog.check(105_000) == [DestinationChange("b", "sync", 0, 0)]
+    assert backlog.check(105_000) == [DestinationChange("b", 0, "sync", "upgrade", 0)]
     backlog.add(1, 106_000)
     backlog.report("a", 1)
     assert backlog.ready(100) == 0
@@ -56,7 +56,7 @@ def test_each_destination_has_its_own_rules() -> None:
     backlog = Backlog(destinations, acknowledged=-1, stored=-1)
     backlog.add(0, 0)
     assert backlog.check(999) == []
-    assert backlog.check(1000) == [DestinationChange("a", "async", 1000, -1)]
+    assert backlog.check(1000) == [DestinationChange("a", -1, "async", "downgrade", 1000)]
     assert backlog.check(9000) == []
     assert backlog.ready(100) == -1
 
@@ -125,7 +125,7 @@ def test_a_long_backlog_is_ready_in_parts() -> None:
     backlog = _backlog(check_interval="1s", downgrade_age="1s")
     for batch in range(10):
         backlog.add(batch, 0)
-    assert backlog.check(1000) == [DestinationChange("a", "async", 1000, -1)]
+    assert backlog.check(1000) == [DestinationChange("a", -1, "async", "downgrade", 1000)]
     assert backlog.ready(4) == 3
     backlog.confirm(3)
     assert backlog.ready(4) == 7
