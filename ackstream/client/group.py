@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ SESSION_MS = 10_000
 
 _TIMEOUT_MS = 5_000
 
-Partition = TypeVar("Partition", bound="Hashable")
-
 
 @dataclass(eq=False)
 class Work:
@@ -38,7 +36,7 @@ class Work:
     remaining: int = 0
 
 
-class OffsetProgress(Generic[Partition]):
+class OffsetProgress:
     """Tracks the records of partitions.
 
     An offset may be committed when all records before it have no remaining work: unfinished records are read again
@@ -46,16 +44,16 @@ class OffsetProgress(Generic[Partition]):
     """
 
     def __init__(self) -> None:
-        self._next: dict[Partition, int] = {}
-        self._work: dict[Partition, deque[Work]] = {}
+        self._next: dict[TopicPartition, int] = {}
+        self._work: dict[TopicPartition, deque[Work]] = {}
 
-    def start(self, partition: Partition, offset: int) -> None:
+    def start(self, partition: TopicPartition, offset: int) -> None:
         """Track a partition from an offset on, unless it is tracked already."""
         if partition not in self._next:
             self._next[partition] = offset
             self._work[partition] = deque()
 
-    def begin(self, partition: Partition, offset: int) -> Work | None:
+    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
         """Take up a record; return ``None`` if it was taken up before (it is read again after a rebalance)."""
         self.start(partition, offset)
         if offset < self._next[partition]:
@@ -65,12 +63,12 @@ class OffsetProgress(Generic[Partition]):
         self._work[partition].append(work)
         return work
 
-    def keep(self, partitions: Iterable[Partition]) -> None:
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all partitions but these: the others have another owner now."""
         for partition in self._next.keys() - set(partitions):
             del self._next[partition], self._work[partition]
 
-    def positions(self) -> dict[Partition, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """Return the offset that may be committed for each partition: the first unfinished one, else the next."""
         found = {}
         for partition, work in self._work.items():
@@ -78,16 +76,6 @@ class OffsetProgress(Generic[Partition]):
                 work.popleft()
             found[partition] = work[0].offset if work else self._next[partition]
         return found
-
-
-class Progress(Protocol):
-    """The part of a progress that a member of a group needs: :class:`OffsetProgress`, or one built on it."""
-
-    def keep(self, partitions: Iterable[Any], /) -> None:
-        """Forget all partitions but these."""
-
-    def positions(self) -> dict[Any, int]:
-        """Return the offset that may be committed for each partition."""
 
 
 class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
@@ -101,7 +89,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         consumer: Any,
         group: str,
         topics: Sequence[str],
-        progress: Progress,
+        progress: OffsetProgress,
         start: Callable[[TopicPartition, int], None],
     ) -> None:
         """Subscribe to topics.

@@ -154,7 +154,7 @@ class KafkaSource(MessageSource):
         return int(self._consumer.end_offsets([partition])[partition])
 
 
-class Deliveries(OffsetProgress[TopicPartition]):
+class Deliveries(OffsetProgress):
     """Tracks the records of partitions that are delivered until they are settled.
 
     An unsettled record (work that remains) holds back the commit of all later ones of its partition. A record rejected

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_the_position_is_that_of_the_first_unfinished_record():
-    progress: OffsetProgress[str] = OffsetProgress()
+    progress = OffsetProgress()
     works = [progress.begin("p", offset) for offset in range(10, 14)]
     works[1].remaining = 2
     assert progress.positions() == {"p": 11}
@@ -30,14 +30,14 @@ def test_the_position_is_that_of_the_first_unfinished_record():
 
 
 def test_a_partition_without_records_is_where_it_started():
-    progress: OffsetProgress[str] = OffsetProgress()
+    progress = OffsetProgress()
     progress.start("p", 7)
     progress.start("p", 3)
     assert progress.positions() == {"p": 7}
 
 
 def test_a_record_is_taken_up_once():
-    progress: OffsetProgress[str] = OffsetProgress()
+    progress = OffsetProgress()
     assert progress.begin("p", 5)
     assert progress.begin("p", 5) is None
     assert progress.begin("p", 4) is None
@@ -46,7 +46,7 @@ def test_a_record_is_taken_up_once():
 
 
 def test_partitions_of_other_members_are_forgotten():
-    progress: OffsetProgress[str] = OffsetProgress()
+    progress = OffsetProgress()
     for partition in "ab":
         progress.begin(partition, 1)
     progress.keep(["b", "c"])
@@ -57,7 +57,7 @@ def test_partitions_of_other_members_are_forgotten():
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_no_position_passes_unfinished_work_and_finished_work_leads_to_the_end(answers, random):
-    progress: OffsetProgress[str] = OffsetProgress()
+    progress = OffsetProgress()
     works = []
     for offset, number in enumerate(answers):
         work = progress.begin("p", offset)
@@ -126,12 +126,12 @@ def consumer() -> Consumer:
 
 
 @pytest.fixture
-def progress() -> OffsetProgress[TopicPartition]:
+def progress() -> OffsetProgress:
     return OffsetProgress()
 
 
 @pytest.fixture
-def member(consumer: Consumer, progress: OffsetProgress[TopicPartition]) -> GroupMember:
+def member(consumer: Consumer, progress: OffsetProgress) -> GroupMember:
     return GroupMember(consumer, "g", ["t"], progress, progress.start)
 
 
