@@ -31,42 +31,36 @@ Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
 """A whole number for every JSON reader."""
 
 
-class Bind(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_bind"):
+class _Record(msgspec.Struct, frozen=True):
+    """What every record names."""
+
+    queue: str
+    consumer: str
+    session: Session
+
+
+class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_bind"):
     """Begins a session: the consumer wants messages.
 
     :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32)
     :ivar outcomes: the outcomes it may settle with besides ``accepted`` (S20)
     """
 
-    queue: str
-    consumer: str
-    session: Session
     backlog: Annotated[int, Meta(ge=1)] | None = None
     outcomes: tuple[SampleOutcome, ...] = ()
 
 
-class Alive(msgspec.Struct, frozen=True, tag_field="type", tag="queue_alive"):
+class Alive(_Record, frozen=True, tag_field="type", tag="queue_alive"):
     """Keeps a session; sent several times within its lease."""
 
-    queue: str
-    consumer: str
-    session: Session
 
-
-class Unbind(msgspec.Struct, frozen=True, tag_field="type", tag="queue_unbind"):
+class Unbind(_Record, frozen=True, tag_field="type", tag="queue_unbind"):
     """Ends a session; its messages are delivered to others."""
 
-    queue: str
-    consumer: str
-    session: Session
 
-
-class SettleMessages(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
+class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
     """Settles messages with one outcome."""
 
-    queue: str
-    consumer: str
-    session: Session
     messages: tuple[str, ...]
     outcome: SampleOutcome = "accepted"
 
@@ -75,7 +69,7 @@ QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
 """Sent by a consumer."""
 
 
-class Bound(msgspec.Struct, frozen=True, tag_field="type", tag="bound"):
+class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
     """The session has begun.
 
     :ivar backlog: messages it may hold at once (0: any number)
@@ -83,16 +77,13 @@ class Bound(msgspec.Struct, frozen=True, tag_field="type", tag="bound"):
     :ivar session_ms: the session is lost after this time without a record from the consumer
     """
 
-    queue: str
-    consumer: str
-    session: int
     number: int
     backlog: int
     lease_ms: int
     session_ms: int
 
 
-class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
+class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
     """A message is the consumer's until it is settled, or its lease or the session ends.
 
     :ivar message: its id in the queue
@@ -101,9 +92,6 @@ class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
     :ivar count: 1 for the first delivery
     """
 
-    queue: str
-    consumer: str
-    session: int
     number: int
     message: str
     topic: str
@@ -119,24 +107,18 @@ class MessageDelivered(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
         return self.count > 1
 
 
-class NotSettled(msgspec.Struct, frozen=True, tag_field="type", tag="not_settled"):
+class NotSettled(_Record, frozen=True, tag_field="type", tag="not_settled"):
     """A settlement of a message has no effect."""
 
-    queue: str
-    consumer: str
-    session: int
     number: int
     message: str
     outcome: SampleOutcome
     reason: Refusal
 
 
-class Unbound(msgspec.Struct, frozen=True, tag_field="type", tag="unbound"):
+class Unbound(_Record, frozen=True, tag_field="type", tag="unbound"):
     """The session has ended; its messages are delivered to others."""
 
-    queue: str
-    consumer: str
-    session: int
     reason: UnboundReason
 
 

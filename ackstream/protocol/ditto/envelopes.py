@@ -79,7 +79,10 @@ def decode(data: bytes) -> Envelope:
     headers = wire.headers or {}
     for value in headers.values():
         if type(value) not in _PLAIN:
-            _check_writable(value)
+            try:
+                check_storable(value)
+            except OverflowError as error:
+                raise _unparsable(f"a number in a header is out of range: {error}!") from error
     status = wire.status
     if status is not None:
         status = _read_status(status)
@@ -116,13 +119,6 @@ def encode(envelope: Envelope) -> bytes:
 
 
 _PLAIN = frozenset({str, bool, float, type(None)})
-
-
-def _check_writable(header: object) -> None:
-    try:
-        check_storable(header)
-    except OverflowError as error:
-        raise _unparsable(f"a number in a header is out of range: {error}!") from error
 
 
 def check_storable(value: object) -> None:

@@ -231,12 +231,13 @@ def _filter(text: str, *values: str) -> Element:
     ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. Unresolved values count as
     empty.
     """
-    if len(values) == _THREE:
-        left, name, right = values
-    elif values[1] == "exists":
-        left, name, right = values[0], "exists", "true"
-    else:
-        left, name, right = text, *values
+    match values:
+        case left, name, right:
+            pass
+        case left, "exists" as name:
+            right = "true"
+        case _:
+            left, (name, right) = text, values
     condition = _CONDITIONS.get(name)
     return text if condition is not None and condition(left, right) else UNRESOLVED
 

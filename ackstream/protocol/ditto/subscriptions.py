@@ -114,13 +114,13 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     headers = {name: value for name, value in envelope.headers.items() if name.lower() != CORRELATION_ID}
     signal = msgspec.structs.replace(envelope, headers=headers | {CORRELATION_ID: correlation_id})
     if stream in ("events", "live-events"):
-        requested = read_headers(envelope.headers).get(REQUESTED_ACKS) or ()
-        labels = tuple(dict.fromkeys(requested)) if forwards_acks(stream, requested, response_required=False) else ()
-        return Publication(signal, stream, _custom(labels), response_required=False, timeout_ms=None)
-    request = read_request(envelope)
-    wanted = request.response_required
-    labels = request.awaited if forwards_acks(stream, request.awaited, response_required=wanted) else ()
-    return Publication(signal, stream, _custom(labels), wanted, request.timeout_ms)
+        requested, wanted, timeout_ms = read_headers(envelope.headers).get(REQUESTED_ACKS) or (), False, None
+    else:
+        request = read_request(envelope)
+        requested, wanted, timeout_ms = request.awaited, request.response_required, request.timeout_ms
+    forwarded = dict.fromkeys(requested) if forwards_acks(stream, requested, response_required=wanted) else ()
+    labels = tuple(label for label in forwarded if label not in BUILT_IN)
+    return Publication(signal, stream, labels, wanted, timeout_ms)
 
 
 def stream_of(envelope: Envelope) -> Stream | None:
@@ -142,10 +142,6 @@ def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: b
         case "live-commands" | "messages":
             return response_required or any(label != TWIN_PERSISTED for label in labels)
     return False
-
-
-def _custom(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(label for label in labels if label not in BUILT_IN)
 
 
 class Subscription(msgspec.Struct, frozen=True):
