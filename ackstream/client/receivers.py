@@ -173,12 +173,12 @@ class Responder(_Receiver):
         self._counts["handled"] += 1
         try:
             for delay, message in messages(signal, self._handler(signal)):
-                self._worker.send(signal.correlation_id, message, work, delay)
+                self._worker.outbox.send(signal.correlation_id, message, work, delay)
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
             for delay, message in failure(signal, error):
-                self._worker.send(signal.correlation_id, message, work, delay)
+                self._worker.outbox.send(signal.correlation_id, message, work, delay)
 
 
 class Subscriber(_Receiver):
@@ -272,7 +272,7 @@ class Subscriber(_Receiver):
             self._counts["dropped"] += 1
             for ack in weak_acks(signal, decision):
                 self._counts["weak"] += 1
-                self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
             return
         opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels)
         self._call(
@@ -312,7 +312,7 @@ class Subscriber(_Receiver):
         for label in signal.labels:
             if label in self.labels:
                 ack = issued_ack(label, error, signal.envelope.headers)
-                self._worker.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
 
     def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
         self._counts["handled"] += 1

@@ -19,11 +19,11 @@ from ackstream.client.labels import Labels
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.reader_session import ReaderSession
 from ackstream.client.samples import ReaderQos, text
-from ackstream.client.worker import Outbox, Outgoing
+from ackstream.client.worker import Outbox
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
-from ackstream.protocol.ditto.envelopes import encode, raw
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
 from ackstream.protocol.ditto.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
@@ -149,7 +149,7 @@ class SampleReader(Closing):
                 after_poll=self._after_poll,
             )
             stack.callback(self._session.close)
-            self._outbox = Outbox(self._session.link.producer, kafka.topic("acks"))
+            self._outbox = Outbox(self._session.link.producer, kafka)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()
@@ -278,7 +278,7 @@ class LabelAcks:
     """
 
     def __init__(self, labels: Labels, outbox: Outbox) -> None:
-        """Acknowledge ``labels`` on the topic of ``outbox``."""
+        """Acknowledge ``labels`` through ``outbox``."""
         self._labels, self._outbox = labels, outbox
 
     def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
@@ -306,8 +306,7 @@ class LabelAcks:
         labels = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in held]
         for label in dict.fromkeys(labels):
             message = write_ack(write(label, headers), _thing_id(sample))
-            key = message.topic.thing_id.encode()
-            self._outbox.put(Outgoing(correlation_id, key, encode(message), Work(sample.offset)), 0.0, time.monotonic())
+            self._outbox.send(correlation_id, message, Work(sample.offset))
 
 
 def _thing_id(sample: Sample) -> str:

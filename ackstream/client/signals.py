@@ -273,7 +273,7 @@ class OpenDelivery:
         for label in labels:
             check_declared(label, self._labels)
         for delay, message in answers:
-            self._worker.send(self._correlation_id, message, self._work, delay)
+            self._worker.outbox.send(self._correlation_id, message, self._work, delay)
         with self._lock:
             self._missing -= labels
             done = not self._missing

@@ -44,25 +44,25 @@ Start = Literal["latest", "earliest"]
 
 @dataclass(frozen=True, eq=False)
 class Outgoing:
-    """An answer, and the work of the record that it belongs to; ``topic`` is ``None`` for the outbox's own topic."""
+    """An answer, and the work of the record that it belongs to; the topic is named without the prefix."""
 
     correlation_id: str
     key: bytes
     value: bytes
     work: Work
-    topic: str | None = None
+    topic: str = "acks"
 
 
 class Outbox:
     """Sends answers with a producer. Times are seconds of a monotonic clock.
 
-    ``put``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
+    ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
     """
 
-    def __init__(self, producer: Any, topic: str) -> None:
+    def __init__(self, producer: Any, kafka: Kafka) -> None:
         self.stored = self.lost = self.sending = 0
         self._producer = producer
-        self._topic = topic
+        self._kafka = kafka
         self._lock = threading.Lock()
         self._delayed: list[tuple[float, int, Outgoing]] = []
         self._order = count()
@@ -74,8 +74,17 @@ class Outbox:
         """The number of answers that wait for their time."""
         return len(self._delayed)
 
+    def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
+        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
+
+        :param topic: its name without the prefix
+        :raises Exception: the message cannot be written as JSON
+        """
+        key = message.topic.thing_id.encode()
+        self.put(Outgoing(correlation_id, key, encode(message), work, topic), delay, time.monotonic())
+
     def put(self, answer: Outgoing, delay: float, now: float) -> None:
-        """Send an answer after ``delay`` seconds; its work remains open until the broker has stored it."""
+        """Send an answer that is encoded."""
         with self._lock:
             answer.work.remaining += 1
             if delay > 0:
@@ -127,7 +136,7 @@ class Outbox:
         self.sending += 1
         headers = [(CORRELATION_ID, answer.correlation_id.encode())]
         try:
-            sent = self._producer.send(answer.topic or self._topic, answer.value, answer.key, headers)
+            sent = self._producer.send(self._kafka.topic(answer.topic), answer.value, answer.key, headers)
         except (KafkaError, ValueError) as error:
             self._finished.append((answer, error))
         else:
@@ -161,10 +170,9 @@ class Worker(Closing):
         :raises UnreachableError: no broker, or a topic is missing
         """
         self.skipped = 0
-        self._kafka = kafka
         self._handle = handle
         self._turn = turn
-        self._progress: OffsetProgress[TopicPartition] = OffsetProgress()
+        self._progress = OffsetProgress()
         self._member: GroupMember | None = None
         self._closing = threading.Event()
         names, answers = [kafka.topic(name) for name in topics], kafka.topic("acks")
@@ -182,7 +190,7 @@ class Worker(Closing):
             consumer.close(autocommit=False)
             raise
         self._reader = TopicReader(consumer, self._closing)
-        self.outbox = Outbox(self._producer, answers)
+        self.outbox = Outbox(self._producer, kafka)
         self._thread = threading.Thread(target=self._run, name="ackstream-worker", daemon=True)
 
     def run(self) -> None:
@@ -198,20 +206,6 @@ class Worker(Closing):
         except UnreachableError:
             self.close()
             raise
-
-    def send(
-        self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str | None = None
-    ) -> None:
-        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
-
-        Safe to call from any thread. Nothing is sent after ``close``.
-
-        :param topic: a topic other than ``acks``, by its name without the prefix
-        :raises Exception: the message cannot be written as JSON
-        """
-        key = message.topic.thing_id.encode()
-        target = None if topic is None else self._kafka.topic(topic)
-        self.outbox.put(Outgoing(correlation_id, key, encode(message), work, target), delay, time.monotonic())
 
     @property
     def unreadable(self) -> int:

@@ -236,4 +236,4 @@ class OutboundWorker(Closing):
 
     def _answer(self, signal: Publication, acks: list[Acknowledgement], work: Work) -> None:
         if acks:
-            self._worker.send(signal.correlation_id, answer_of(signal, acks), work)
+            self._worker.outbox.send(signal.correlation_id, answer_of(signal, acks), work)

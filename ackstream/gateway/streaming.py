@@ -95,7 +95,7 @@ class Streaming(Closing):
 
     def forward(self, message: Envelope, topic: str = "acks") -> None:
         """Forward an acknowledgement, a live response or a live event."""
-        self._worker.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
+        self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
 
     async def enrich(self, thing_id: str, fields: str, signal: Publication) -> dict[str, Any]:
         """Return current fields of a thing, retrieved once for all sessions that need them for a signal.

@@ -8,21 +8,22 @@ import pytest
 
 from ackstream.client.sample_reader import LabelAcks
 from ackstream.client.samples import Sample
+from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
-    from ackstream.client.worker import Outgoing
+    from ackstream.protocol.ditto.envelopes import Envelope
 
 
 class World:
     def __init__(self, *held: str) -> None:
-        self.sent: list[Outgoing] = []
+        self.sent: list[tuple[str, Envelope]] = []
         labels: Any = SimpleNamespace(held=frozenset(held))
-        outbox: Any = SimpleNamespace(put=lambda outgoing, _delay, _now: self.sent.append(outgoing))
+        outbox: Any = SimpleNamespace(send=lambda identity, message, _work: self.sent.append((identity, message)))
         self.acks = LabelAcks(labels, outbox)
 
     def answers(self) -> list[tuple[str, int, Any]]:
-        decoded = [json.loads(outgoing.value) for outgoing in self.sent]
+        decoded = [json.loads(encode(message)) for _, message in self.sent]
         return [(answer["topic"], answer["status"], answer.get("value")) for answer in decoded]
 
 
@@ -40,7 +41,7 @@ def test_the_response_is_the_payload_of_a_declared_label(response: bytes | None,
     world = World("a-a", "b-b")
     world.acks.acknowledged(_sample(requested=b'["a-a","c-c","a-a"]', ditto_entity_id=b"thing:ns:n"), response, None)
     assert world.answers() == [("ns/n/things/twin/acks/a-a", 200, payload)]
-    assert (world.sent[0].correlation_id, world.sent[0].key) == ("c-1", b"ns:n")
+    assert [(identity, message.topic.thing_id) for identity, message in world.sent] == [("c-1", "ns:n")]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_sample_that_no_code_saw_is_acknowledged_weakly() -> None:
     world = World("a-a")
     world.acks.acknowledged(_sample(b"ns:n"), None, "filtered")
     (sent,) = world.sent
-    assert json.loads(sent.value)["headers"]["ditto-weak-ack"] is True
+    assert sent[1].headers["ditto-weak-ack"] is True
     assert world.answers()[0][1] == 200
 
 

@@ -245,9 +245,9 @@ class Worker:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int | None, float]] = []
-        self.outbox = SimpleNamespace(hold=self._hold, release=self._release)
+        self.outbox = SimpleNamespace(send=self._send, hold=self._hold, release=self._release)
 
-    def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0) -> None:
+    def _send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0) -> None:
         assert (correlation_id, work.offset) == ("c", 7)
         self.sent.append((str(message.topic).rpartition("/")[2], message.status, delay))
 

@@ -9,6 +9,7 @@ from kafka.future import Future
 
 from ackstream.client.group import Work
 from ackstream.client.worker import Outbox, Outgoing
+from ackstream.settings import Kafka
 
 
 class Producer:
@@ -37,7 +38,7 @@ def producer() -> Producer:
 
 @pytest.fixture
 def outbox(producer: Any) -> Outbox:
-    return Outbox(producer, "acks")
+    return Outbox(producer, Kafka())
 
 
 def put(outbox: Outbox, value: str, delay: float = 0.0, now: float = 0.0) -> Work:
