@@ -224,16 +224,16 @@ class Subscriber(_Receiver):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(handler)
-        self._subscriber = SubscriberState.of(labels, wanted)
+        declared, self._subscriptions = frozenset(labels), {each.stream: each for each in wanted}
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
         self._agenda: list[tuple[float, int, OpenDelivery]] = []
         self._order = count()
         with ExitStack() as stack:
-            self._labels = Labels(stack, kafka, self._subscriber.labels, group)
+            self._labels = Labels(stack, kafka, declared, group)
             # with labels all topics, since any signal may request these
-            streams = STREAMS if self._subscriber.labels else self._subscriber.subscriptions
+            streams = STREAMS if declared else self._subscriptions
             topics = sorted({_TOPIC_OF[stream] for stream in streams})
             self._worker = Worker(kafka, topics, self._handle, group, start, turn=self._turn)
             self._worker.run()
@@ -294,9 +294,7 @@ class Subscriber(_Receiver):
         )
 
     def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
-        who = self._subscriber
-        if self.labels != who.labels:
-            who = SubscriberState(self.labels, who.subscriptions)
+        who = SubscriberState(self.labels, self._subscriptions)
         visible = self._visible is None or self._visible(signal)
         wanted = who.subscriptions.get(signal.stream)
         extra = None

@@ -22,9 +22,8 @@ from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ackstream.connectivity.transport import MessageSource, TargetPublisher
     from ackstream.settings import Kafka, Settings
     from ackstream.settings.connections import Connection
 
@@ -109,20 +108,15 @@ class _Link:
             self._stack = self._labels = None
 
     def _open(self) -> None:
-        connection = self._connection
+        connection, transport = self._connection, TRANSPORTS[self._connection.type]
         with ExitStack() as stack:
             labels = Labels(stack, self._kafka, self._wanted, connection.id)
-            publisher = TRANSPORTS[connection.type].publisher(connection, self._kafka)
+            publisher = transport.publisher(connection, self._kafka)
             stack.callback(publisher.close)
             if connection.targets or self._wanted:
                 stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
-            for source in self._sources(publisher):
-                stack.callback(source.close)
+            for index, settings in enumerate(connection.sources):
+                intake = Intake(connection.id, settings, self._system, publisher)
+                source = stack.enter_context(transport.source(connection, index, settings, self._kafka, intake))
                 source.start()
             self._stack, self._labels = stack.pop_all(), labels
-
-    def _sources(self, publisher: TargetPublisher) -> Iterator[MessageSource]:
-        connection = self._connection
-        for index, source in enumerate(connection.sources):
-            intake = Intake(connection.id, source, self._system, publisher)
-            yield TRANSPORTS[connection.type].source(connection, index, source, self._kafka, intake)

@@ -71,10 +71,7 @@ class KafkaSource(MessageSource):
         self._reader = TopicReader(self._consumer, self._closing)
 
     def start(self) -> None:
-        """Start; once this returns, the group reads everything that arrives.
-
-        :raises UnreachableError: the group assigned no partitions to this member
-        """
+        """Start; once this returns, the group reads everything that arrives."""
         self._thread.start()
         self._member.wait_until_joined()
 
@@ -243,10 +240,7 @@ class KafkaPublisher(Closing):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
     def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
-        """Connect.
-
-        :raises UnreachableError: no broker
-        """
+        """Connect; see :class:`.Transport`."""
         self._debug = connection.debug
         kafka = cluster(connection, own)
         self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)

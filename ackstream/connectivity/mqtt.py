@@ -122,10 +122,7 @@ class MqttSource(MessageSource):
         self._reconnect_at: float | None = None
 
     def start(self) -> None:
-        """Connect and subscribe; once this returns, every message that arrives is consumed.
-
-        :raises UnreachableError: the broker does not respond or refuses
-        """
+        """Connect and subscribe; once this returns, every message that arrives is consumed."""
         self._thread.start()
         connect(self._client, self._connection)
         if not self._joined.wait(CONNECT_SECONDS):
@@ -250,10 +247,7 @@ class MqttPublisher(Closing):
     """Publishes with QoS 1; while the broker is unavailable, messages are kept and sent later."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
-        """Connect.
-
-        :raises UnreachableError: no broker responds at the address
-        """
+        """Connect; see :class:`.Transport`."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Confirm] = {}
         self._client = mqtt_client(connection, "publisher", persistent=False)

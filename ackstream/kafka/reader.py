@@ -73,7 +73,7 @@ class TopicReader(Closing):
         self.stop.set()
         if self.thread is not None:
             self.thread.join()
-        self.consumer.close(timeout_ms=1_000)
+        self.consumer.close(autocommit=False, timeout_ms=1_000)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
         """Return the records that arrived within the time, none after an error; never raises for what Kafka does."""
@@ -187,17 +187,19 @@ class ClientConnection(TopicReader):
         self.name = name.encode()
         self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
         topics = [kafka.topic(topic) for topic in whole]
+        super().__init__(clients.connect_consumer(kafka, group, auto_offset_reset="earliest"), stop)
         with ExitStack() as stack:
-            consumer = clients.connect_consumer(kafka, group, auto_offset_reset="earliest")
-            stack.callback(consumer.close, autocommit=False, timeout_ms=1_000)
-            clients.check_topics(consumer, kafka, self._topic, self._addressed, *topics, *map(kafka.topic, checked))
+            stack.callback(super().close)
+            required = (self._topic, self._addressed, *topics, *map(kafka.topic, checked))
+            clients.check_topics(self.consumer, kafka, *required)
             try:
-                self.assignment = PartitionAssignment(consumer, self.name, whole=topics, addressed=(self._addressed,))
+                self.assignment = PartitionAssignment(
+                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
+                )
             except KafkaError as error:
                 raise clients.unreachable(kafka) from error
             self.producer = clients.connect_producer(kafka, self._topic, linger_ms=linger_ms)
-            self._connections = stack.pop_all()
-        super().__init__(consumer, stop)
+            stack.pop_all()
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
         """Send a record, and return the producer's future; safe to call from any thread.
@@ -221,12 +223,9 @@ class ClientConnection(TopicReader):
         clients.close_producer(self.producer)
 
     def close(self) -> None:
-        """End the thread, flush and disconnect."""
-        self.stop.set()
-        if self.thread is not None:
-            self.thread.join()
+        """End the thread, disconnect the consumer and flush."""
+        super().close()
         self.flush()
-        self._connections.close()
 
 
 _SLACK_MS = 60_000

@@ -80,12 +80,9 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
 
 
 def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
-    """Create missing topics and refuse unsuitable ones, before a job starts.
+    """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
-    :param names: names without the prefix
     :raises StartError: the records of a topic carry their producer's clock; with the command that corrects it
-    :raises LocalError: Kafka refuses to create a topic
-    :raises UnreachableError: no broker answers
     """
     names = list(names)
     with connect_admin(settings.kafka) as admin:
