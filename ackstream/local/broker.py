@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import time
 import uuid
@@ -16,7 +18,7 @@ from rich.console import Console
 from ackstream.errors import LocalError, UnreachableError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
-from ackstream.local.process import PidFile, answers, is_free, locked, owner
+from ackstream.local.process import answers, command_line, is_free, locked, owner, write_file
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream"
 
 _STARTED = "Kafka Server started"
 _POLL_SECONDS = 0.05
+_GRACE_SECONDS = 20.0
 _LAST_LINES = 5
 
 
@@ -44,7 +47,7 @@ class Broker:
         self._home = local.data.absolute() / "kafka"
         self._properties = self._home / "broker.properties"
         self._version_file = self._home / "kafka-version"
-        self._pid_file = PidFile(self._home / "broker.pid", mark=str(self._properties))
+        self._pid_file = self._home / "broker.pid"
         self.data = self._home / "data"
         self.log = local.data.absolute() / "logs" / "kafka.log"
         self.bootstrap = f"localhost:{local.port}"
@@ -62,7 +65,7 @@ class Broker:
         remedy = "set local.data (ACKSTREAM_LOCAL_DATA) to one that can"
         waiting = "Another process is starting Kafka; waiting for it."
         with locked(self._home / "lock", remedy, lambda: console.print(waiting)):
-            if self._pid_file.read() is not None:
+            if self.pid() is not None:
                 return False
             for key, port in (("port", self._local.port), ("controller_port", self._local.controller_port)):
                 self._check_port(key, port)
@@ -74,28 +77,56 @@ class Broker:
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)
                 try:
-                    self._pid_file.write(process.pid)
+                    write_file(self._pid_file, b"%d\n" % process.pid)
                     self._await(process)
                 except BaseException:
                     # an interrupted or failed start leaves nothing behind
                     process.kill()
                     process.wait()
-                    self._pid_file.path.unlink(missing_ok=True)
+                    self._pid_file.unlink(missing_ok=True)
                     raise
             # it outlives this process: without a return code Popen warns that it is still running
             process.returncode = 0
         return True
 
     def stop(self) -> bool:
-        """Stop the broker; keep its data.
+        """Stop the broker, by SIGKILL if it does not obey SIGTERM; keep its data.
 
         :returns: ``False`` if it was not running
         """
-        return self._pid_file.stop()
+        pid = self.pid()
+        if pid is None:
+            return False
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while self._runs_as(pid) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+            if not self._runs_as(pid):
+                break
+        with contextlib.suppress(ChildProcessError):
+            # if this process started it, nothing else clears its entry in the process table
+            os.waitpid(pid, os.WNOHANG)
+        self._pid_file.unlink(missing_ok=True)
+        return True
 
     def pid(self) -> int | None:
         """Return the process id, ``None`` if the broker is not running; remove a stale pid file."""
-        return self._pid_file.read()
+        try:
+            pid = int(self._pid_file.read_text("ascii"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            pid = 0
+        if pid > 0 and self._runs_as(pid):
+            return pid
+        self._pid_file.unlink(missing_ok=True)
+        return None
+
+    def _runs_as(self, pid: int) -> bool:
+        """Return whether the process is this broker: a pid reused by another program is never touched."""
+        return str(self._properties) in command_line(pid)
 
     def answers(self) -> bool:
         """Return whether the broker is running and accepts connections."""

@@ -1,16 +1,12 @@
-"""Files that one process at a time may write, processes known by their pid files, and TCP ports with their owners."""
+"""What the system knows: files that one process at a time may write, command lines, TCP ports and their owners."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import shutil
-import signal
 import socket
 import subprocess
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +15,6 @@ from ackstream.errors import LocalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-GRACE_SECONDS = 20.0
-_POLL_SECONDS = 0.05
 _TIMEOUT_SECONDS = 10
 _LISTEN = "0A"
 """The state of a listening socket in ``/proc/net/tcp``."""
@@ -53,62 +47,6 @@ def write_file(path: Path, content: bytes) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(content)
     part.replace(path)
-
-
-@dataclass(frozen=True)
-class PidFile:
-    """A pid file, and the mark that identifies its process: a pid reused by another program is never touched.
-
-    :param path: the file; it holds the pid in decimal
-    :param mark: a text that occurs in the command line of this process alone, such as the absolute path of its own file
-    """
-
-    path: Path
-    mark: str
-
-    def read(self) -> int | None:
-        """Return the pid of the running process; remove a stale file."""
-        try:
-            pid = int(self.path.read_text("ascii"))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            pid = 0
-        if pid > 0 and self.mark in command_line(pid):
-            return pid
-        self.path.unlink(missing_ok=True)
-        return None
-
-    def write(self, pid: int) -> None:
-        """Record a process."""
-        write_file(self.path, b"%d\n" % pid)
-
-    def stop(self, grace: float = GRACE_SECONDS) -> bool:
-        """Stop the process: SIGTERM, then SIGKILL after ``grace`` seconds.
-
-        :returns: whether a process was running
-        """
-        pid = self.read()
-        if pid is None:
-            return False
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE_SECONDS)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-            if self._gone(pid, seconds):
-                break
-        with contextlib.suppress(ChildProcessError):
-            # if this process started it, nothing else clears its entry in the process table
-            os.waitpid(pid, os.WNOHANG)
-        self.path.unlink(missing_ok=True)
-        return True
-
-    def _gone(self, pid: int, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while self.mark in command_line(pid):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
 
 
 def command_line(pid: int) -> str:

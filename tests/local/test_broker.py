@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import jars
+from ackstream.local import broker, jars
 from ackstream.local.broker import CLUSTER_ID, Broker
 from ackstream.local.process import command_line
 from ackstream.settings import Local, Settings
@@ -181,3 +185,75 @@ def test_a_stale_pid_file_is_removed(local: Local):
     assert broker.pid() is None
     assert not pid_file.exists()
     assert not broker.stop()
+
+
+OBEDIENT = "print(flush=True); sys.stdin.read()"
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def running(mark: str, body: str = OBEDIENT) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a mark in its command line; it has come to its last statement."""
+    command = [sys.executable, "-S", "-c", f"import signal, sys; {body}", mark]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def played(local: Local) -> Broker:
+    """A broker whose directory exists; the tests play its process."""
+    broker = Broker(Settings(local=local))
+    broker._pid_file.parent.mkdir(parents=True)
+    return broker
+
+
+def test_a_process_that_was_written_is_read(played: Broker):
+    with running(str(played._properties)) as process:
+        played._pid_file.write_text(str(process.pid))
+        assert played.pid() == process.pid
+
+
+def test_without_a_file_there_is_no_process(played: Broker):
+    assert played.pid() is None
+    assert not played.stop()
+
+
+@pytest.mark.parametrize("content", ["", "text", "-1", "0", "4194305"])
+def test_a_file_that_names_no_process_is_removed(played: Broker, content: str):
+    played._pid_file.write_text(content)
+    assert played.pid() is None
+    assert not played._pid_file.exists()
+
+
+def test_a_pid_that_now_belongs_to_another_program_is_never_killed(played: Broker):
+    with running("/elsewhere/broker.properties") as other:
+        played._pid_file.write_text(str(other.pid))
+        assert not played.stop()
+        assert other.poll() is None
+    assert not played._pid_file.exists()
+
+
+@pytest.mark.parametrize(("body", "number"), [(OBEDIENT, signal.SIGTERM), (STUBBORN, signal.SIGKILL)])
+def test_a_process_is_asked_to_end_and_then_killed(played: Broker, body: str, number: int):
+    with running(str(played._properties), body) as process:
+        played._pid_file.write_text(str(process.pid))
+        # Popen learns the signal only if it reaps its child itself
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "waitpid", lambda *_: None)
+            patch.setattr(broker, "_GRACE_SECONDS", 0.2)
+            assert played.stop()
+        assert process.wait() == -number
+    assert not played._pid_file.exists()
+
+
+def test_a_process_that_ended_and_was_not_reaped_has_ended(played: Broker):
+    with running(str(played._properties)) as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        played._pid_file.write_text(str(process.pid))
+        assert played.pid() is None

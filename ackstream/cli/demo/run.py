@@ -6,13 +6,14 @@ import logging
 import math
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ackstream.cli.console.session import Interrupts, kill, quiet_session
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import caught_up, check, gather
 from ackstream.cli.demo.environment import environment, serve_gateway
-from ackstream.cli.demo.traffic import LABELS, Fleet, fleet, send_all
+from ackstream.cli.demo.traffic import LABELS, fleet, respond, send_all
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
 from ackstream.jobs.archive import job as archive
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
-    from ackstream.cli.demo.traffic import Device
     from ackstream.settings import Settings
 
 DEVICES = 50
@@ -97,11 +97,12 @@ def _demo(
         healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = fleet(DEVICES)
+        things = list(devices)
         requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
-        _create(requester, devices, healthy)
+        _create(requester, things, healthy)
         address = stack.enter_context(serve_gateway(own))
     asked = ",".join((TWIN_PERSISTED, *LABELS))
-    url = f"{address}/api/2/things/{devices[-1].thing_id}/attributes/speed?timeout=10s&requested-acks={asked}"
+    url = f"{address}/api/2/things/{things[-1]}/attributes/speed?timeout=10s&requested-acks={asked}"
     console.print(
         "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
         "and twin (commands → things, events)",
@@ -109,10 +110,10 @@ def _demo(
         f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    responder = stack.enter_context(Responder(own.kafka, Fleet(devices)))
+    responder = stack.enter_context(Responder(own.kafka, partial(respond, devices)))
     console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
     console.print()
-    tally = send_all(requester, devices, number, rate, console, healthy)
+    tally = send_all(requester, things, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
         reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
@@ -129,11 +130,11 @@ def _demo(
     return all(not finding.differences for finding in findings)
 
 
-def _create(requester: Requester, devices: Sequence[Device], healthy: Callable[[], None]) -> None:
-    """Create a thing per device and wait until the twin has persisted them."""
+def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
+    """Create the things and wait until the twin has persisted them."""
     futures = [
-        requester.send(Command.create_thing(device.thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
-        for device in devices
+        requester.send(Command.create_thing(thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
+        for thing_id in things
     ]
     _wait(lambda: all(future.done() for future in futures), healthy)
     for reply in (future.result() for future in futures):

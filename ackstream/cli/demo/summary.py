@@ -21,14 +21,14 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
     from rich.console import Console
     from rich.table import Table
 
     from ackstream.cli.demo.check import Finding
-    from ackstream.cli.demo.traffic import Device, Tally
+    from ackstream.cli.demo.traffic import Habit, Tally
     from ackstream.client import Reply
     from ackstream.settings import Settings
 
@@ -42,7 +42,7 @@ def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
     return {name: tables.read(spark, settings.lake, name).count() for name in _TABLES}
 
 
-def show(console: Console, tally: Tally, devices: Sequence[Device]) -> None:
+def show(console: Console, tally: Tally, devices: Mapping[str, Habit]) -> None:
     """Print how the commands ended, and sample replies."""
     _title(console, "How the commands ended")
     console.print(_verdicts(tally), "", _habits(tally, devices), "", sep="\n")
@@ -106,15 +106,14 @@ def _verdicts(tally: Tally) -> Table:
     return table
 
 
-def _habits(tally: Tally, devices: Sequence[Device]) -> Table:
-    habits = {device.thing_id: device.habit for device in devices}
+def _habits(tally: Tally, devices: Mapping[str, Habit]) -> Table:
     answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
     for reply in tally.replies.values():
         how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
-        answers[habits[reply.envelope.topic.thing_id]][how] += 1
+        answers[devices[reply.envelope.topic.thing_id]][how] += 1
     table = plain_table("devices", "", "behaviour", "answers", right=[1])
     for habit, about in HABITS.items():
-        number = sum(found == habit for found in habits.values())
+        number = sum(found == habit for found in devices.values())
         counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
         table.add_row(habit, str(number), Text(about, style="dim"), counts)
     return table

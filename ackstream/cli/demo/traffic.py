@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from concurrent.futures import wait
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Group
@@ -23,7 +23,7 @@ from ackstream.gateway.meter import Meter, epoch_milliseconds, verdict
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from rich.console import Console, RenderableType
@@ -49,41 +49,27 @@ HABITS: dict[Habit, str] = {
     "refusing": f"acknowledges done with status {FULL}",
     "gone": "its gateway responds with an error",
 }
-_UNUSUAL: tuple[tuple[Habit, int], ...] = (
-    ("slow", 4), ("late", 2), ("forgetful", 2), ("silent", 1), ("stuttering", 1), ("refusing", 1), ("gone", 1)
-)  # fmt: skip
+_UNUSUAL: dict[Habit, int] = {
+    "slow": 4, "late": 2, "forgetful": 2, "silent": 1, "stuttering": 1, "refusing": 1, "gone": 1
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Device:
-    """A thing id and how the device behaves."""
-
-    thing_id: str
-    habit: Habit
-
-
-def fleet(size: int) -> list[Device]:
-    """Create devices that cover all habits.
+def fleet(size: int) -> dict[str, Habit]:
+    """Return devices of all habits by their thing ids.
 
     :param size: at least 12
     """
-    unusual = [habit for habit, number in _UNUSUAL for _ in range(number)]
+    unusual = [habit for habit, number in _UNUSUAL.items() for _ in range(number)]
     habits: list[Habit] = [*unusual, *["prompt"] * (size - len(unusual))]  # type: ignore[list-item]
-    return [Device(f"org.acme.fleet:truck-{number:02d}", habit) for number, habit in enumerate(habits, start=1)]
+    return {f"org.acme.fleet:truck-{number:02d}": habit for number, habit in enumerate(habits, start=1)}
 
 
-class Fleet:
-    """The responder's handler, acting for the given devices."""
-
-    def __init__(self, devices: list[Device]) -> None:
-        self._habits = {device.thing_id: device.habit for device in devices}
-
-    def __call__(self, signal: Signal) -> Answer:
-        """Acknowledge a command as its device would."""
-        habit = self._habits.get(signal.thing_id)
-        if habit is None:
-            return None
-        return answer(habit, signal.thing_id, signal.value, random.Random(signal.correlation_id))  # noqa: S311 - chance
+def respond(devices: Mapping[str, Habit], signal: Signal) -> Answer:
+    """Acknowledge a command as its device would."""
+    habit = devices.get(signal.thing_id)
+    if habit is None:
+        return None
+    return answer(habit, signal.thing_id, signal.value, random.Random(signal.correlation_id))  # noqa: S311 - chance
 
 
 def answer(  # noqa: PLR0911 - one per habit
@@ -161,13 +147,13 @@ class Tally:
 
 def send_all(
     requester: Requester,
-    devices: Sequence[Device],
+    things: Sequence[str],
     number: int,
     rate: float,
     console: Console,
     healthy: Callable[[], None],
 ) -> Tally:
-    """Send commands to the devices in turn and wait for all replies.
+    """Send commands to the things in turn and wait for all replies.
 
     :param rate: commands per second
     :param healthy: polled meanwhile; raises once waiting is pointless
@@ -184,8 +170,13 @@ def send_all(
     with Live(console=console, get_renderable=screen, refresh_per_second=4) as live:
         started = time.monotonic()
         for count in range(number):
-            _sleep_until(started + count / rate)
-            futures.append(_send(requester, tally, devices[count % len(devices)], count))
+            time.sleep(max(0.0, started + count / rate - time.monotonic()))
+            correlation_id = f"demo-{count:05d}"
+            command = Command.modify_attribute(things[count % len(things)], "speed", count % 90)
+            tally.opened(correlation_id)
+            future = requester.send(command, acks=LABELS, timeout=TIMEOUT_SECONDS, correlation_id=correlation_id)
+            future.add_done_callback(partial(tally.ended, correlation_id))
+            futures.append(future)
             progress.advance(task)
             if count % rate < 1:
                 healthy()
@@ -196,16 +187,3 @@ def send_all(
         live.refresh()
     console.print()
     return tally
-
-
-def _send(requester: Requester, tally: Tally, device: Device, count: int) -> Future[Reply]:
-    correlation_id = f"demo-{count:05d}"
-    command = Command.modify_attribute(device.thing_id, "speed", count % 90)
-    tally.opened(correlation_id)
-    future = requester.send(command, acks=LABELS, timeout=TIMEOUT_SECONDS, correlation_id=correlation_id)
-    future.add_done_callback(lambda done: tally.ended(correlation_id, done))
-    return future
-
-
-def _sleep_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.monotonic()))

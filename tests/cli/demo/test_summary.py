@@ -14,10 +14,11 @@ from ackstream.client import NotSentError, Reply
 from ackstream.settings import Lake, Settings
 
 DEVICES = fleet(50)
+THINGS = list(DEVICES)
 
 
 def reply(number: int, status: int, completed_by: str, statuses: dict[str, int] | None = None) -> Reply:
-    name = DEVICES[number].thing_id.replace(":", "/")
+    name = THINGS[number].replace(":", "/")
     value: Any = {label: {"status": entry, "headers": {}} for label, entry in (statuses or {}).items()}
     if completed_by == "error":
         value = {"status": status, "error": "things:thing.notfound", "message": "The thing was not found. " * 10}

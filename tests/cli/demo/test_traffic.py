@@ -21,9 +21,9 @@ from ackstream.cli.demo.traffic import (
     LABELS,
     RECEIVED,
     TIMEOUT_SECONDS,
-    Fleet,
     answer,
     fleet,
+    respond,
     send_all,
 )
 from ackstream.client import Ack, After, Reply
@@ -77,17 +77,17 @@ def test_the_same_command_is_answered_the_same_way():
 @pytest.mark.parametrize("size", [13, 50, 200])
 def test_a_fleet_has_all_habits_and_most_devices_are_prompt(size: int):
     devices = fleet(size)
-    assert len({device.thing_id for device in devices}) == len(devices) == size
-    counts = Counter(device.habit for device in devices)
+    assert len(devices) == size
+    counts = Counter(devices.values())
     assert counts.keys() == HABITS.keys()
     assert counts["gone"] == 1
 
 
 def test_a_fleet_answers_for_its_own_devices_alone():
-    handler = Fleet(fleet(50))
+    devices = fleet(50)
     own = SimpleNamespace(thing_id=THING, value=1, correlation_id="c")
-    assert handler(cast("Signal", own)) is not None
-    assert handler(cast("Signal", SimpleNamespace(thing_id="org.other:thing"))) is None
+    assert respond(devices, cast("Signal", own)) is not None
+    assert respond(devices, cast("Signal", SimpleNamespace(thing_id="org.other:thing"))) is None
 
 
 def test_the_labels_are_labels():
@@ -125,9 +125,6 @@ class Time:
     def monotonic(self) -> float:
         return self.now
 
-    def time_ns(self) -> int:
-        return int(self.now * 1e9)
-
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -140,12 +137,12 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def test_commands_are_sent_at_the_rate_to_the_devices_in_turn(time: Time):
-    service, devices, console = Service(), fleet(13), Console(file=io.StringIO(), width=80)
+    service, things, console = Service(), list(fleet(13)), Console(file=io.StringIO(), width=80)
     asked: list[float] = []
-    tally = send_all(cast("Requester", service), devices, 40, 10, console, healthy=lambda: asked.append(time.now))
+    tally = send_all(cast("Requester", service), things, 40, 10, console, healthy=lambda: asked.append(time.now))
     assert time.now == pytest.approx(100 + 39 / 10)
     assert [envelope.topic.thing_id for envelope, _ in service.sent[:14]] == [
-        *(device.thing_id for device in devices), devices[0].thing_id
+        *things, things[0]
     ]  # fmt: skip
     assert all(options["acks"] == LABELS for _, options in service.sent)
     assert len({options["correlation_id"] for _, options in service.sent}) == 40
@@ -160,4 +157,4 @@ def test_what_makes_waiting_vain_ends_it():
         raise RuntimeError("The job has ended.")
 
     with pytest.raises(RuntimeError, match="The job has ended"):
-        send_all(cast("Requester", Service()), fleet(13), 40, 10, Console(file=io.StringIO()), broken)
+        send_all(cast("Requester", Service()), list(fleet(13)), 40, 10, Console(file=io.StringIO()), broken)
