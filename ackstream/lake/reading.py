@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
-MESSAGE_COLUMNS = (
-    "client",
-    "seq",
-    "subject",
-    "key",
-    "value",
-    "headers",
-    "received_at",
-    "topic",
-    "partition",
-    "offset",
-)
+MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "topic", "partition", "offset")
 """The columns of ``messages`` that the rows returned here have."""
 
 

@@ -151,7 +151,5 @@ def _index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         things = zip(batch.column("thing_id").to_pylist(), batch.column("thing").to_pylist(), strict=True)
         found = [row for thing_id, thing in things for row in value_rows(thing_id, thing)]
-        columns = zip(*found, strict=True) if found else [[] for _ in _ARROW]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
-        )
+        columns = [pa.array([row[at] for row in found], field.type) for at, field in enumerate(_ARROW)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)

@@ -95,9 +95,7 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
     )
 
 
-def operator(
-    handle: Handle,
-) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+def operator(handle: Handle) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each shard."""
 
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:

@@ -117,9 +117,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            header(record_headers.CORRELATION_ID).cast("string"),
-            json_correlation_id(text),
-            spring_correlation(),
+            header(record_headers.CORRELATION_ID).cast("string"), json_correlation_id(text), spring_correlation()
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")

@@ -1,7 +1,7 @@
 """Things as the twin keeps them, and the change that a command makes to one.
 
 Pure: thing and command in, result out. A command that fails raises and changes nothing. Source of the rules: Eclipse
-Ditto, the strategies of ``things/service/…/strategies/commands``.
+Ditto, the strategies of ``things/service/…/strategies/commands`` and ``ThingConditionValidator``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.jobs.twin.commands import check_condition, check_tags
+from ackstream.jobs.twin.commands import check_tags
 from ackstream.jobs.twin.search import select
 from ackstream.protocol import json
 from ackstream.protocol.ditto import things
-from ackstream.protocol.ditto.errors import json_invalid
-from ackstream.protocol.ditto.thing_errors import conflict, merge_invalid, not_found, thing_too_large
+from ackstream.protocol.ditto.envelopes import check_depth
+from ackstream.protocol.ditto.thing_errors import condition_failed, conflict, merge_invalid, not_found, thing_too_large
 from ackstream.protocol.ditto.things import Resource
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.json import MAX_DEPTH
+from ackstream.protocol.rql.evaluation import matches
 
 if TYPE_CHECKING:
     from ackstream.jobs.twin.commands import TwinCommand
@@ -89,7 +89,9 @@ def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandR
         return _create(thing, command, max_bytes)
     content = decode(thing.content)
     if command.condition is not None and command.action != "create":
-        check_condition(command.condition, thing.whole(), command.timestamp)
+        now = datetime.fromtimestamp(command.timestamp / 1000, timezone.utc)
+        if not matches(command.condition, thing.whole(), time=now):
+            raise condition_failed()
     found = json.find(content, command.resource.keys)
     check_tags(command.if_match, command.if_none_match, _tag(command.resource, found, thing), action=command.action)
     match command.action:
@@ -188,27 +190,12 @@ def _missing(content: dict[str, Any], part: Resource) -> Resource:
 
 def _changed(thing: Thing | None, content: dict[str, Any], now: int, max_bytes: int) -> Thing:
     data = encode(content)
-    _check_depth(data)
+    # merges may have nested it, patch within patch
+    check_depth(data)
     if len(data) > max_bytes:
         raise thing_too_large(len(data), max_bytes)
     created = now if thing is None or thing.content is None else thing.created
     return Thing(1 if thing is None else thing.revision + 1, created, now, data)
-
-
-def _check_depth(content: bytes) -> None:
-    """Reject a thing that merges have nested, patch within patch, more deeply than readers can follow.
-
-    :raises DittoError: 400 ``json.invalid``
-    """
-    if content.count(b"{") + content.count(b"[") <= MAX_DEPTH:
-        return
-    level = [decode(content)]
-    for _ in range(MAX_DEPTH):
-        values = [entry for outer in level for entry in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [entry for entry in values if isinstance(entry, dict | list)]
-        if not level:
-            return
-    raise json_invalid(f"Failed to parse JSON string: it is nested more than {MAX_DEPTH} levels deep!")
 
 
 def _tag(part: Resource, found: Any, thing: Thing) -> str | None:

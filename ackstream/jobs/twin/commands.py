@@ -1,13 +1,12 @@
 """Twin commands as read from envelopes, and their preconditions.
 
 Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their mapping strategies;
-``ConditionalHeadersValidator``, ``EntityTag`` and ``ThingConditionValidator`` for the preconditions.
+``ConditionalHeadersValidator`` and ``EntityTag`` for the preconditions.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +17,6 @@ from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import header_type_invalid, json_field_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import read_headers
 from ackstream.protocol.ditto.thing_errors import (
-    condition_failed,
     id_not_deletable,
     id_not_settable,
     merge_invalid,
@@ -28,7 +26,6 @@ from ackstream.protocol.ditto.thing_errors import (
     unknown_path,
 )
 from ackstream.protocol.ditto.things import Resource, resource
-from ackstream.protocol.rql.evaluation import matches
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
@@ -154,13 +151,3 @@ def check_tags(
         if action == "retrieve":
             raise not_modified(expected, tag)
         raise thing_precondition_failed(IF_NONE_MATCH, expected, tag)
-
-
-def check_condition(condition: str, thing: dict[str, Any], now: int) -> None:
-    """Check an RQL condition on a thing.
-
-    :param now: the value of ``time:now``, epoch milliseconds
-    :raises DittoError: 412 ``things:condition.failed``; 400 ``rql.expression.invalid``
-    """
-    if not matches(condition, thing, time=datetime.fromtimestamp(now / 1000, timezone.utc)):
-        raise condition_failed()

@@ -74,8 +74,7 @@ def decode(data: bytes) -> Envelope:
                 _decode_any(part)
     except UNREADABLE as error:
         raise _reason(data, error) from error
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deep(data):
-        raise _too_deep()
+    check_depth(data)
     headers = wire.headers or {}
     for value in headers.values():
         if type(value) not in _PLAIN:
@@ -215,14 +214,20 @@ _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-def _is_deep(data: bytes) -> bool:
-    """Return whether valid JSON is nested deeper than allowed, by removing its innermost pairs level by level."""
+def check_depth(data: bytes) -> None:
+    """Reject valid JSON that is nested more deeply than readers can follow.
+
+    :raises DittoError: 400 ``json.invalid``
+    """
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return
+    # the innermost pairs are removed, level by level
     brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
-            return False
-    return True
+            return
+    raise _too_deep()
 
 
 def _too_deep() -> DittoError:

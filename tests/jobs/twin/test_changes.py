@@ -173,6 +173,20 @@ def test_a_failed_precondition_reports_the_current_entity_tag() -> None:
     assert "etag" not in answer(BARE, BARE)["headers"]
 
 
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [
+        ("and(eq(attributes/a,1),le(_modified,time:now))", 204),
+        ("eq(attributes/a,2)", 412),
+        ("gt(_modified,time:now)", 412),
+        ("eq(nonsense,2)", 400),
+        ("eq(", 400),
+    ],
+)
+def test_a_condition_is_rql_on_the_thing_with_the_time_of_the_command(condition: str, status: int) -> None:
+    assert answer(CREATE, body("modify", "/attributes/a", 2, condition=condition))["status"] == status
+
+
 def test_entity_tags_of_parts_follow_their_content() -> None:
     first = answer(CREATE, body("modify", "/attributes/a", {"x": 1, "y": 2}))["headers"]["etag"]
     again = answer(CREATE, body("modify", "/attributes/a", {"y": 2, "x": 1}))["headers"]["etag"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackstream.jobs.twin.commands import check_condition, check_tags, read_tags
+from ackstream.jobs.twin.commands import check_tags, read_tags
 from ackstream.protocol.errors import DittoError
 
 
@@ -59,17 +59,3 @@ def test_tags_are_compared(
     with pytest.raises(DittoError) as found:
         check_tags(if_match, if_none_match, tag, action=action)
     assert found.value.status == status
-
-
-def test_a_condition_is_rql_on_the_thing_with_the_time_of_the_command() -> None:
-    thing = {"attributes": {"n": 1}, "_modified": "2023-11-14T22:13:20.000Z"}
-    now = 1_700_000_000_500
-    check_condition("and(eq(attributes/n,1),le(_modified,time:now))", thing, now)
-    for condition, error in (
-        ("eq(attributes/n,2)", "things:condition.failed"),
-        ("eq(nonsense,2)", "rql.expression.invalid"),
-        ("eq(", "rql.expression.invalid"),
-    ):
-        with pytest.raises(DittoError) as found:
-            check_condition(condition, thing, now)
-        assert found.value.error == error
