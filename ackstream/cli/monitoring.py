@@ -76,7 +76,8 @@ def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
             live.update(watch_screen(meter.snapshot(epoch_milliseconds()), lags, note), refresh=True)
             until = time.monotonic() + REFRESH_SECONDS
             while time.monotonic() < until:
-                feed.read(meter)
+                for record in feed.records():
+                    meter.take(record.value, record.timestamp)
 
 
 def inflight(

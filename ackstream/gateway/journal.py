@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -59,7 +59,7 @@ class FailureEntry(msgspec.Struct, frozen=True):
     latency: int
 
 
-class LabelTally(msgspec.Struct):
+class LabelTally(msgspec.Struct, frozen=True):
     """Counts of a label, or of all labels of a party; latencies are in milliseconds."""
 
     name: str
@@ -147,25 +147,16 @@ class Journal:
         """
         while self._seen and self._seen[0].at <= now - self._window:
             self._seen.popleft()
-        tallies: dict[str, LabelTally] = {}
-        latencies: dict[str, list[int]] = {}
+        groups: dict[str, list[_Seen]] = defaultdict(list)
         for seen in self._seen:
-            name = seen.label.partition(":")[0] if parties else seen.label
-            tally = tallies.setdefault(name, LabelTally(name))
-            if seen.status is None:
-                tally.missing += 1
-                continue
-            if is_success(seen.status):
-                tally.acknowledged += 1
-            else:
-                tally.refused += 1
-            if seen.latency is not None:
-                latencies.setdefault(name, []).append(seen.latency)
-        for name, found in latencies.items():
-            tallies[name].p50, tallies[name].p95 = percentiles(found, 0.5, 0.95)
-        return sorted(
-            tallies.values(), key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name)
-        )
+            groups[seen.label.partition(":")[0] if parties else seen.label].append(seen)
+        tallies = []
+        for name, group in groups.items():
+            statuses = [seen.status for seen in group if seen.status is not None]
+            good = sum(map(is_success, statuses))
+            spans = percentiles([seen.latency for seen in group if seen.latency is not None], 0.5, 0.95)
+            tallies.append(LabelTally(name, good, len(statuses) - good, len(group) - len(statuses), *spans))
+        return sorted(tallies, key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name))
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:

@@ -173,13 +173,6 @@ class LedgerFeed(Closing):
         """Return new ledger records, waiting briefly for some."""
         return self._reader.read(POLL_MS)
 
-    def read(self, meter: Meter) -> int:
-        """Feed new records to a meter, waiting briefly for some; return how many there were."""
-        records = self.records()
-        for record in records:
-            meter.take(record.value, record.timestamp)
-        return len(records)
-
     def read_to_end(self, meter: Meter) -> None:
         """Feed all present records to a meter.
 
@@ -187,8 +180,9 @@ class LedgerFeed(Closing):
         """
         ends = kafka_topics.ends(self._admin, self._ledger)
         for _ in range(END_POLLS):
-            while self.read(meter):
-                pass
+            while records := self.records():
+                for record in records:
+                    meter.take(record.value, record.timestamp)
             if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
                 return
 
@@ -210,8 +204,7 @@ class LedgerFeed(Closing):
         found = []
         for topic, group in topics.items():
             read = {partition: entry.offset for partition, entry in committed.get(group, {}).items()}
-            own = [partition for partition in ends if partition.topic == topic]
-            known = any(partition.topic == topic for partition in read)
-            behind = sum(ends[partition] - read.get(partition, 0) for partition in own)
-            found.append(Lag(topic, group, behind if known else None))
+            own = {partition: end for partition, end in ends.items() if partition.topic == topic}
+            behind = sum(end - read.get(partition, 0) for partition, end in own.items())
+            found.append(Lag(topic, group, behind if own.keys() & read.keys() else None))
         return found

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ackstream import __version__
 from ackstream.gateway.operations import OPERATIONS, PREFIX, Body, Operation
 from ackstream.gateway.translation import HEADER_PARAMETERS, MERGE_PATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _HEADERS = {
     "requested-acks": "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
@@ -82,10 +85,7 @@ def document() -> dict[str, Any]:
                     "required": ["status", "error", "message"],
                     "properties": {
                         "status": {"type": "integer"},
-                        "error": {"type": "string"},
-                        "message": {"type": "string"},
-                        "description": {"type": "string"},
-                        "href": {"type": "string"},
+                        **{key: {"type": "string"} for key in ("error", "message", "description", "href")},
                     },
                 }
             },
@@ -140,33 +140,31 @@ def _responses(operation: Operation) -> dict[str, Any]:
 def page() -> str:
     """Return the document as one HTML page."""
     found = document()
-    parts = [f"<p>{escape(found['info']['description'])} <a href='/doc/openapi.json'>OpenAPI document</a></p>"]
-    parts.append("<h2>Headers</h2><p>Each can be sent as a header or as a query parameter.</p><dl>")
-    for name, parameter in found["components"]["parameters"].items():
-        parts.append(f"<dt><code>{escape(name)}</code></dt><dd>{_text(parameter['description'])}</dd>")
-    parts.append("</dl><h2>Operations</h2>")
+    headers = found["components"]["parameters"]
+    parts = [
+        f"<p>{escape(found['info']['description'])} <a href='/doc/openapi.json'>OpenAPI document</a></p>",
+        "<h2>Headers</h2><p>Each can be sent as a header or as a query parameter.</p>",
+        _list((f"`{name}`", header["description"]) for name, header in headers.items()),
+        "<h2>Operations</h2>",
+    ]
     for path, methods in found["paths"].items():
         for method, operation in methods.items():
             own = [parameter for parameter in operation["parameters"] if "name" in parameter]
-            lines = "".join(
-                f"<dt><code>{escape(parameter['name'])}</code> ({parameter['in']})</dt>"
-                f"<dd>{_text(parameter['description'])}</dd>"
-                for parameter in own
-            )
+            given = [(f"`{parameter['name']}` ({parameter['in']})", parameter["description"]) for parameter in own]
             if "requestBody" in operation:
-                types = ", ".join(operation["requestBody"]["content"])
-                lines += f"<dt>body</dt><dd><code>{escape(types)}</code></dd>"
-            answers = "".join(
-                f"<dt>{status}</dt><dd>{_text(answer['description'])}</dd>"
-                for status, answer in operation["responses"].items()
-            )
+                given.append(("body", f"`{', '.join(operation['requestBody']['content'])}`"))
+            answers = [(status, answer["description"]) for status, answer in operation["responses"].items()]
             parts.append(
                 f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
                 f"<span>{escape(operation['summary'])}</span></summary>"
-                f"<dl>{lines}</dl><h3>Responses</h3><dl>{answers}</dl></details>"
+                f"{_list(given)}<h3>Responses</h3>{_list(answers)}</details>"
             )
     frame = (Path(__file__).parent / "page" / "doc.html").read_text("utf-8")
     return frame.replace("<!-- the document -->", "".join(parts))
+
+
+def _list(entries: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{_text(term)}</dt><dd>{_text(text)}</dd>' for term, text in entries)}</dl>"
 
 
 def _text(text: str) -> str:

@@ -105,12 +105,11 @@ class Match:
 
 def fill(template: str, values: dict[str, str]) -> str:
     """Fill a template as a JSON pointer, writing a slash within a segment as ``~1``."""
-    parts = []
-    for part in template.split("/"):
-        name = part.strip("{+}")
-        value = values[name] if part.startswith("{") else part
-        parts.append(value if part.endswith("+}") or not part.startswith("{") else value.replace("/", "~1"))
-    return "/".join(parts)
+
+    def value(name: re.Match[str]) -> str:
+        return values[name[1]] if name[2] else values[name[1]].replace("/", "~1")
+
+    return re.sub(r"\{(\w+)(\+?)\}", value, template)
 
 
 def find(method: str, raw_path: str) -> Match:

@@ -128,14 +128,11 @@ class Live(Closing):
                     key = (record.key or b"").decode("utf-8", "replace")
                     self._journal.take(key, record.value or b"", record.timestamp)
             if time.monotonic() >= lags_at:
-                self._update_lags()
+                try:
+                    self._lags, self._note = self._feed.lags(), ""
+                except KafkaError as error:
+                    self._note = f"Kafka does not respond: {error}"
                 lags_at = time.monotonic() + LAG_SECONDS
-
-    def _update_lags(self) -> None:
-        try:
-            self._lags, self._note = self._feed.lags(), ""
-        except KafkaError as error:
-            self._note = f"Kafka does not respond: {error}"
 
 
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}

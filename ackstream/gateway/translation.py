@@ -114,7 +114,8 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
     if kind == "create":
         if channel == "live":
             raise live_creation()
-        thing_id = generated_id(query["namespace"], headers[CORRELATION_ID])
+        # derived from the correlation-id, so that a retry creates no second thing
+        thing_id = f"{query['namespace']}:{blake2b(headers[CORRELATION_ID].encode(), digest_size=16).hexdigest()}"
         value = _thing(value, thing_id, post=True)
     else:
         thing_id = match.values["thingId"]
@@ -122,11 +123,6 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
             value = _thing(value, thing_id, post=False)
     topic = _topic(thing_id, channel, "commands", action=kind)
     return Envelope(topic, given, match.path, value, fields=_fields(query) if kind == "retrieve" else None)
-
-
-def generated_id(namespace: str, correlation_id: str) -> str:
-    """Derive the id of a thing created by POST from the correlation-id, so that a retry creates no second thing."""
-    return f"{namespace}:{blake2b(correlation_id.encode(), digest_size=16).hexdigest()}"
 
 
 def _topic(

@@ -16,15 +16,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from ackstream.errors import LocalError
+from ackstream.kafka.clients import Closing
 from ackstream.local import installation, jars, submit
 from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from ackstream.settings import Settings
 
@@ -46,22 +44,17 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(found)
 
 
-class Interrupts:
-    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt``. A context manager, for the main thread."""
+class Interrupts(Closing):
+    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt`` until it is closed; for the main thread."""
 
     def __init__(self) -> None:
         self.seen = False
         self._deaf = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
         self.listen()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Restore the handlers."""
         for number, before in self._before.items():
             signal.signal(number, before)
 
