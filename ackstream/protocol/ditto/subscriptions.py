@@ -202,11 +202,6 @@ class SubscriberState(msgspec.Struct, frozen=True):
     labels: frozenset[str] = frozenset()
     subscriptions: dict[Stream, Subscription] = {}
 
-    @staticmethod
-    def of(labels: Iterable[str], subscriptions: Iterable[Subscription]) -> SubscriberState:
-        """Return a subscriber; of two subscriptions of one stream the last counts."""
-        return SubscriberState(frozenset(labels), {wanted.stream: wanted for wanted in subscriptions})
-
 
 class SignalDelivery(msgspec.Struct, frozen=True):
     """A signal as one subscriber receives it, and the labels it is asked to issue (its requested-acks).

@@ -46,7 +46,8 @@ def published(topic: str = EVENT, path: str = "/attributes/x", value: Any = 1, *
 
 
 def subscriber(*labels: str, **wanted: Any) -> SubscriberState:
-    return SubscriberState.of(labels, [subscription(wanted.pop("stream", "events"), **wanted)])
+    stream = wanted.pop("stream", "events")
+    return SubscriberState(frozenset(labels), {stream: subscription(stream, **wanted)})
 
 
 # -- what is a signal for subscribers ----------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def test_weak_acks_of_who_is_not_subscribed_or_not_authorized(who: SubscriberSta
 
 @each("aggregation", "weak-pubsub")
 def test_weak_acks_are_for_declared_labels_only(given_: dict[str, Any], expect: dict[str, Any]):
-    declarer = SubscriberState.of(given_["declaredInCluster"], [])
+    declarer = SubscriberState(frozenset(given_["declaredInCluster"]))
     found = decide(declarer, published(requested_acks=given_["requested"]))
     assert isinstance(found, Drop)
     assert list(found.labels) == expect["weakAcks"]
