@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,7 +17,7 @@ from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queue_session import QueueMessage, QueueSession, after_handler, takes_call
 from ackstream.client.stored_samples import MessageFetcher
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import Closing, monotonic_ms
 from ackstream.kafka.reader import POLL_MS, ClientConnection
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
@@ -230,7 +229,7 @@ class QueueConsumer(Closing):
 
     def _settle(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         with self._changed:
-            self._send(self._session.settle(message.delivery, outcome, _now()))
+            self._send(self._session.settle(message.delivery, outcome, monotonic_ms()))
 
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):
@@ -259,7 +258,7 @@ class QueueConsumer(Closing):
         try:
             while not self._closing.is_set() and self.ended is None:
                 with self._changed:
-                    self._send(self._session.due(_now()))
+                    self._send(self._session.due(monotonic_ms()))
                 for record in self._link.read(0 if self._fetchable else POLL_MS):
                     self._receive(record)
                 self._fetch()
@@ -335,7 +334,3 @@ class QueueConsumer(Closing):
         with self._changed:
             self._ready.extend(QueueMessage(one, contents[one.message], self._settle_call) for one in deliveries)
             self._changed.notify_all()
-
-
-def _now() -> int:
-    return time.monotonic_ns() // 1_000_000

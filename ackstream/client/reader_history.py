@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ackstream.client.writer_history import AckReports, ReorderBuffer
 from ackstream.errors import PreconditionNotMetError
+from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AutoReason, KnownWriter
 
@@ -32,10 +32,6 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
 
 
-def _milliseconds() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class ReaderHistory:
     """Everything a reader has received and not finished with, of any number of writers.
 
@@ -51,7 +47,7 @@ class ReaderHistory:
         *,
         wanted: Callable[[Sample], bool],
         on_acknowledged: OnAcknowledged,
-        clock: Callable[[], int] = _milliseconds,
+        clock: Callable[[], int] = monotonic_ms,
     ) -> None:
         """Begin an epoch, without samples.
 
@@ -80,8 +76,7 @@ class ReaderHistory:
             reports = self.reports[known.writer] = AckReports(self._qos, self._start, known.writer, acknowledged)
             self._arrived.setdefault(known.writer, ReorderBuffer()).begin(known.written, known.undelivered)
             if known.start <= known.written:
-                wanted = Intervals([*known.acknowledged, *known.undelivered], start=known.start)
-                for run in wanted.missing(known.start, known.written):
+                for run in Intervals(known.undelivered, start=known.start).missing(known.start, known.written):
                     reports.skip(*run)
 
     def add(self, sample: Sample, *, in_kafka: bool = True) -> None:

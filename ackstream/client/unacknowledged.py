@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
+from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, CommandAck
 
@@ -80,10 +81,6 @@ class _Open(NamedTuple):
     context: Any
 
 
-def _milliseconds() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class UnacknowledgedMessages:
     """Decides when messages are sent and when they are done; the publisher sends them.
 
@@ -101,7 +98,7 @@ class UnacknowledgedMessages:
         ack_timeout_ms: int = 60_000,
         windowed: bool = False,
         error_on_gap: bool = False,
-        clock: Callable[[], int] = _milliseconds,
+        clock: Callable[[], int] = monotonic_ms,
     ) -> None:
         """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
 

@@ -47,11 +47,8 @@ class ReorderBuffer(Generic[T]):
     def begin(self, written: int, undelivered: Iterable[Interval] = ()) -> None:
         """Skip all samples up to ``written``, which are stored, except the ``undelivered`` ones."""
         self._decided.add(0, written)
-        position = 0
-        for first, last in [*undelivered, (written + 1, written + 1)]:
-            if position < first:
-                self.skip(position, first - 1)
-            position = last + 1
+        for run in Intervals(undelivered, start=0).missing(0, written):
+            self.skip(*run)
 
     def add(self, seq: int, sample: T) -> bool:
         """Add a sample; return ``False`` for a duplicate, and for one that is skipped."""

@@ -6,6 +6,7 @@ tuned for short latency: nothing waits for a batch to fill. ``kafka.options`` of
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -275,6 +276,11 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
         if not partitions:
             raise LeaderNotAvailableError(topic)
         return partition_of(serialized_key, len(partitions))
+
+
+def monotonic_ms() -> int:
+    """Return the time of the monotonic clock in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class Closing(AbstractContextManager):  # type: ignore[type-arg]  # __enter__ returns the object itself
