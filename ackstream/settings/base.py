@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ackstream.protocol.durations import Duration
@@ -15,21 +15,18 @@ UNKNOWN_KEY = "unknown_key"
 
 
 def _milliseconds(value: object) -> int:
-    if isinstance(value, str):
-        try:
-            return Duration.parse(value).milliseconds
-        except Exception as error:
-            raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
-    raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")
-
-
-def _positive(value: int) -> int:
-    if value <= 0:
+    if not isinstance(value, str):
+        raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")  # noqa: TRY004 - of pydantic
+    try:
+        milliseconds = Duration.parse(value).milliseconds
+    except Exception as error:
+        raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
+    if milliseconds <= 0:
         raise ValueError("must be longer than zero")
-    return value
+    return milliseconds
 
 
-Milliseconds = Annotated[int, BeforeValidator(_milliseconds), AfterValidator(_positive)]
+Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
 """A duration in the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
 
 

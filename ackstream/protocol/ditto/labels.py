@@ -126,9 +126,6 @@ class Declarations:
         # the claims of each label and of each group: only these can conflict
         self._rivals: dict[tuple[str, str], set[str]] = {}
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def apply(self, key: str, value: bytes | None, offset: int, timestamp: int) -> DeclarationEntry | None:
         """Read the next record; return ``None`` if it holds no claim (a tombstone, or unreadable)."""
         self._remove(key)
@@ -157,15 +154,6 @@ class Declarations:
             other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim)
             for other in map(self._entries.__getitem__, rivals)
         )
-
-    def holders(self, time: int) -> dict[str, list[str]]:
-        """Return the keys of the claims that hold each label at a time; more than one only within a group."""
-        found: dict[str, list[str]] = {}
-        for key, entry in self._entries.items():
-            if self.holds(key, time):
-                for label in entry.claim.labels:
-                    found.setdefault(label, []).append(key)
-        return found
 
     def forget(self, time: int) -> None:
         """Drop claims whose lease expired before a time that has passed for all readers."""

@@ -16,7 +16,7 @@ from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.errors import json_type_invalid
 from ackstream.protocol.ditto.thing_errors import definition_invalid, id_invalid, id_not_settable, unknown_path
-from ackstream.protocol.json import Keys, keys_of
+from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,19 +171,14 @@ def partial_thing(event: Envelope) -> dict[str, Any]:
     thing: dict[str, Any] = {}
     if event.value is not msgspec.UNSET and topic.action != "deleted":
         value = msgspec.json.decode(event.value)
-        thing = _nested(keys_of(event.path), without_nulls(value) if topic.action == "merged" else value)
+        change = json.put({}, keys_of(event.path), without_nulls(value) if topic.action == "merged" else value)
+        thing = change if isinstance(change, dict) else {}
     thing["thingId"] = topic.thing_id
     if event.revision is not None:
         thing["_revision"] = event.revision
     if event.timestamp is not None:
         thing["_modified"] = event.timestamp
     return thing
-
-
-def _nested(path: Keys, value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    return value if isinstance(value, dict) else {}
 
 
 def without_nulls(value: Any) -> Any:

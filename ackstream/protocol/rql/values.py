@@ -69,7 +69,7 @@ def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool) -> bool
     if value is None:
         return bool(pattern) and not pattern.strip("*")
     if isinstance(value, bool):
-        value = _boolean(value)
+        value = str(value).lower()
     elif not isinstance(value, str):
         value = _printed(value)
     return like(pattern, value, ignore_case=ignore_case)
@@ -98,7 +98,7 @@ def _comparable(value: Scalar) -> Decimal | str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
-        return _boolean(value)
+        return str(value).lower()
     if isinstance(value, int):
         return Decimal(value)
     return Decimal(_java_double(value)) if value else Decimal("0.0")
@@ -111,10 +111,6 @@ def _number(text: str) -> Decimal | str:
         return Decimal(text)
     except InvalidOperation:  # an exponent of twenty digits
         return text
-
-
-def _boolean(value: object) -> str:
-    return "true" if value else "false"
 
 
 def _printed(value: float) -> str:
