@@ -15,7 +15,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
-from kafka.errors import KafkaError
 
 from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.errors import UnreachableError
@@ -23,6 +22,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.clients import RESEND_SECONDS, SEND_AGAIN, Closing
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -44,13 +44,11 @@ Start = Literal["latest", "earliest"]
 
 @dataclass(frozen=True, eq=False)
 class Outgoing:
-    """An answer, and the work of the record that it belongs to; the topic is named without the prefix."""
+    """An answer as a record, and the work of the record that it belongs to."""
 
     correlation_id: str
-    key: bytes
-    value: bytes
     work: Work
-    topic: str = "acks"
+    record: dict[str, Any]
 
 
 class Outbox:
@@ -80,15 +78,17 @@ class Outbox:
         :param topic: its name without the prefix
         :raises Exception: the message cannot be written as JSON
         """
-        key = message.topic.thing_id.encode()
-        self.put(Outgoing(correlation_id, key, encode(message), work, topic), delay, time.monotonic())
-
-    def put(self, answer: Outgoing, delay: float, now: float) -> None:
-        """Send an answer that is encoded."""
+        record = {
+            "topic": self._kafka.topic(topic),
+            "key": message.topic.thing_id.encode(),
+            "value": encode(message),
+            "headers": [(CORRELATION_ID, correlation_id.encode())],
+        }
+        answer = Outgoing(correlation_id, work, record)
         with self._lock:
-            answer.work.remaining += 1
+            work.remaining += 1
             if delay > 0:
-                self._delay(answer, now + delay)
+                self._delay(answer, time.monotonic() + delay)
             else:
                 self._send(answer)
 
@@ -134,14 +134,12 @@ class Outbox:
 
     def _send(self, answer: Outgoing) -> None:
         self.sending += 1
-        headers = [(CORRELATION_ID, answer.correlation_id.encode())]
-        try:
-            sent = self._producer.send(self._kafka.topic(answer.topic), answer.value, answer.key, headers)
-        except (KafkaError, ValueError) as error:
-            self._finished.append((answer, error))
-        else:
-            sent.add_callback(lambda _metadata: self._finished.append((answer, None)))
-            sent.add_errback(lambda error: self._finished.append((answer, error)))
+        clients.send(
+            self._producer,
+            lambda _metadata: self._finished.append((answer, None)),
+            lambda error: self._finished.append((answer, error)),
+            **answer.record,
+        )
 
 
 class Worker(Closing):
@@ -256,6 +254,10 @@ class Worker(Closing):
             return
         try:
             self._handle(record, work)
+        except DittoError as error:
+            # an invalid signal, which the service answers
+            self.skipped += 1
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
         except Exception:
             # one bad record must not stop the worker
             self.skipped += 1

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
+from ackstream.client import worker
 from ackstream.client.group import Work
-from ackstream.client.worker import Outbox, Outgoing
+from ackstream.client.worker import Outbox
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Kafka
 
 
@@ -24,8 +29,8 @@ class Producer:
     def send(self, topic: str, value: bytes, key: bytes, headers: list[tuple[str, bytes]]) -> Future:
         if self.refusal is not None:
             raise self.refusal
-        assert (key, headers) == (b"k", [("correlation-id", b"c-1")])
-        self.sent.append(value.decode())
+        assert (key, headers) == (b"org.acme:lamp", [("correlation-id", b"c-1")])
+        self.sent.append(json.loads(value)["value"])
         self.topics.append(topic)
         self.futures.append(Future())
         return self.futures[-1]
@@ -37,13 +42,15 @@ def producer() -> Producer:
 
 
 @pytest.fixture
-def outbox(producer: Any) -> Outbox:
+def outbox(producer: Any, monkeypatch: pytest.MonkeyPatch) -> Outbox:
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: 0.0))
     return Outbox(producer, Kafka())
 
 
-def put(outbox: Outbox, value: str, delay: float = 0.0, now: float = 0.0) -> Work:
+def put(outbox: Outbox, value: str, delay: float = 0.0, topic: str = "acks") -> Work:
     work = Work(1)
-    outbox.put(Outgoing("c-1", b"k", value.encode(), work), delay, now)
+    message = write_ack(Acknowledgement("meter", 200, raw(value)), "org.acme:lamp")
+    outbox.send("c-1", message, work, delay, topic)
     return work
 
 
@@ -117,8 +124,8 @@ def test_settling_sends_nothing(outbox, producer):
 
 
 def test_answers_go_to_one_topic_unless_they_name_another(outbox, producer):
-    outbox.put(Outgoing("c-1", b"k", b"a", Work(1)), 0.0, 0.0)
-    outbox.put(Outgoing("c-1", b"k", b"b", Work(1), "events"), 0.0, 0.0)
+    put(outbox, "a")
+    put(outbox, "b", topic="events")
     assert producer.topics == ["acks", "events"]
 
 
