@@ -25,7 +25,7 @@ from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches, checkpoint
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
-from ackstream.spark.kafka import EARLIEST, LATEST, source, starting_offsets, tick_time, ticked
+from ackstream.spark.kafka import EARLIEST, LATEST, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -82,25 +82,10 @@ _ANEW = "move the checkpoint and the table deliveries away, to begin anew with w
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
-    kafka = settings.kafka
-    topics = {kafka.topic("stored"): EARLIEST, kafka.topic("app-acks"): EARLIEST, kafka.topic(TICKS): LATEST}
-    stream = source(
-        spark,
-        kafka,
-        topics,
-        starting=starting_offsets(kafka, topics),
-        limit=settings.settle.max_offsets_per_trigger,
-        headers=False,
-    )
+    topics, limit = {"stored": EARLIEST, "app-acks": EARLIEST, TICKS: LATEST}, settings.settle.max_offsets_per_trigger
+    stream = source(spark, settings.kafka, topics, limit=limit, headers=False)
     settled = operate(records(stream, settings), "shard", partial(settle, settings.settle), OUTPUT_SCHEMA)
-    return batches.start(
-        settled,
-        settings.lake,
-        NAME,
-        # once: each reading would run the operator again
-        lambda frame, batch, query_id: write(frame.sparkSession, settings, frame.toArrow(), query_id, batch),
-        trigger,
-    )
+    return batches.start(settled, settings.lake, NAME, partial(write, settings), trigger)
 
 
 JOB = Job(
@@ -185,25 +170,22 @@ def write_frame(settled: Settled) -> pd.DataFrame:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-def write(spark: SparkSession, settings: Settings, settled: pa.Table, query_id: str, batch_id: int) -> None:
-    """Commit the rows of a batch, then send its messages.
-
-    :param settled: in the columns of the operator's output
-    """
+def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
+    """Commit the rows of a batch, then send its messages."""
+    spark = frame.sparkSession
+    # once: each reading would run the operator again
+    settled = frame.toArrow()
+    own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long")}
     for kind, table, fields, time in (
         (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
         (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
     ):
         rows = _of(settled, kind, fields)
         if rows.num_rows:
-            own = {
-                time: F.timestamp_millis(time),
-                "query_id": F.lit(query_id),
-                "batch_id": F.lit(batch_id).cast("long"),
-            }
-            columns = ALL_TABLES[table].schema.fieldNames()
-            frame = spark.createDataFrame(rows).withColumns(own).withColumn("day", F.to_date(time)).select(*columns)
-            tables.append(frame, settings.lake, table, query_id, batch_id)
+            at = F.timestamp_millis(time)
+            found = spark.createDataFrame(rows).withColumns(own | {time: at, "day": F.to_date(at)})
+            found = found.select(*ALL_TABLES[table].schema.fieldNames())
+            tables.append(found, settings.lake, table, query_id, batch_id)
     messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
     if messages.num_rows:
         spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))

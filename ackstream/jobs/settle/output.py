@@ -76,32 +76,46 @@ class Settled(msgspec.Struct):
 
     def add(self, record: ReportRecord, report: Report, receipt: ReportReceipt) -> None:
         """Add the effects of a report, except the samples that became done."""
-        self.deliveries += [delivery(event, report.epoch, record) for event in receipt.events]
+        for event in receipt.events:
+            row = {
+                "id": f"{event.writer}/{event.reader}/{event.first}",
+                "epoch": report.epoch,
+                "acknowledged_at": record.timestamp,
+                "partition": record.partition,
+                "offset": record.offset,
+            }
+            self.deliveries.append(msgspec.structs.asdict(event) | row)
         self.events += receipt.events
         self.confs += [receipt.conf] if receipt.conf else []
-        self.ignored += unused(record, report, receipt.ignored)
+        self.ignore(record, report, receipt.ignored)
+
+    def ignore(self, record: ReportRecord, report: ReaderRecord, ignored: Iterable[Ignored]) -> None:
+        """Add the rows of a report, or of its intervals, that were not used."""
+        known = {"writer": getattr(report, "writer", None), "reader": report.reader}
+        for index, entry in enumerate(ignored):
+            self._ignore(record, index, entry.reason, known | {"first": entry.first, "last": entry.last})
+
+    def ignore_unreadable(self, record: ReportRecord, detail: str) -> None:
+        """Add the row of an unreadable record."""
+        value = None if record.value is None else record.value[:VALUE_BYTES]
+        self._ignore(record, 0, "unreadable", {"detail": detail, "value": value})
+
+    def _ignore(self, record: ReportRecord, index: int, reason: str, known: Row) -> None:
+        topic = TOPICS[record.source]
+        row = {
+            "id": f"{topic}-{record.partition}-{record.offset}-{index}",
+            "reason": reason,
+            "received_at": record.timestamp,
+            "topic": topic,
+            "partition": record.partition,
+            "offset": record.offset,
+        }
+        self.ignored.append(known | row)
 
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         for answer in (*self.confs, *self.events, *self.done, *self.states):
             yield answer.reader if isinstance(answer, (AppAckConf, ReaderState)) else answer.writer, write(answer)
-
-
-def delivery(event: ApplicationAcknowledged, epoch: int, record: ReportRecord) -> Row:
-    """Return the row of an acknowledgement; no two rows of a reader overlap."""
-    return msgspec.structs.asdict(event) | {
-        "id": f"{event.writer}/{event.reader}/{event.first}",
-        "epoch": epoch,
-        "acknowledged_at": record.timestamp,
-        "partition": record.partition,
-        "offset": record.offset,
-    }
-
-
-def unreadable(record: ReportRecord, detail: str) -> Row:
-    """Return the row of an unreadable record."""
-    value = None if record.value is None else record.value[:VALUE_BYTES]
-    return _ignored(record, 0, "unreadable", detail=detail, value=value)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
@@ -112,42 +126,13 @@ def is_for_all_shards(record: ReportRecord) -> bool:
         return False
 
 
-def unused(record: ReportRecord, report: ReaderRecord, ignored: Sequence[Ignored]) -> Iterator[Row]:
-    """Yield the rows of a report, or of its intervals, that were not used."""
-    for index, entry in enumerate(ignored):
-        yield _ignored(
-            record,
-            index,
-            entry.reason,
-            writer=getattr(report, "writer", None),
-            reader=report.reader,
-            first=entry.first,
-            last=entry.last,
-        )
-
-
-def _ignored(record: ReportRecord, index: int, reason: str, **known: Any) -> Row:
-    topic = TOPICS[record.source]
-    return known | {
-        "id": f"{topic}-{record.partition}-{record.offset}-{index}",
-        "reason": reason,
-        "received_at": record.timestamp,
-        "topic": topic,
-        "partition": record.partition,
-        "offset": record.offset,
-    }
-
-
 def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:
     """Split runs into pieces that fit into a message; no runs give one empty piece."""
     return [tuple(runs[start : start + RUNS]) for start in range(0, len(runs), RUNS)] or [()]
 
 
 def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
-    """Return the messages about samples that became done.
-
-    :param runs: the samples, in any order
-    """
+    """Return the messages about samples, in any order, that became done."""
     found = list(Intervals(runs, start=retention.done.start))
     return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
 
@@ -158,8 +143,6 @@ def reader_states(
     """Return a reader's state for the writers of a shard, in as many parts as needed.
 
     :param shard: the index of the shard, and the number of shards
-    :param as_of: the watermark
-    :param lease_ms: how long the reader may be silent
     """
     parts: list[list[KnownWriter]] = [[]]
     size = 0

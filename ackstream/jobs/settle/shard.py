@@ -17,26 +17,14 @@ from typing import TYPE_CHECKING
 
 from ackstream.jobs.settle.output import (
     STORED,
-    ReportRecord,
     Settled,
     is_for_all_shards,
     reader_states,
     samples_done,
-    unreadable,
-    unused,
     writer_states,
 )
 from ackstream.jobs.settle.retention import Ignored
-from ackstream.jobs.settle.state import (
-    NEVER,
-    STATE_VERSION,
-    EarlyReports,
-    Presence,
-    SettleState,
-    Writers,
-    decode,
-    encode,
-)
+from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
@@ -53,7 +41,7 @@ from ackstream.spark.order import in_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.settle.output import ReaderRecord
+    from ackstream.jobs.settle.output import ReaderRecord, ReportRecord
     from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
@@ -89,15 +77,12 @@ class SettleShard:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def load(self, version: int, blob: bytes) -> None:
-        """Restore what :meth:`dump` returned.
-
-        :raises ValueError: if this release cannot read the version
-        """
+        """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
         self._restore(decode(version, blob))
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        return STATE_VERSION, encode(SettleState(self._writers.dump(), self._readers, self._early.records))
+        return encode(SettleState(self._writers.dump(), self._readers, self._early.records))
 
     @property
     def next_timeout(self) -> int | None:
@@ -137,7 +122,7 @@ class SettleShard:
             report = read(record.value or b"")
         except RecordError as error:
             if self._index == 0 or not is_for_all_shards(record):
-                self._settled.ignored.append(unreadable(record, str(error)))
+                self._settled.ignore_unreadable(record, str(error))
             return
         if isinstance(report, (AppAck, ProtocolAck)):
             self._report(record, report)
@@ -279,4 +264,4 @@ class SettleShard:
     def _ignore(self, record: ReportRecord, report: ReaderRecord, reason: Reason) -> None:
         # a record that all shards receive has its row in the first
         if self._index == 0 or isinstance(report, (AppAck, ProtocolAck)):
-            self._settled.ignored += unused(record, report, [Ignored(reason)])
+            self._settled.ignore(record, report, [Ignored(reason)])

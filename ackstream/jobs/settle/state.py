@@ -79,7 +79,7 @@ class _SavedWriter(msgspec.Struct, array_like=True):
     refused: list[int] = []
 
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SettleState).decode
 _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(_SavedWriter)
 
@@ -92,6 +92,11 @@ def decode(version: int, blob: bytes) -> SettleState:
     if version != STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
     return _decode(blob)
+
+
+def encode(state: SettleState) -> tuple[int, bytes]:
+    """Return version and blob of the state of a shard."""
+    return STATE_VERSION, _encode(state)
 
 
 class Writers:
@@ -126,7 +131,10 @@ class Writers:
 
     def dump(self) -> dict[str, msgspec.Raw]:
         """Encode the writers that were decoded; return all."""
-        return {name: _encode(known) if isinstance(known, Retention) else known for name, known in self._known.items()}
+        return {
+            name: _encode_writer(known) if isinstance(known, Retention) else known
+            for name, known in self._known.items()
+        }
 
     def _new(self, writer: str, start: int = 1) -> Retention:
         return Retention(writer, self._rules.quorums(writer), start=start, max_holes=self._rules.max_holes)
@@ -144,7 +152,7 @@ class Writers:
         return writer
 
 
-def _encode(writer: Retention) -> msgspec.Raw:
+def _encode_writer(writer: Retention) -> msgspec.Raw:
     readers = {
         name: _SavedReader(
             known.acknowledged.start, known.acknowledged.dump(), known.role, known.present, known.epoch, known.count
@@ -152,7 +160,7 @@ def _encode(writer: Retention) -> msgspec.Raw:
         for name, known in writer.readers.items()
     }
     state = _SavedWriter(writer.done.start, writer.written, writer.done.dump(), readers, writer.refused.dump())
-    return msgspec.Raw(encode(state))
+    return msgspec.Raw(_encode(state))
 
 
 class EarlyReports:
