@@ -39,7 +39,6 @@ from ackstream.protocol.ditto.subscriptions import (
     decide,
     weak_acks,
 )
-from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -104,10 +103,9 @@ class _Receiver(Closing):
 
     def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
         counts, outbox = self._counts, self._worker.outbox
-        skipped = counts["skipped"] + self._worker.skipped
         others = {
-            "received": counts["handled"] + counts["dropped"] + skipped,
-            "skipped": skipped,
+            "received": counts["handled"] + counts["dropped"] + self._worker.skipped,
+            "skipped": self._worker.skipped,
             "answers": outbox.stored,
             "delayed": outbox.delayed,
             "sending": outbox.sending,
@@ -115,10 +113,6 @@ class _Receiver(Closing):
             "unreadable": self._worker.unreadable,
         }
         return kind(**{name: counts[name] for name in kind.__struct_fields__} | others)
-
-    def _skip(self, record: Any, error: DittoError) -> None:
-        self._counts["skipped"] += 1
-        log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
 
 
 class Responder(_Receiver):
@@ -165,11 +159,7 @@ class Responder(_Receiver):
         return self._statistics(ResponderStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
-        try:
-            signal = read_signal(record, self._labels)
-        except DittoError as error:
-            self._skip(record, error)
-            return
+        signal = read_signal(record, self._labels)
         self._counts["handled"] += 1
         try:
             for delay, message in messages(signal, self._handler(signal)):
@@ -255,11 +245,7 @@ class Subscriber(_Receiver):
         self._connected.close()
 
     def _handle(self, record: Any, work: Work) -> None:
-        try:
-            signal = read_publication(record)
-        except DittoError as error:
-            self._skip(record, error)
-            return
+        signal = read_publication(record)
         if signal is None:
             return
         try:
@@ -274,7 +260,8 @@ class Subscriber(_Receiver):
                 self._counts["weak"] += 1
                 self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
             return
-        opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels)
+        held = not self._automatic
+        opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels, held=held)
         self._call(
             Delivered(
                 signal.correlation_id,
@@ -314,7 +301,7 @@ class Subscriber(_Receiver):
 
     def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
         self._counts["handled"] += 1
-        if not self._automatic and opened.hold():
+        if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
             heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
@@ -155,7 +156,7 @@ def read_answer(value: bytes) -> RequestOutcome:
     return RequestOutcome(envelope.status or 200, what, [], envelope.value)
 
 
-class Outcomes:
+class Outcomes(Closing):
     """Follows the ledger and the acks topic with one thread; decodes only records that someone waits for.
 
     Requests with response-required false get no reply: their outcome is only in the ledger, or in an error.

@@ -251,14 +251,19 @@ class Delivered(Signal):
 class OpenDelivery:
     """The labels of one signal that are not answered yet. Safe to use from several threads."""
 
-    def __init__(self, worker: Worker, work: Work, correlation_id: str, labels: Iterable[str]) -> None:
+    def __init__(
+        self, worker: Worker, work: Work, correlation_id: str, labels: Collection[str], *, held: bool = False
+    ) -> None:
+        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered."""
         self._worker = worker
         self._work = work
         self._correlation_id = correlation_id
         self._labels = frozenset(labels)
         self._missing = set(labels)
-        self._held = False
+        self.held = held and bool(labels)
         self._lock = threading.Lock()
+        if self.held:
+            worker.outbox.hold(work)
 
     def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
         """Send answers.
@@ -280,18 +285,10 @@ class OpenDelivery:
         if done:
             self.give_up()
 
-    def hold(self) -> bool:
-        """Keep the signal's offset from being committed until all labels are answered; ``False`` without labels."""
-        with self._lock:
-            self._held = bool(self._missing)
-            if self._held:
-                self._worker.outbox.hold(self._work)
-            return self._held
-
     def give_up(self) -> bool:
         """Let the offset be committed; return whether it was still held."""
         with self._lock:
-            held, self._held = self._held, False
+            held, self.held = self.held, False
             if held:
                 self._worker.outbox.release(self._work)
             return held

@@ -210,7 +210,12 @@ class MqttSource(MessageSource):
             self._reconnects += 1
             wait = backoff(self._reconnects)
             log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._id, wait)
-            self._leave()
+            # received messages are dropped: they will be redelivered
+            self._leaving.set()
+            self._disconnect()
+            self._unacknowledged.clear()
+            with suppress(Empty):
+                self._queue.get_nowait()
             self._reconnect_at = now + wait
         if self._reconnect_at is not None and now >= self._reconnect_at:
             self._reconnect_at = None
@@ -220,14 +225,6 @@ class MqttSource(MessageSource):
             except Exception as error:  # noqa: BLE001 - retried
                 log.warning("%s", error)
                 self._reconnect_at = now + 1.0
-
-    def _leave(self) -> None:
-        """Disconnect and drop received messages; they will be redelivered."""
-        self._leaving.set()
-        self._disconnect()
-        self._unacknowledged.clear()
-        with suppress(Empty):
-            self._queue.get_nowait()
 
 
 def external_message(message: MQTTMessage) -> ExternalMessage:

@@ -31,7 +31,6 @@ from ackstream.protocol.ditto.subscriptions import (
     dropped_by_targets,
     weak_acks,
 )
-from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -195,11 +194,7 @@ class OutboundWorker(Closing):
         self._worker.close()
 
     def _handle(self, record: Any, work: Work) -> None:
-        try:
-            signal = read_publication(record)
-        except DittoError as error:
-            log.warning("Skipped an unreadable record of %s (offset %s): %s", record.topic, record.offset, error)
-            return
+        signal = read_publication(record)
         if signal is None:
             return
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)

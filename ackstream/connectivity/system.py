@@ -57,8 +57,7 @@ class System(Closing):
         with ExitStack() as stack:
             self._requester = stack.enter_context(Requester(kafka))
             self.extra = fields_of(self._requester, EXTRA_TIMEOUT)
-            self._outcomes = Outcomes(kafka)
-            stack.callback(self._outcomes.close)
+            self._outcomes = stack.enter_context(Outcomes(kafka))
             self._producer = clients.connect_producer(kafka, self._acks)
             stack.callback(clients.close_producer, self._producer)
             self._stack = stack.pop_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -146,7 +146,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     access = access_of(gateway, authenticator)
     ensure_topics(settings, TOPICS)
     with ExitStack() as stack:
-        outcomes = stack.enter_context(closing(Outcomes(settings.kafka)))
+        outcomes = stack.enter_context(Outcomes(settings.kafka))
         requester = stack.enter_context(
             Requester(
                 settings.kafka,
@@ -164,10 +164,7 @@ class Server(uvicorn.Server):
     """Serves the application; on shutdown it ends all waits with 503 while the requests continue in Kafka."""
 
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
-        """Serve at the address of the settings.
-
-        :param started: called with the URL once the server listens
-        """
+        """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
         super().__init__(
             uvicorn.Config(

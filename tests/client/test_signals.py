@@ -260,9 +260,9 @@ class Worker:
         work.remaining -= 1
 
 
-def delivered(*labels: str) -> tuple[Delivered, OpenDelivery, Worker, Work]:
+def delivered(*labels: str, held: bool = False) -> tuple[Delivered, OpenDelivery, Worker, Work]:
     worker, work = Worker(), Work(7)
-    opened = OpenDelivery(worker, work, "c", labels)  # type: ignore[arg-type]
+    opened = OpenDelivery(worker, work, "c", labels, held=held)  # type: ignore[arg-type]
     topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
     signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, opened)  # noqa: FBT003
     return signal, opened, worker, work
@@ -298,8 +298,8 @@ def test_a_label_that_was_not_requested_is_refused_and_nothing_is_sent(answer: A
 
 
 def test_a_held_offset_is_released_with_the_last_label():
-    signal, opened, _, work = delivered("a-a", "b-b")
-    assert opened.hold()
+    signal, opened, _, work = delivered("a-a", "b-b", held=True)
+    assert opened.held
     signal.ack(label="a-a")
     assert work.remaining == 1
     signal.ack(label="b-b")
@@ -308,11 +308,10 @@ def test_a_held_offset_is_released_with_the_last_label():
 
 
 def test_a_held_offset_can_be_given_up_once():
-    _, opened, _, work = delivered("a-a")
-    opened.hold()
+    _, opened, _, work = delivered("a-a", held=True)
     assert (opened.give_up(), opened.give_up(), work.remaining) == (True, False, 0)
 
 
 def test_a_signal_without_labels_holds_nothing():
-    _, opened, _, work = delivered()
-    assert (opened.hold(), work.remaining) == (False, 0)
+    _, opened, _, work = delivered(held=True)
+    assert (opened.held, work.remaining) == (False, 0)
