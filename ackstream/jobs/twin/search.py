@@ -21,7 +21,7 @@ from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
-from ackstream.protocol.rql.evaluation import Path, check, field_of, find, matches
+from ackstream.protocol.rql.evaluation import SignalFact, check, field_of, find, matches
 from ackstream.protocol.rql.parser import MAX_DEPTH, parse
 from ackstream.protocol.rql.values import compare, scalars
 
@@ -52,7 +52,7 @@ class _SearchQuery(msgspec.Struct):
 class _Page(msgspec.Struct):
     """The requested page: sort keys (field, descending), size, and offset of its first thing."""
 
-    sort: tuple[tuple[Path, bool], ...] = ()
+    sort: tuple[tuple[json.Keys, bool], ...] = ()
     size: int = PAGE
     offset: int = 0
 
@@ -175,14 +175,14 @@ def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
     return raw({name: value for name, value in whole.items() if not name.startswith("_")})
 
 
-def _sort_key(argument: str) -> tuple[Path, bool]:
+def _sort_key(argument: str) -> tuple[json.Keys, bool]:
     field = field_of(argument[1:], whole=False) if argument[:1] in ("+", "-") else None
-    if not isinstance(field, Path):
+    if field is None or isinstance(field, SignalFact):
         raise option_invalid(f"<{argument}> is not a sort key: write + or - and a field of the thing.")
     return field, argument[0] == "-"
 
 
-def _comparison(field: Path) -> Callable[[dict[str, Any], dict[str, Any]], int]:
+def _comparison(field: json.Keys) -> Callable[[dict[str, Any], dict[str, Any]], int]:
     """Return a comparison of things by a field, as in RQL; things without the field come first."""
 
     def sign(left: dict[str, Any], right: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import astuple
 
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.topics import TopicPath
@@ -40,12 +41,12 @@ class Envelope(msgspec.Struct):
     fields: str | None = None
 
 
-class _Wire(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """An envelope with its topic as text; the order of the fields is the order on the wire."""
+class _Wire(msgspec.Struct, omit_defaults=True):
+    """The fields of an envelope as they are read and written, the topic as text; their order is that on the wire."""
 
     topic: str
     headers: dict[str, Any] | None = None
-    path: str
+    path: str | None = None
     value: Raw | UnsetType = UNSET
     extra: Raw | UnsetType = UNSET
     status: Any = None
@@ -74,6 +75,8 @@ def decode(data: bytes) -> Envelope:
                 _decode_any(part)
     except UNREADABLE as error:
         raise _reason(data, error) from error
+    if wire.path is None:
+        raise json_field_missing("/path")
     check_depth(data)
     headers = wire.headers or {}
     for value in headers.values():
@@ -82,39 +85,14 @@ def decode(data: bytes) -> Envelope:
                 check_storable(value)
             except OverflowError as error:
                 raise _unparsable(f"a number in a header is out of range: {error}!") from error
-    status = wire.status
-    if status is not None:
-        status = _read_status(status)
-    return Envelope(
-        TopicPath.parse(wire.topic),
-        headers,
-        wire.path,
-        wire.value,
-        wire.extra,
-        status,
-        wire.revision,
-        wire.timestamp,
-        wire.metadata,
-        wire.fields,
-    )
+    if wire.status is not None:
+        wire.status = _read_status(wire.status)
+    return Envelope(TopicPath.parse(wire.topic), headers, *astuple(wire)[2:])
 
 
 def encode(envelope: Envelope) -> bytes:
     """Write an envelope, keys in Ditto's order, absent ones omitted."""
-    return _encode_json(
-        _Wire(
-            topic=str(envelope.topic),
-            headers=envelope.headers,
-            path=envelope.path,
-            value=envelope.value,
-            extra=envelope.extra,
-            status=envelope.status,
-            revision=envelope.revision,
-            timestamp=envelope.timestamp,
-            metadata=envelope.metadata,
-            fields=envelope.fields,
-        )
-    )
+    return _encode_json(_Wire(str(envelope.topic), *astuple(envelope)[1:]))
 
 
 _PLAIN = frozenset({str, bool, float, type(None)})

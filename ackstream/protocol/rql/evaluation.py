@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ackstream.protocol.json import json_pointer_invalid
+from ackstream.protocol.json import Keys, json_pointer_invalid
 from ackstream.protocol.rql import values as rql_values
 from ackstream.protocol.rql.parser import (
     Combination,
@@ -139,7 +139,7 @@ def _scalars_of(name: str, facts: _Facts) -> list[Scalar | None]:
 
 def _found(name: str, facts: _Facts, *, whole: bool) -> Found:
     field = field_of(name, whole=whole)
-    if isinstance(field, Path):
+    if not isinstance(field, SignalFact):
         return find(field, facts.thing)
     fact = facts.placeholders.get(field.prefix, {}).get(field.name, ())
     values = (fact,) if isinstance(fact, str) else tuple(fact)
@@ -174,12 +174,6 @@ _IN_FEATURE = re.compile("features/[^/]+/(?:definition/?|(?:properties|desiredPr
 _FEATURE_OR_PART = re.compile("features/[^/]+(?:/(?:properties|desiredProperties)/?)?")
 
 
-class Path(msgspec.Struct, frozen=True):
-    """A path in the thing's JSON: the keys from the top."""
-
-    keys: tuple[str, ...]
-
-
 class SignalFact(msgspec.Struct, frozen=True):
     """A placeholder about the signal: ``topic:action`` is prefix ``topic``, name ``action``."""
 
@@ -195,15 +189,16 @@ class Found(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1024)
-def field_of(property_: str, *, whole: bool) -> Path | SignalFact:
-    """Return the field of a property name; ``whole``: for exists and empty, which accept a feature or its properties.
+def field_of(property_: str, *, whole: bool) -> Keys | SignalFact:
+    """Return a property's path in the thing, or its placeholder.
 
+    :param whole: for exists and empty, which accept a feature or its properties
     :raises DittoError: 400 ``rql.expression.invalid`` for an unknown name,
         ``json.pointer.invalid`` for an empty segment
     """
     name = property_.removeprefix("/")
     if name in _SIMPLE:
-        return Path((name,))
+        return (name,)
     prefix, colon, rest = name.partition(":")
     if colon and rest in PLACEHOLDERS.get(prefix, ()):
         return SignalFact(prefix, rest)
@@ -213,19 +208,19 @@ def field_of(property_: str, *, whole: bool) -> Path | SignalFact:
     if "//" in name:
         raise json_pointer_invalid(f"/{name}")
     # Ditto resolves only one of the two escapes of a JSON pointer, ~0
-    return Path(tuple(key.replace("~0", "~") for key in name.split("/") if key))
+    return tuple(key.replace("~0", "~") for key in name.split("/") if key)
 
 
-def find(path: Path, thing: dict[str, Any]) -> Found:
+def find(path: Keys, thing: dict[str, Any]) -> Found:
     """Return the values of the thing at the path. An array on the way stands for the objects in it."""
-    if path.keys == ("_namespace",):
+    if path == ("_namespace",):
         # part of the id, which is always present, unlike the field of that name
         thing_id = thing.get("thingId")
         if isinstance(thing_id, str):
             return Found((thing_id.partition(":")[0],), in_array=False)
     values: list[Any] = [thing]
     in_array = False
-    for key in path.keys:
+    for key in path:
         objects: list[dict[str, Any]] = []
         for value in values:
             if isinstance(value, dict):
