@@ -13,7 +13,7 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -31,40 +31,44 @@ LATEST_TICK = 4_102_444_800_000
 
 
 def source(
-    spark: SparkSession, kafka: Kafka, topics: Iterable[str], *, starting: str, limit: int | None, headers: bool
+    spark: SparkSession,
+    kafka: Kafka,
+    topics: Mapping[str, int | Mapping[int, int]],
+    *,
+    limit: int | None,
+    headers: bool,
 ) -> DataFrame:
     """Return the records of topics as a stream.
 
-    :param topics: their real names
-    :param starting: Spark's ``startingOffsets``, for a new checkpoint
+    :param topics: by name, without the prefix, where a new checkpoint starts: :data:`EARLIEST`, :data:`LATEST`, or
+        offsets by partition (others from the earliest)
     :param limit: the most records per batch; ``None``: no limit
     :param headers: whether to include the column of record headers
     """
+    starts = {kafka.topic(name): start for name, start in topics.items()}
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     return (
         spark.readStream.format("kafka")
         # the default of 500 ms is waited out by every almost empty batch
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
-        .option("subscribe", ",".join(topics))
-        .option("startingOffsets", starting)
+        .option("subscribe", ",".join(starts))
+        .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())
         .load()
     )
 
 
-def starting_offsets(kafka: Kafka, topics: Mapping[str, int | Mapping[int, int]]) -> str:
-    """Return where a new checkpoint starts, as ``startingOffsets`` of Spark.
-
-    :param topics: by real name :data:`EARLIEST`, :data:`LATEST`, or offsets by partition (others from the earliest).
-        The latest offsets are looked up now: Spark would look later, and skip what is sent in the meantime
-    """
+def _starting_offsets(kafka: Kafka, starts: Mapping[str, int | Mapping[int, int]]) -> str:
+    """Look up the latest offsets now: Spark would look later, and skip what is sent in the meantime."""
+    if all(start == EARLIEST for start in starts.values()):
+        return "earliest"
     with connect_admin(kafka) as admin:
-        known = kafka_topics.of_topics(admin, topics)
-        latest = [partition for partition in known if topics[partition.topic] == LATEST]
+        known = kafka_topics.of_topics(admin, starts)
+        latest = [partition for partition in known if starts[partition.topic] == LATEST]
         ends = kafka_topics.ends(admin, latest) if latest else {}
-    found: dict[str, dict[str, int]] = {topic: {} for topic in topics}
+    found: dict[str, dict[str, int]] = {topic: {} for topic in starts}
     for partition in known:
-        start = topics[partition.topic]
+        start = starts[partition.topic]
         offset = start if isinstance(start, int) else start.get(partition.partition, EARLIEST)
         found[partition.topic][str(partition.partition)] = ends.get(partition, offset)
     return json.dumps(found)

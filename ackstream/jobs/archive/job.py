@@ -21,7 +21,7 @@ from ackstream.lake.columns import KEY
 from ackstream.lake.schemas import TABLES
 from ackstream.spark import batches
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import source
+from ackstream.spark.kafka import EARLIEST, source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,14 +38,8 @@ _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
     tables.create(spark, settings.lake)
-    stream = source(
-        spark,
-        settings.kafka,
-        [settings.kafka.topic("ledger")],
-        starting="earliest",
-        limit=settings.archive.max_offsets_per_trigger,
-        headers=False,
-    )
+    limit = settings.archive.max_offsets_per_trigger
+    stream = source(spark, settings.kafka, {"ledger": EARLIEST}, limit=limit, headers=False)
     return batches.start(stream, settings.lake, NAME, ArchiveFold(settings.lake).write, trigger)
 
 

@@ -30,7 +30,6 @@ from ackstream.spark.kafka import (
     sink_options,
     source,
     spring_correlation,
-    starting_offsets,
     tick_time,
     ticked,
 )
@@ -57,18 +56,10 @@ _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateSt
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the query."""
-    kafka = settings.kafka
-    with connect_admin(kafka) as admin:
+    with connect_admin(settings.kafka) as admin:
         topics = CorrelateTopics.of(settings, set(admin.list_topics()))
-    starting = {topics.signals: EARLIEST, topics.acks: EARLIEST, kafka.topic(TICKS): LATEST}
-    stream = source(
-        spark,
-        kafka,
-        starting,
-        starting=starting_offsets(kafka, starting),
-        limit=settings.correlate.max_offsets_per_trigger,
-        headers=True,
-    )
+    starts = {"signals": EARLIEST, "acks": EARLIEST, TICKS: LATEST}
+    stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
     handle = partial(correlate, settings.correlate, topics)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
@@ -77,7 +68,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         .queryName(NAME)
         .outputMode("append")
         # few large requests of compressed JSON: the broker's share of a message falls to a third
-        .options(**sink_options(kafka, {"compression.type": "lz4", "batch.size": str(256 * 1024)}))
+        .options(**sink_options(settings.kafka, {"compression.type": "lz4", "batch.size": str(256 * 1024)}))
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .trigger(**trigger)
         .start()

@@ -26,7 +26,7 @@ from ackstream.protocol.messages import MAX_NUMBER, encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import source
+from ackstream.spark.kafka import EARLIEST, source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,14 +50,8 @@ _decode = msgspec.json.Decoder(PublisherState).decode
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("messages", "publishers"))
-    stream = source(
-        spark,
-        settings.kafka,
-        [settings.kafka.topic("messages")],
-        starting="earliest",
-        limit=settings.persist.max_offsets_per_trigger,
-        headers=True,
-    )
+    limit = settings.persist.max_offsets_per_trigger
+    stream = source(spark, settings.kafka, {"messages": EARLIEST}, limit=limit, headers=True)
     deferred = DeferredAcks(spark, settings)
     query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
@@ -79,10 +73,7 @@ class PersistFold:
     """Folds batches over the publishers' states, which it keeps in memory."""
 
     def __init__(self, settings: Settings, deferred: DeferredAcks) -> None:
-        """Load no states yet: the first batch knows the batch number to restore.
-
-        :param deferred: holds back the acks that wait for sync destinations
-        """
+        """Load no states yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._deferred = deferred
         self._admission = Admission(settings.persist)
@@ -90,11 +81,7 @@ class PersistFold:
         self._first = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Fold one batch, write its messages and states, acknowledge its publishers.
-
-        :param frame: records of the messages topic as Spark's Kafka source gives them; may be empty
-        :param batch_id: the batch's number, growing within the query
-        """
+        """Fold one batch, write its messages and states, acknowledge its publishers."""
         spark = frame.sparkSession
         if self._states is None:
             self._first, self._states = load(spark, self._settings, query_id, batch_id)

@@ -27,7 +27,7 @@ from ackstream.protocol.messages import read_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import LATEST, source, starting_offsets
+from ackstream.spark.kafka import LATEST, source
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
@@ -59,15 +59,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     names = ("messages", "publishers", "subscriptions", "sow_deletes")
     tables.retried(lambda: tables.create(spark, settings.lake, names))
     # clients have given up older commands, and deleting twice is not deleting once
-    topics = dict.fromkeys(map(settings.kafka.topic, ("queries", "stored")), LATEST)
-    stream = source(
-        spark,
-        settings.kafka,
-        topics,
-        starting=starting_offsets(settings.kafka, topics),
-        limit=settings.query.max_offsets_per_trigger,
-        headers=True,
-    )
+    topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
+    stream = source(spark, settings.kafka, topics, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, QueryFold(settings).write, trigger)
 
 
@@ -92,11 +85,7 @@ class QueryFold:
         self._first = self._known = self._newest = self._stored = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Carry out the commands of one batch, and deliver the messages that are new in the log.
-
-        :param frame: records as Spark's Kafka source gives them; may be empty
-        :param batch_id: the batch's number, growing within the query
-        """
+        """Carry out the commands of one batch, and deliver the messages that are new in the log."""
         spark, kafka = frame.sparkSession, self._settings.kafka
         records = collect(frame)
         if not records:
@@ -211,10 +200,7 @@ def collect(frame: DataFrame) -> Sequence[QueryRecord]:
 
 
 def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) -> int:
-    """Return the last batch of the log: the known one, or a later one that persist has reported.
-
-    :param topic: the real name of the topic ``stored``
-    """
+    """Return the last batch of the log: the known one, or a later one that persist has reported on ``topic``."""
     newest = known
     for record in records:
         if record.topic == topic:

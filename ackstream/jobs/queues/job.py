@@ -29,7 +29,7 @@ from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
-from ackstream.spark.kafka import header_entry, source, tick_time, ticked
+from ackstream.spark.kafka import LATEST, header_entry, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -139,13 +139,10 @@ def _has_header(name: str, value: str) -> Column:
 
 
 def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
-    kafka = settings.kafka
     # a new checkpoint knows no session, so earlier reports of consumers mean nothing to it. Everything that arrived
     # since the last batch is read at once: time must not pass between two records of one moment
-    reports = source(
-        spark, kafka, [kafka.topic("app-acks"), kafka.topic(TICKS)], starting="latest", limit=None, headers=False
-    )
-    is_tick = F.col("topic") == kafka.topic(TICKS)
+    reports = source(spark, settings.kafka, {"app-acks": LATEST, TICKS: LATEST}, limit=None, headers=False)
+    is_tick = F.col("topic") == settings.kafka.topic(TICKS)
     text = F.col("value").cast("string")
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(
         F.coalesce(F.make_valid_utf8(F.get_json_object(text, "$.queue")), F.lit("")).alias("queue"),

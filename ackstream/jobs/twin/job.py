@@ -26,7 +26,7 @@ from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
 from ackstream.spark import batches, kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
-from ackstream.spark.kafka import header, header_entry, json_correlation_id, source, spring_correlation
+from ackstream.spark.kafka import EARLIEST, header, header_entry, json_correlation_id, source, spring_correlation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,22 +55,11 @@ _MESSAGES = pa.schema(
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the twin query."""
     tables.create(spark, settings.lake, ("thing_events", "things", "things_search"))
-    stream = source(
-        spark,
-        settings.kafka,
-        [settings.kafka.topic("signals")],
-        starting=starting_offsets(spark, settings),
-        limit=settings.twin.max_offsets_per_trigger,
-        headers=True,
-    )
+    topic, limit = settings.kafka.topic("signals"), settings.twin.max_offsets_per_trigger
+    # a new checkpoint starts after the last command in the journal
+    start = things.next_offsets(spark, settings.lake, topic) or EARLIEST
+    stream = source(spark, settings.kafka, {"signals": start}, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, TwinFold(settings).write, trigger)
-
-
-def starting_offsets(spark: SparkSession, settings: Settings) -> str:
-    """Return where a new checkpoint starts: after the last command in the journal, else at the beginning."""
-    topic = settings.kafka.topic("signals")
-    done = things.next_offsets(spark, settings.lake, topic)
-    return kafka.starting_offsets(settings.kafka, {topic: done}) if done else "earliest"
 
 
 def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
