@@ -103,10 +103,9 @@ class Outbound:
                     failed.append(issued_ack(label, error, signal.envelope.headers))
                 continue
             delivered = as_delivered(signal, [each for each in shown if each != target.label], fields)
-            payload = target.payload(delivered)
-            publishes = wanted and payload is not UNSET
+            publishes = wanted and not (target.sends_value and delivered.value is UNSET)
             fates.append((target.label, publishes))
-            message = target.message(delivered, payload) if publishes else None
+            message = target.message(delivered) if publishes else None
             if message is not None:
                 publishings.append(Publishing(message, label))
         weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates)
@@ -118,6 +117,7 @@ class _TargetRules:
         self._id = connection_id
         self._target = target
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
+        self.sends_value = target.payload == "value"
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
 
     def is_requested(self, signal: Publication) -> bool:
@@ -125,14 +125,10 @@ class _TargetRules:
             return signal.response_required and signal.stream in ("live-commands", "messages")
         return self.label in signal.labels
 
-    def payload(self, signal: Envelope) -> Any:
-        """Return the bytes, ``None`` for the protocol JSON, or ``UNSET`` if there is nothing to publish."""
-        if self._target.payload == "ditto":
-            return None
-        return UNSET if signal.value is UNSET else bytes(signal.value)
-
-    def message(self, signal: Envelope, payload: bytes | None) -> OutgoingMessage | None:
-        kind = PROTOCOL_CONTENT_TYPE if payload is None else JSON_CONTENT_TYPE
+    def message(self, signal: Envelope) -> OutgoingMessage | None:
+        payload, kind = None, PROTOCOL_CONTENT_TYPE
+        if self.sends_value and signal.value is not UNSET:
+            payload, kind = bytes(signal.value), JSON_CONTENT_TYPE
         target = self._target
         return outgoing(signal, target.address, target.header_mapping, self._id, payload=payload, content_type=kind)
 
