@@ -125,16 +125,14 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
                 "look into the log of its broker."
             )
 
-    def follow(self, records: Iterable[Any]) -> None:
+    def follow(self, records: Sequence[Any]) -> None:
         """Follow a changed assignment; to be called after each poll, with its records."""
         if not self._changed.is_set():
             return
         self._changed.clear()
         partitions = set(self._consumer.assignment())
         self._progress.keep(partitions)
-        first: dict[TopicPartition, int] = {}
-        for record in records:
-            first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        first = {TopicPartition(record.topic, record.partition): record.offset for record in reversed(records)}
         try:
             for partition in partitions - self._progress.positions().keys():
                 offset = first.get(partition)

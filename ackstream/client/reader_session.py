@@ -58,35 +58,28 @@ class SessionState:
         self._parts[state.shard, state.part] = state
 
     @property
-    def complete(self) -> bool:
-        """Whether every part of every shard has arrived."""
-        shards = max((state.shards for state in self._parts.values()), default=0)
-        parts = {state.shard: state.parts for state in self._parts.values()}
-        return 0 < shards == len(parts) and sum(parts.values()) == len(self._parts)
-
-    @property
-    def as_of(self) -> int:
-        """The time from which the topic ``stored`` must be read."""
-        return min(state.as_of for state in self._parts.values())
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the reader may be silent."""
-        return min(state.lease_ms for state in self._parts.values())
-
-    @property
-    def writers(self) -> list[KnownWriter]:
-        """One record per writer; the runs of a writer may arrive in several."""
-        found: dict[str, KnownWriter] = {}
-        for known in (writer for state in self._parts.values() for writer in state.writers):
-            before = found.setdefault(known.writer, known)
+    def whole(self) -> ReaderState | None:
+        """The answer of all shards as one record; ``None`` until every part of every shard has arrived."""
+        states = list(self._parts.values())
+        parts = {state.shard: state.parts for state in states}
+        if not states or len(parts) != states[0].shards or sum(parts.values()) != len(states):
+            return None
+        writers: dict[str, KnownWriter] = {}
+        for known in (writer for state in states for writer in state.writers):
+            before = writers.setdefault(known.writer, known)
             if before is not known:
-                found[known.writer] = msgspec.structs.replace(
+                # the runs of a writer may arrive in several records
+                writers[known.writer] = msgspec.structs.replace(
                     before,
                     acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
                     undelivered=tuple(sorted(before.undelivered + known.undelivered)),
                 )
-        return list(found.values())
+        return msgspec.structs.replace(
+            states[0],
+            as_of=min(state.as_of for state in states),
+            lease_ms=min(state.lease_ms for state in states),
+            writers=tuple(writers.values()),
+        )
 
 
 class ReaderSession:
@@ -113,7 +106,8 @@ class ReaderSession:
         """
         self._start, self._history, self._reader = start, history, reader
         self._max_samples, self._after_poll = max_samples, after_poll
-        self._state = SessionState()
+        self._answer = SessionState()
+        self._alive_seconds = 0.0
         self._started = threading.Event()
         self._closing = threading.Event()
         self._paused = False
@@ -205,7 +199,7 @@ class ReaderSession:
         if state.epoch > self._start.epoch:
             self._history.end(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
         elif state.epoch == self._start.epoch and not self._started.is_set():
-            self._state.add(state)
+            self._answer.add(state)
 
     def _reads(self, writer: str) -> bool:
         return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
@@ -215,14 +209,14 @@ class ReaderSession:
     def _step(self, now: float) -> None:
         self._after_poll(now)
         if not self._started.is_set():
-            if self._state.complete:
-                self._start_reading()
+            if (state := self._answer.whole) is not None:
+                self._start_reading(state)
             elif self._is_due("start", now, START_SECONDS):
                 self._send(self._start)
             return
         for report in self._history.due():
             self._send(report)
-        if self._is_due("alive", now, self._state.lease_ms / 1000 / ALIVE_PER_LEASE):
+        if self._is_due("alive", now, self._alive_seconds):
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
         self._limit(now)
         if self._is_due("recover", now, RECOVER_SECONDS) and self._recovery.recover(
@@ -245,9 +239,9 @@ class ReaderSession:
             # each is repeated: when it is next due, or at the end of the period of an AppAck
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
 
-    def _start_reading(self) -> None:
+    def _start_reading(self, state: ReaderState) -> None:
         """Seek to the first message that may be unacknowledged, and to what was stored since the state was taken."""
-        consumer, state = self.link.consumer, self._state
+        consumer = self.link.consumer
         partitions = self.link.assignment.of(self._messages)
         known = [writer for writer in state.writers if self._reads(writer.writer)]
         committed = {partition: consumer.committed(partition) for partition in partitions}
@@ -263,6 +257,7 @@ class ReaderSession:
         for writer in known:
             self._history.begin(writer)
         consumer.resume(*partitions)
+        self._alive_seconds = state.lease_ms / 1000 / ALIVE_PER_LEASE
         self._started.set()
 
     def _limit(self, now: float) -> None:
