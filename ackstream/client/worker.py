@@ -19,7 +19,7 @@ from kafka import TopicPartition
 from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import RESEND_SECONDS, SEND_AGAIN, Closing
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, SEND_AGAIN, Closing
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DELIVERY_SECONDS = 120.0
 MAX_SENDING = 20_000
 """While more answers than this are on their way, no further records are read."""
-
-_CLOSE_SECONDS = 5.0
 
 Start = Literal["latest", "earliest"]
 
@@ -183,7 +180,7 @@ class Worker(Closing):
             else:
                 self._member = GroupMember(consumer, group, names, self._progress, self._progress.start)
             # with a linger the acknowledgements of one poll share a few produce requests
-            self._producer = clients.connect_producer(kafka, answers, delivery_timeout=DELIVERY_SECONDS, linger_ms=2)
+            self._producer = clients.connect_producer(kafka, answers, linger_ms=2)
         except BaseException:
             consumer.close(autocommit=False)
             raise
@@ -220,12 +217,12 @@ class Worker(Closing):
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
-        clients.close_producer(self._producer, _CLOSE_SECONDS)
+        clients.close_producer(self._producer)
         self.outbox.settle(time.monotonic())
         if self._member is not None:
             self._member.leave()
         else:
-            self._reader.consumer.close(autocommit=False, timeout_ms=_CLOSE_SECONDS * 1000)
+            self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
 
     def _run(self) -> None:
         while not self._closing.is_set():
