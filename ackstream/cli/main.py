@@ -72,10 +72,15 @@ def gateway() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
     settings = load()
+
+    def print_address(address: str) -> None:
+        line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
+        Console(stderr=True, soft_wrap=True).print(line, highlight=False)
+
     with connected(settings) as dependencies:
         try:
             with Interrupts():
-                asyncio.run(Server(dependencies, _print_address).serve())
+                asyncio.run(Server(dependencies, print_address).serve())
         except SystemExit:
             # uvicorn has logged the reason
             host, port = settings.gateway.host, settings.gateway.port
@@ -85,11 +90,6 @@ def gateway() -> None:
             ) from None
         except KeyboardInterrupt:
             raise typer.Exit from None
-
-
-def _print_address(address: str) -> None:
-    line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
-    Console(stderr=True, soft_wrap=True).print(line, highlight=False)
 
 
 @app.command()

@@ -164,7 +164,11 @@ def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     installed = find_spec("deltalake") is not None and find_spec("duckdb") is not None
     local = "://" not in settings.lake.path
     columns, rows = (ask_duckdb if local and installed else ask_spark)(settings, name, correlation_id)
-    return columns, [[_in_utc(value) for value in row] for row in rows]
+    # Spark returns naive times in the local zone
+    in_utc = [
+        [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
+    ]
+    return columns, in_utc
 
 
 def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answer:
@@ -194,8 +198,3 @@ def ask_spark(settings: Settings, name: str, correlation_id: str = "") -> Answer
     with quiet_session(settings, "outcomes") as spark:
         frame = questions.ask(spark, settings.lake, name, correlation_id)
         return frame.columns, frame.collect()
-
-
-def _in_utc(value: Any) -> Any:
-    """Convert a time to UTC; Spark returns naive times in the local zone."""
-    return value.astimezone(timezone.utc) if isinstance(value, datetime) else value

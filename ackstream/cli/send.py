@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from http import HTTPStatus
+from http.client import responses as PHRASES  # noqa: N812 - it is a constant
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,17 +163,14 @@ def _ask(settings: Settings, envelope: Envelope) -> int:
 
 
 def _show(progress: Console, reply: Reply, seconds: float) -> None:
-    try:
-        phrase = f" {HTTPStatus(reply.status).phrase}"
-    except ValueError:
-        phrase = ""
+    phrase = PHRASES.get(reply.status, "")
     try:
         explanation, value = reply.explanation, reply.value
     except DittoError as error:
         raise AckstreamError(
             f"The reply to {reply.correlation_id} (status {reply.status}) cannot be read: {error.message}"
         ) from None
-    line = Text(f"{reply.status}{phrase}", style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
+    line = Text(f"{reply.status} {phrase}".rstrip(), style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
     line.append(f"  {reply.completed_by}, {seconds:.2f} s. {explanation}", style="default not bold")
     progress.print(line, Text(reply.correlation_id, style="dim"), sep="\n", soft_wrap=True)
     if value is not None:

@@ -13,8 +13,6 @@ from ackstream.protocol.errors import DittoError, error_factory, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RETRY_AFTER_SECONDS = 1
-
 
 class GatewayError(DittoError):
     """An error with additional HTTP headers."""
@@ -30,9 +28,9 @@ def authentication_failed(message: str, schemes: Iterable[str]) -> DittoError:
 
 
 def unavailable(message: str, description: str) -> DittoError:
-    """Report that the request cannot be served now and may be retried."""
+    """Report that the request cannot be served now and may be retried after a second."""
     error = GatewayError(503, "gateway:service.unavailable", message, description)
-    error.headers = (("retry-after", str(RETRY_AFTER_SECONDS)),)
+    error.headers = (("retry-after", "1"),)
     return error
 
 

@@ -49,7 +49,6 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     """Read a message; its headers become those to forward.
 
     :param given: headers of the connection; those of the message take precedence
-    :param declared: the labels of the session
     :param new_id: the correlation-id of a request that has none
     :raises DittoError: 400
     """

@@ -87,8 +87,6 @@ class Meter:
 
         The latency is that of the answer: from the broker's time of the request to the broker's time of this record,
         which is sent together with the reply.
-
-        :param written_at: the record's timestamp
         """
         try:
             record = ledger.decode(value or b"")
@@ -146,9 +144,8 @@ class LedgerFeed(Closing):
     """Reads the ledger without a consumer group, leaving no trace on the broker; a context manager."""
 
     def __init__(self, settings: Settings, since: int) -> None:
-        """Connect.
+        """Connect, to read the records since a time in epoch milliseconds.
 
-        :param since: epoch milliseconds; older records are not read
         :raises AckstreamError: the broker is unavailable or a topic is missing
         """
         self._settings = settings

@@ -57,11 +57,10 @@ def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
 
 
 def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> Response:
-    """Convert a reply.
+    """Convert the reply to a command.
 
-    :param command: the request
     :param correlation_id: of the client; on the wire it may have a suffix
-    :param url: the URL of the API without a trailing slash, the base of ``location``
+    :param url: of the API, without a trailing slash
     """
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}

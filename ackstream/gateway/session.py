@@ -50,7 +50,7 @@ MAX_OPEN = 1_000
 """Maximum number of open requests; beyond it, reading from the client pauses."""
 
 DECLARE_SECONDS = 15.0
-_LIFETIME_SECONDS = STREAM_TIMEOUT_MS / 1000
+STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 
 PATH = "/ws/2"
@@ -64,10 +64,7 @@ class SocketSession:
     def __init__(
         self, websocket: WebSocket, dependencies: Dependencies, subjects: tuple[str, ...], given: dict[str, Any]
     ) -> None:
-        """Serve an accepted socket.
-
-        :param given: headers of the connection; those of messages take precedence
-        """
+        """Serve an accepted socket; ``given`` are headers of the connection, those of messages take precedence."""
         self._websocket = websocket
         self._dependencies = dependencies
         self._streaming = dependencies.streaming
@@ -76,18 +73,15 @@ class SocketSession:
         if dependencies.authenticator.required:
             self._given[ORIGINATOR] = subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
-        self._forwarding = UniqueIds(STREAM_TIMEOUT_MS / 1000)
-        self._issued = RecentIds(_LIFETIME_SECONDS)
+        self._forwarding = UniqueIds(STREAM_SECONDS)
+        self._issued = RecentIds(STREAM_SECONDS)
         self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self, labels: frozenset[str]) -> None:
-        """Serve until the client disconnects, loses its labels or is too slow.
-
-        :param labels: the labels to declare
-        """
+        """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
         streaming = self._streaming
         declared = asyncio.wrap_future(streaming.declarer.declare(labels, lost=self._lost())) if labels else None
         try:

@@ -90,10 +90,7 @@ class Broker:
         return True
 
     def stop(self) -> bool:
-        """Stop the broker, by SIGKILL if it does not obey SIGTERM; keep its data.
-
-        :returns: ``False`` if it was not running
-        """
+        """Stop the broker, by SIGKILL if it does not obey SIGTERM; keep its data. Return whether it was running."""
         pid = self.pid()
         if pid is None:
             return False

@@ -45,9 +45,6 @@ def submit_command(settings: Settings, job: str, *arguments: str, console: Conso
     """Return the command that runs ``jobs/JOB.py``; missing jars are fetched first.
 
     :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
-    :param job: the job's name, such as ``correlate``
-    :param arguments: passed to the job
-    :param console: shows the progress of the download
     :raises LocalError: there is no such job, no Java, or a jar cannot be fetched
     """
     script = installation.entry_point(job)

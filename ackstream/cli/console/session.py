@@ -139,10 +139,7 @@ def kill(spark: SparkSession) -> None:
 
 
 def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
-    """End the JVM of a session.
-
-    :param patience: seconds to wait before it is killed
-    """
+    """End the JVM of a session; kill it after ``patience`` seconds."""
     for process in launched:
         if process.stdin is not None:
             # the JVM ends when its standard input is closed

@@ -116,10 +116,7 @@ def _examples(names: Sequence[str]) -> str:
 
 
 def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
-    """Return whether each query has read its topics to the end; asks in order, since each writes what the next reads.
-
-    :param queries: each with its topics, without the prefix
-    """
+    """Return whether each query has read its topics to the end, in order, since each writes what the next reads."""
     for query, names in queries.items():
         ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))
         consumed = consumed_offsets(query)

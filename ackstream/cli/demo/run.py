@@ -20,6 +20,8 @@ from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.clients import connect_admin
+from ackstream.lake import tables
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 
 if TYPE_CHECKING:
@@ -41,11 +43,8 @@ POLL_SECONDS = 0.2
 
 
 def demo(settings: Settings, console: Console, number: int, rate: float) -> bool:
-    """Run the demo.
+    """Run the demo with a number of commands, ``rate`` per second; return whether all counts add up.
 
-    :param number: how many commands
-    :param rate: commands per second
-    :returns: whether all counts add up
     :raises AckstreamError: a prerequisite is missing; the sentence names the remedy
     :raises KeyboardInterrupt: interrupted; nothing is left running
     """
@@ -120,7 +119,8 @@ def _demo(
         with connect_admin(own.kafka) as client:
             complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
         evidence = gather(spark, own, tally)
-        rows = summary.count_rows(spark, own)
+        own_tables = [name for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")]
+        rows = {name: tables.read(spark, own.lake, name).count() for name in own_tables}
     findings = check(evidence)
     summary.show(console, tally, devices)
     summary.show_tables(console, own, rows)

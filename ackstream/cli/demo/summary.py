@@ -17,13 +17,11 @@ from rich.text import Text
 from ackstream.cli.console.display import STYLES, plain_table, span
 from ackstream.cli.demo.traffic import HABITS
 from ackstream.gateway.meter import VERDICTS, percentiles, verdict
-from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import SparkSession
     from rich.console import Console
     from rich.table import Table
 
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
 
 
 PERCENTILES = (0.5, 0.95, 0.99)
-_TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")}
-
-
-def count_rows(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    """Count the rows of each table."""
-    return {name: tables.read(spark, settings.lake, name).count() for name in _TABLES}
 
 
 def show(console: Console, tally: Tally, devices: Mapping[str, Habit]) -> None:
@@ -61,7 +53,7 @@ def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> N
     _title(console, f"Delta tables in {settings.lake.path}")
     table = plain_table("table", "rows", "", right=[1])
     for name, number in rows.items():
-        table.add_row(name, f"{number:,}", Text(_TABLES[name].comment, style="dim"))
+        table.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
     console.print(table, "", sep="\n")
 
 

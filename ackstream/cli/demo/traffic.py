@@ -55,10 +55,7 @@ _UNUSUAL: dict[Habit, int] = {
 
 
 def fleet(size: int) -> dict[str, Habit]:
-    """Return devices of all habits by their thing ids.
-
-    :param size: at least 12
-    """
+    """Return at least 12 devices, of all habits, by their thing ids."""
     unusual = [habit for habit, number in _UNUSUAL.items() for _ in range(number)]
     habits: list[Habit] = [*unusual, *["prompt"] * (size - len(unusual))]  # type: ignore[list-item]
     return {f"org.acme.fleet:truck-{number:02d}": habit for number, habit in enumerate(habits, start=1)}
@@ -75,11 +72,7 @@ def respond(devices: Mapping[str, Habit], signal: Signal) -> Answer:
 def answer(  # noqa: PLR0911 - one per habit
     habit: Habit, thing_id: str, value: object, chance: random.Random
 ) -> Answer:
-    """Return how a device with the habit answers a command.
-
-    :param value: the value of the command, repeated in the acknowledgement
-    :param chance: decides the delays, reproducibly for a given seed
-    """
+    """Return how a device with the habit answers a command; ``chance`` decides the delays."""
     received = Ack(label=RECEIVED)
     done = Ack(200, {"applied": value}, DONE)
     moment = After(chance.uniform(0.02, 0.4), done)
@@ -153,9 +146,8 @@ def send_all(
     console: Console,
     healthy: Callable[[], None],
 ) -> Tally:
-    """Send commands to the things in turn and wait for all replies.
+    """Send commands to the things in turn, ``rate`` per second, and wait for all replies.
 
-    :param rate: commands per second
     :param healthy: polled meanwhile; raises once waiting is pointless
     """
     tally = Tally()
