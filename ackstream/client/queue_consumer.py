@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,8 @@ class QueueConsumer(Closing):
         if previous is not None:
             self._settle_or_warn(previous, "accepted")
         message = self._next(timeout)
+        if message is None and self.ended is not None and not self._closing.is_set():
+            raise self.ended
         if self._mode != "client":
             self._previous = message
         return message
@@ -202,21 +204,10 @@ class QueueConsumer(Closing):
     def _next(self, timeout: float | None) -> QueueMessage | None:
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self.ended or self._closing.is_set(), timeout)
-            if self._closing.is_set():
-                return None
-            if self._ready:
-                return self._ready.popleft()
-            if self.ended is not None:
-                raise self.ended
-            return None
+            return self._ready.popleft() if self._ready and not self._closing.is_set() else None
 
     def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
-        while True:
-            message = None
-            with suppress(Exception):  # it is in ``ended``, and in the log
-                message = self._next(None)
-            if message is None:
-                return
+        while (message := self._next(None)) is not None:
             raised = False
             try:
                 handler(message)
