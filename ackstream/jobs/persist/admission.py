@@ -43,10 +43,8 @@ class Admission:
         self._judge_names = lru_cache(maxsize=65_536)(self._names)
 
     def judge(self, client: str, topic: str, size: int, *, expired: bool, stored_today: int) -> Verdict:
-        """Decide about a message.
+        """Decide about a message with a value of ``size`` bytes.
 
-        :param topic: the publisher's name for its subject; may be empty
-        :param size: bytes of its value
         :param stored_today: bytes that the client has stored on the message's day
         """
         if size > self._max_bytes:

@@ -56,19 +56,15 @@ class Conflation:
         return self._decided.watermark
 
     @property
-    def held(self) -> list[Interval]:
-        """The runs of decided numbers behind the first hole."""
-        return [(first, last) for first, last in self._decided if first > self.watermark]
+    def beyond(self) -> tuple[list[Interval], list[Interval]]:
+        """The runs behind the first hole: of decided numbers, and of those whose acknowledgement was requested."""
+        decided, asked = ([run for run in runs if run[0] > self.watermark] for runs in (self._decided, self._asked))
+        return decided, asked
 
     @property
     def held_count(self) -> int:
         """The count of decided numbers behind the first hole."""
         return self._count - (self.watermark + 1 - self._decided.start)
-
-    @property
-    def asked_beyond(self) -> list[Interval]:
-        """The runs of numbers behind the first hole whose acknowledgement was requested."""
-        return [(first, last) for first, last in self._asked if first > self.watermark]
 
     def decided(self, seq: int) -> bool:
         """Return whether a number is decided, or lies below the first one to acknowledge."""
@@ -112,10 +108,7 @@ class Conflation:
             del self._failed[seq]
 
     def skip(self, expected: int) -> list[Interval]:
-        """Stop acknowledging below ``expected``; return the undecided runs below it, which will never arrive.
-
-        :param expected: a number behind the watermark
-        """
+        """Stop acknowledging below a number behind the watermark; return the undecided runs that will never arrive."""
         missing = self._decided.missing(self._decided.start, expected - 1)
         for first, last in missing:
             self._add(first, last)

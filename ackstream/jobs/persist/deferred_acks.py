@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
@@ -52,8 +52,8 @@ class DestinationChange(NamedTuple):
 
     destination: str
     batch: int
-    mode: Literal["sync", "async"]
-    cause: Literal["downgrade", "upgrade", "start"]
+    mode: str
+    cause: str
     age_ms: int
 
 
@@ -61,7 +61,7 @@ class DestinationChange(NamedTuple):
 class _SyncDestination:
     settings: Destination
     reported: int = -1
-    mode: Literal["sync", "async"] = "sync"
+    sync: bool = True
     checks: int = 0
 
 
@@ -87,10 +87,7 @@ class Backlog:
         """Batches with messages that some destination lacks, and their times."""
 
     def add(self, batch: int, now: int, *, stored: bool = True) -> None:
-        """Note a committed batch; a replayed one is ignored.
-
-        :param stored: whether it added messages
-        """
+        """Note a committed batch, and whether it added messages; a replayed one is ignored."""
         if batch <= self._newest:
             return
         self._newest = batch
@@ -124,20 +121,17 @@ class Backlog:
                 continue
             destination.checks = checks
             age = next((now - since for batch, since in self._lacking if batch > destination.reported), 0)
-            if destination.mode == "sync" and rules.downgrade_age is not None and age >= rules.downgrade_age:
-                destination.mode = "async"
-                changes.append(DestinationChange(name, destination.reported, "async", "downgrade", age))
-            elif destination.mode == "async" and rules.upgrade_age is not None and age < rules.upgrade_age:
-                destination.mode = "sync"
-                changes.append(DestinationChange(name, destination.reported, "sync", "upgrade", age))
+            downgraded = rules.downgrade_age is not None and age >= rules.downgrade_age
+            upgraded = rules.upgrade_age is not None and age < rules.upgrade_age
+            if downgraded if destination.sync else upgraded:
+                destination.sync = not destination.sync
+                mode = ("sync", "upgrade") if destination.sync else ("async", "downgrade")
+                changes.append(DestinationChange(name, destination.reported, *mode, age))
         return changes
 
     def ready(self, most: int) -> int:
-        """Return the batch up to which acks may be sent now.
-
-        :param most: how many batches at once
-        """
-        reported = (one.reported for one in self._destinations.values() if one.mode == "sync")
+        """Return the batch up to which acks may be sent now, those of so many batches at most."""
+        reported = (one.reported for one in self._destinations.values() if one.sync)
         durable = min(reported, default=None)
         found = self.acknowledged
         for batch, needed in islice(self._waiting, most):
@@ -199,10 +193,7 @@ class DeferredAcks:
         return self._sync and batch > self._backlog.acknowledged
 
     def committed(self, batch: int, *, stored: bool) -> None:
-        """Note that a batch is in the tables.
-
-        :param stored: whether it added messages
-        """
+        """Note that a batch is in the tables, and whether it added messages."""
         with self._lock:
             self._backlog.add(batch, _now(), stored=stored)
 
@@ -212,16 +203,12 @@ class DeferredAcks:
             threading.Thread(target=self._run, args=(query,), name="ackstream-deferred-acks", daemon=True).start()
 
     def _run(self, query: StreamingQuery) -> None:
-        kafka = self._settings.kafka
+        kafka, acks = self._settings.kafka, self._settings.kafka.topic("publisher-acks")
         while query.isActive:
             try:
                 with (
                     closing(connect_consumer(kafka, None, auto_offset_reset="earliest")) as consumer,
-                    closing(
-                        connect_producer(
-                            kafka, kafka.topic("publisher-acks"), delivery_timeout=SEND_SECONDS, linger_ms=5
-                        )
-                    ) as producer,
+                    closing(connect_producer(kafka, acks, delivery_timeout=SEND_SECONDS, linger_ms=5)) as producer,
                 ):
                     consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
                     while query.isActive:

@@ -65,11 +65,7 @@ class RejectedRecord(NamedTuple):
 
 
 class PublisherBatch:
-    """The records of one publisher in one batch, applied to its state.
-
-    :ivar rejected: records that are not stored as messages
-    :ivar acks: the acknowledgements for the publisher, in order
-    """
+    """The records of one publisher in one batch, applied to its state."""
 
     def __init__(
         self, client: str, state: PublisherState | None, admission: Admission, floor_ms: int, newest: int
@@ -77,7 +73,6 @@ class PublisherBatch:
         """Start from the state before the batch.
 
         :param state: ``None`` for an unknown publisher
-        :param floor_ms: the shortest interval of merged acks
         :param newest: the timestamp of the newest record of the batch, of all publishers
         """
         self.rejected: list[RejectedRecord] = []
@@ -257,8 +252,7 @@ class PublisherBatch:
         self._acknowledge_decided()
         state = self._state
         watermark = state.watermark = self._conflation.watermark
-        state.held = self._conflation.held
-        state.asked = self._conflation.asked_beyond
+        state.held, state.asked = self._conflation.beyond
         state.absent = [run for run in self._absent if run[0] > watermark]
         for number, cid in state.flushes:
             if number <= watermark:
@@ -307,7 +301,6 @@ def fold(
 
     :param records: those of each partition in the order of their offsets
     :param floor_ms: the shortest interval of merged acks
-    :param batch: the number of the batch
     """
     rejected: list[RejectedRecord] = []
     clients: dict[str, list[MessageMetadata | MessageRun]] = {}

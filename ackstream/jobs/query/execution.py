@@ -47,10 +47,9 @@ class _Execution:
 
     def run(self, floor_ms: int, topics: tuple[str, ...]) -> None:
         reason = self._request.reason or self._conflict(topics)
-        wanted = self._request.options.get("ack_conflation")
-        raised = self._command.name == "logon" and wanted is not None and wanted < floor_ms
+        raised = floor_ms if self._request.options.get("ack_conflation", floor_ms) < floor_ms else None
         for ack in queries.opening(self._command, reason):
-            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=floor_ms if raised else None))
+            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=raised))
         if reason is None:
             getattr(self, f"_{self._command.name}")()
         if self._command.name == "sow_delete" and "persisted" in self._command.asked:

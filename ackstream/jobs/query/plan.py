@@ -140,10 +140,7 @@ class SubscriptionPlan:
         return self.changed or any(isinstance(step, (Selected, Counted, Deleted)) for step in self.steps)
 
     def deliver(self, requests: Iterable[QueryRequest]) -> None:
-        """Deliver new messages and due bookmarks to the subscriptions; end the sessions of silent clients.
-
-        :param requests: the batch's commands: their clients are not silent
-        """
+        """Deliver new messages and due bookmarks to the subscriptions; end the sessions of clients without requests."""
         for request in requests:
             if request.client in self._state.sessions:
                 self._state.sessions[request.client].seen = request.time

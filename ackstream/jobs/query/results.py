@@ -49,7 +49,6 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
 
     :param steps: without :class:`Counted`, which the job has turned into acknowledgements
     :param newest: the last batch of the log
-    :param batch: the number of the query's batch
     """
     parts = [_acknowledgements(spark, steps)]
     for number, step in enumerate(steps):
@@ -79,12 +78,13 @@ def condition(request: QueryRequest) -> Column:
     """Return the condition of a command, over the columns ``value`` (text) and ``key``."""
     if request.keys:
         return F.col("key").isin([key.encode() for key in request.keys])
-    text = request.command.filter
-    return F.lit(True) if text is None else fits(text)  # noqa: FBT003 - Spark's way
+    return fits(request.command.filter)
 
 
-def fits(text: str) -> Column:
-    """Return a filter as a condition over the column ``value`` (text)."""
+def fits(text: str | None) -> Column:
+    """Return a filter, if there is one, as a condition over the column ``value`` (text)."""
+    if text is None:
+        return F.lit(True)  # noqa: FBT003 - Spark's way
     selection = filters.read_filter(text)
     if isinstance(selection, filters.SqlFilter):
         return F.expr(selection.condition).cast("boolean")
@@ -149,17 +149,12 @@ def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) 
     found = lake_messages.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
     # the subscribers are a constant: no join
     matching = [
-        F.when(_matching(topic, text), F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS))
+        F.when((F.col("subject") == topic) & fits(text), F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS))
         for (topic, text), receivers in wanted.items()
     ]
     messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
     own = {name: F.col("for")[name] for name in _SUBSCRIBER}
     return _addressed(messages.withColumns({**own, "rank": F.lit(0).cast("long")}), "publish", number)
-
-
-def _matching(topic: str, text: str | None) -> Column:
-    of_topic = F.col("subject") == topic
-    return of_topic if text is None else of_topic & fits(text)
 
 
 def _with_text(messages: DataFrame) -> DataFrame:

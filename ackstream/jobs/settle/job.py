@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -154,17 +154,10 @@ def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
 
 def write_frame(settled: Settled) -> pd.DataFrame:
     """Lay out rows and messages in the columns of :data:`OUTPUT_SCHEMA`."""
-    kinds = (
-        (DELIVERY, DELIVERY_FIELDS, [[row.get(name) for name in DELIVERY_FIELDS] for row in settled.deliveries]),
-        (IGNORED, IGNORED_FIELDS, [[row.get(name) for name in IGNORED_FIELDS] for row in settled.ignored]),
-        (MESSAGE, MESSAGE_FIELDS, list(settled.messages())),
-    )
-    columns: dict[str, list[Any]] = {name: [] for name in OUTPUT_SCHEMA.names}
-    for kind, fields, rows in kinds:
-        given = dict(zip(fields, zip(*rows, strict=True), strict=False))
-        for name, column in columns.items():
-            column.extend([kind] * len(rows) if name == "kind" else given.get(name, [None] * len(rows)))
-    return pd.DataFrame(columns, dtype=object)
+    rows = [{"kind": DELIVERY, **row} for row in settled.deliveries]
+    rows += [{"kind": IGNORED, **row} for row in settled.ignored]
+    rows += [{"kind": MESSAGE, "key": key, "value": value} for key, value in settled.messages()]
+    return pd.DataFrame({name: [row.get(name) for row in rows] for name in OUTPUT_SCHEMA.names}, dtype=object)
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
