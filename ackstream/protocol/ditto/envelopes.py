@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
-from msgspec.structs import astuple
 
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.topics import TopicPath
@@ -41,12 +40,12 @@ class Envelope(msgspec.Struct):
     fields: str | None = None
 
 
-class _Wire(msgspec.Struct, omit_defaults=True):
-    """The fields of an envelope as they are read and written, the topic as text; their order is that on the wire."""
+class _Wire(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An envelope with its topic as text; the order of the fields is the order on the wire."""
 
     topic: str
     headers: dict[str, Any] | None = None
-    path: str | None = None
+    path: str
     value: Raw | UnsetType = UNSET
     extra: Raw | UnsetType = UNSET
     status: Any = None
@@ -75,8 +74,6 @@ def decode(data: bytes) -> Envelope:
                 _decode_any(part)
     except UNREADABLE as error:
         raise _reason(data, error) from error
-    if wire.path is None:
-        raise json_field_missing("/path")
     check_depth(data)
     headers = wire.headers or {}
     for value in headers.values():
@@ -85,14 +82,36 @@ def decode(data: bytes) -> Envelope:
                 check_storable(value)
             except OverflowError as error:
                 raise _unparsable(f"a number in a header is out of range: {error}!") from error
-    if wire.status is not None:
-        wire.status = _read_status(wire.status)
-    return Envelope(TopicPath.parse(wire.topic), headers, *astuple(wire)[2:])
+    return Envelope(
+        TopicPath.parse(wire.topic),
+        headers,
+        wire.path,
+        wire.value,
+        wire.extra,
+        None if wire.status is None else _read_status(wire.status),
+        wire.revision,
+        wire.timestamp,
+        wire.metadata,
+        wire.fields,
+    )
 
 
 def encode(envelope: Envelope) -> bytes:
     """Write an envelope, keys in Ditto's order, absent ones omitted."""
-    return _encode_json(_Wire(str(envelope.topic), *astuple(envelope)[1:]))
+    return _encode_json(
+        _Wire(
+            topic=str(envelope.topic),
+            headers=envelope.headers,
+            path=envelope.path,
+            value=envelope.value,
+            extra=envelope.extra,
+            status=envelope.status,
+            revision=envelope.revision,
+            timestamp=envelope.timestamp,
+            metadata=envelope.metadata,
+            fields=envelope.fields,
+        )
+    )
 
 
 _PLAIN = frozenset({str, bool, float, type(None)})
