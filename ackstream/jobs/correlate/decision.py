@@ -76,7 +76,7 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> tuple[list[D
     :return: the acknowledgements with their dispositions, and the decision if the record completed the request
     """
     if reading.kind == "acks":
-        return _acknowledge(pending, reading.acks, record)
+        return _acknowledge(pending, reading.received(record))
     envelope = reading.envelope
     # a subscriber's error is a response to a live command, the twin's is not
     if reading.kind == "error" and not (pending.request.live and envelope.topic.channel == "live"):
@@ -94,17 +94,15 @@ def time_out(pending: Pending) -> Decision:
     return Decision(error.status, "timeout", list(request.awaited), reply)
 
 
-def _acknowledge(
-    pending: Pending, acks: list[Acknowledgement], record: Record
-) -> tuple[list[Disposed], Decision | None]:
-    disposed = [_receive(pending, Received.of(ack, record, index)) for index, ack in enumerate(acks)]
+def _acknowledge(pending: Pending, acks: list[Received]) -> tuple[list[Disposed], Decision | None]:
+    disposed = [_receive(pending, received) for received in acks]
     return disposed, _aggregate(pending, "acknowledgements") if _complete(pending) else None
 
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list[Disposed], Decision | None]:
     request = pending.request
     ack = response_to_ack(request, response)
-    received = Received.of(ack, record, 0)
+    received = Received.of(record, ack.label, ack.status, ack.payload, ack.headers, weak=ack.weak)
     invalid = response_matches(request, response) if request.live else None
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
@@ -123,7 +121,7 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list
 
 def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[Disposed], Decision]:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
-    received = Received.of_envelope(None, error, record)
+    received = Received.of(record, None, error.status or 500, error.value, error.headers)
     pending.received.append(received)
     if _error_code(error) == COMMAND_TIMEOUT:
         decided = time_out(pending)

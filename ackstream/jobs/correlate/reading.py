@@ -87,11 +87,15 @@ class AckReading(msgspec.Struct, frozen=True):
     acks: list[Acknowledgement]
 
     def received(self, record: Record) -> list[Received]:
-        """Return the entries for an answer without an open request; a response's label follows from its channel."""
+        """Return the entries; the label of a response without an open request follows from its channel."""
         if self.kind == "acks":
-            return [Received.of(ack, record, index) for index, ack in enumerate(self.acks)]
-        label = RESPONSE_LABELS[self.envelope.topic.channel or "twin"] if self.kind == "response" else None
-        return [Received.of_envelope(label, self.envelope, record)]
+            return [
+                Received.of(record, ack.label, ack.status, ack.payload, ack.headers, index, weak=ack.weak)
+                for index, ack in enumerate(self.acks)
+            ]
+        answer = self.envelope
+        label = RESPONSE_LABELS[answer.topic.channel or "twin"] if self.kind == "response" else None
+        return [Received.of(record, label, answer.status or 500, answer.value, answer.headers)]
 
 
 class RecordReader:

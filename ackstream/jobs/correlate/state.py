@@ -16,9 +16,6 @@ from ackstream.protocol.ditto.requests import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.protocol.ditto.envelopes import Envelope
-
-
 SIGNALS, ACKS = 0, 1
 """The topic that a record came from."""
 
@@ -59,27 +56,20 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     weak: bool = False
 
     @classmethod
-    def of_envelope(cls, label: str | None, envelope: Envelope, record: Record) -> Received:
-        """Describe a response or an error by its envelope."""
-        payload = None if envelope.value is msgspec.UNSET else bytes(envelope.value)
-        status = envelope.status or 500
-        return cls(label, status, payload, envelope.headers, record.timestamp, record.partition, record.offset, 0)
-
-    @classmethod
-    def of(cls, ack: Acknowledgement, record: Record, index: int) -> Received:
-        """Combine an acknowledgement with the coordinates of its record."""
-        payload = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
-        return cls(
-            ack.label,
-            ack.status,
-            payload,
-            ack.headers,
-            record.timestamp,
-            record.partition,
-            record.offset,
-            index,
-            ack.weak,
-        )
+    def of(
+        cls,
+        record: Record,
+        label: str | None,
+        status: int,
+        payload: msgspec.Raw | msgspec.UnsetType,
+        headers: dict[str, object],
+        index: int = 0,
+        *,
+        weak: bool = False,
+    ) -> Received:
+        """Combine an answer with the coordinates of its record."""
+        data = None if payload is msgspec.UNSET else bytes(payload)
+        return cls(label, status, data, headers, record.timestamp, record.partition, record.offset, index, weak)
 
     def acknowledgement(self) -> Acknowledgement:
         """Return the acknowledgement without coordinates."""
