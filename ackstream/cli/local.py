@@ -55,12 +55,17 @@ def status() -> None:
     """Show what is installed and running; exit 1 if Kafka does not respond."""
     settings = load()
     broker = Broker(settings)
-    answers = broker.answers()
+    answers, port = broker.answers(), settings.local.port
     table = plain_table("part", "state")
     table.add_row("Java", _java())
     for configuration in ("spark", "broker"):
         table.add_row(f"{configuration} jars", _fetched(jars.present(configuration)))
-    table.add_row("Kafka", _kafka(broker, settings.local.port, answers=answers))
+    if pid := broker.pid():
+        kafka = f"process {pid}, {'responding' if answers else 'not responding'} at {broker.bootstrap}"
+    else:
+        user = "" if process.is_free(port) else process.owner(port) or "another program"
+        kafka = "not running" + (f"; port {port} is in use by {user}" if user else "")
+    table.add_row("Kafka", kafka)
     known = answers or not _is_local(settings)
     table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not respond")
     table.add_row("data", str(broker.data))
@@ -110,13 +115,6 @@ def submit(
 def _is_local(settings: Settings) -> bool:
     host, _, port = settings.kafka.bootstrap.rpartition(":")
     return host in _LOCAL_HOSTS and port == str(settings.local.port)
-
-
-def _kafka(broker: Broker, port: int, *, answers: bool) -> str:
-    if pid := broker.pid():
-        return f"process {pid}, {'responding' if answers else 'not responding'} at {broker.bootstrap}"
-    other = "" if process.is_free(port) else f"; port {port} is in use by {process.owner(port) or 'another program'}"
-    return f"not running{other}"
 
 
 def _java() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from http.client import responses as PHRASES  # noqa: N812 - it is a constant
+from http import client as http_client
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,7 +163,7 @@ def _ask(settings: Settings, envelope: Envelope) -> int:
 
 
 def _show(progress: Console, reply: Reply, seconds: float) -> None:
-    phrase = PHRASES.get(reply.status, "")
+    phrase = http_client.responses.get(reply.status, "")
     try:
         explanation, value = reply.explanation, reply.value
     except DittoError as error:

@@ -6,7 +6,7 @@ Source: the exception classes of Eclipse Ditto's gateway (``GatewayDuplicateHead
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.protocol.errors import DittoError, error_factory, shown
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 class GatewayError(DittoError):
     """An error with additional HTTP headers."""
 
-    headers: tuple[tuple[str, str], ...] = ()
+    def __init__(self, *error: Any, headers: Iterable[tuple[str, str]]) -> None:
+        super().__init__(*error)
+        self.headers = tuple(headers)
 
 
 def authentication_failed(message: str, schemes: Iterable[str]) -> DittoError:
     """Reject an unauthenticated request; ``schemes`` are the challenges of ``WWW-Authenticate``."""
-    error = GatewayError(401, "gateway:authentication.failed", message, "Check if your credentials were correct.")
-    error.headers = tuple(("www-authenticate", scheme) for scheme in schemes)
-    return error
+    remedy = "Check if your credentials were correct."
+    challenges = (("www-authenticate", scheme) for scheme in schemes)
+    return GatewayError(401, "gateway:authentication.failed", message, remedy, headers=challenges)
 
 
 def unavailable(message: str, description: str) -> DittoError:
     """Report that the request cannot be served now and may be retried after a second."""
-    error = GatewayError(503, "gateway:service.unavailable", message, description)
-    error.headers = (("retry-after", "1"),)
-    return error
+    return GatewayError(503, "gateway:service.unavailable", message, description, headers=[("retry-after", "1")])
 
 
 def shutting_down() -> DittoError:
@@ -52,14 +52,13 @@ def no_answer() -> DittoError:
 
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     """Reject a method that the resource does not support."""
-    error = GatewayError(
+    return GatewayError(
         405,
         "gateway:method.notallowed",
         f"The provided HTTP method '{shown(method)}' is not allowed on this resource.",
         "Check if you used the correct resource and method combination.",
+        headers=[("allow", ", ".join(allowed))],
     )
-    error.headers = (("allow", ", ".join(allowed)),)
-    return error
 
 
 def media_type_unsupported(found: str, allowed: str) -> DittoError:

@@ -64,7 +64,8 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
     """
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
-    location = url + _path(command)
+    path = "" if command.path == "/" else command.path
+    location = url + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
         return _of_acks([*reply.acks.values()], headers, reply.correlation_id, correlation_id, location)
     status = envelope.status or reply.status
@@ -144,12 +145,6 @@ def _header(item: tuple[str, Any]) -> tuple[str, str]:
 def _sendable(text: str) -> bool:
     """Return whether text from outside is allowed in an HTTP header."""
     return text.isascii() and text.isprintable()
-
-
-def _path(command: Envelope) -> str:
-    """Return the percent-encoded path of the resource."""
-    path = "" if command.path == "/" else command.path
-    return quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
 
 
 log = logging.getLogger(__name__)

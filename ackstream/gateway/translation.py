@@ -73,7 +73,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
     :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
     """
     given: dict[str, str] = {}
-    for name, value in ((key.decode("latin-1"), text.decode("latin-1")) for key, text in connection.headers.raw):
+    for name, value in connection.headers.items():
         if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
             if name in given:
                 raise duplicate_header(name)
