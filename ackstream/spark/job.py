@@ -6,22 +6,22 @@ its own (:func:`main`), or with others in one session.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.spark import checkpoint
 from ackstream.spark.progress import clock, committer
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +34,8 @@ STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
 
 AWAIT_SECONDS = 1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+REMEMBERED = "ackstream.json"
+"""The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +79,8 @@ class Job:
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
         self.check(own, settings)
-        fixed = checkpoint.values(settings, self.fixed)
-        checkpoint.guard(own, settings.lake.checkpoint(self.name), fixed, self.otherwise)
+        fixed = fixed_values(settings, self.fixed)
+        guard_checkpoint(own, settings.lake.checkpoint(self.name), fixed, self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         return self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
@@ -129,3 +131,57 @@ def run_with_settings(run: Callable[[Settings], None]) -> None:
         run(load())
     except AckstreamError as error:
         sys.exit(str(error))
+
+
+# -- checkpoint --------------------------------------------------------------------------------------------------------
+
+
+def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+    """Return settings by their full keys, such as ``settle.shards``."""
+    return {key: attrgetter(key)(settings) for key in keys}
+
+
+def guard_checkpoint(spark: SparkSession, location: str, ours: Mapping[str, object], otherwise: str) -> None:
+    """Compare the settings with those the checkpoint was made with; write them down on the first start.
+
+    :param location: of the checkpoint
+    :param ours: the settings that cannot change under it, by their full keys
+    :param otherwise: what to do if one has to change, as the end of a sentence
+    :raises StartError: if one differs
+    """
+    files, path = _file(spark, f"{location}/{REMEMBERED}")
+    if files.exists(path):
+        with closing(files.open(path)) as stream:
+            theirs = json.loads(bytes(stream.readAllBytes()))
+        compare_values(ours, theirs, location, otherwise)
+        return
+    # whole or not at all: a job may be killed at any moment
+    _, draft = _file(spark, f"{location}/.{REMEMBERED}.draft")
+    with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
+        out.write(json.dumps(dict(ours)).encode())
+    files.rename(draft, path)
+
+
+def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
+    """Return whether no query has been started with a checkpoint yet."""
+    files, path = _file(spark, f"{location}/{REMEMBERED}")
+    return not files.exists(path)
+
+
+def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a file of a checkpoint."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
+
+
+def compare_values(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, otherwise: str) -> None:
+    """Refuse values that differ from those of the checkpoint.
+
+    :raises StartError: naming the first key, both values and the ways out
+    """
+    for key, value in ours.items():
+        if key in theirs and theirs[key] != value:
+            raise StartError(
+                f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} "
+                f"back to that, or {otherwise}."
+            )

@@ -22,9 +22,9 @@ from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
-from ackstream.spark import batches, checkpoint
+from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
+from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
 from ackstream.spark.kafka import EARLIEST, LATEST, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
@@ -70,7 +70,7 @@ def check(spark: SparkSession, settings: Settings) -> None:
     """
     location, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "deliveries")
     written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
-    if written and checkpoint.is_new(spark, location):
+    if written and is_new_checkpoint(spark, location):
         raise StartError(
             f"The table {table} has rows of a checkpoint that is not at {location}: put that one back, or {_ANEW}."
         )

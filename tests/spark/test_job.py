@@ -14,7 +14,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka, Settings
-from ackstream.spark.checkpoint import compare, guard, is_new, values
+from ackstream.spark.job import compare_values, fixed_values, guard_checkpoint, is_new_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ SETTINGS = Settings(kafka=Kafka(topic_prefix="x-"))
 
 def test_other_values_are_refused_with_the_key_both_values_and_the_ways_out() -> None:
     with pytest.raises(StartError) as refused:
-        compare({"x.shards": 6, "x.store": "hdfs"}, {"x.shards": 6, "x.store": "rocksdb"}, "/c/x", "begin anew")
+        compare_values({"x.shards": 6, "x.store": "hdfs"}, {"x.shards": 6, "x.store": "rocksdb"}, "/c/x", "begin anew")
     assert str(refused.value) == (
         "The checkpoint /c/x was made with x.store = rocksdb, the settings say hdfs. Set x.store back to that, "
         "or begin anew."
@@ -38,32 +38,32 @@ def test_other_values_are_refused_with_the_key_both_values_and_the_ways_out() ->
 
 @pytest.mark.parametrize("theirs", [{"x.shards": 6}, {}, {"x.shards": 6, "x.gone": 1}])
 def test_the_same_values_pass_and_so_do_those_that_an_older_release_did_not_write(theirs: dict[str, object]) -> None:
-    compare({"x.shards": 6}, theirs, "/c/x", "begin anew")
+    compare_values({"x.shards": 6}, theirs, "/c/x", "begin anew")
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_no_checkpoint_of_a_job_can_be_started_with_another_value_of_what_it_was_made_with(job: Job) -> None:
-    fixed = values(SETTINGS, job.fixed)
+    fixed = fixed_values(SETTINGS, job.fixed)
     assert fixed["kafka.topic_prefix"] == "x-"
     for key in fixed:
         with pytest.raises(StartError, match=f"made with {key} = other, the settings say .* or {job.otherwise[:20]}"):
-            compare(fixed, {**fixed, key: "other"}, "/c/x", job.otherwise)
+            compare_values(fixed, {**fixed, key: "other"}, "/c/x", job.otherwise)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_the_settings_and_topics_that_a_job_names_exist(job: Job) -> None:
     assert set(job.topics) <= TOPICS.keys()
     assert {*job.reads, *filter(None, [job.ticks])} <= set(job.topics)
-    for key, value in values(SETTINGS, filter(None, [job.trigger, job.group])).items():
+    for key, value in fixed_values(SETTINGS, filter(None, [job.trigger, job.group])).items():
         assert isinstance(value, int | str), key
     assert all(isinstance(value, str) for value in job.conf(SETTINGS).values())
 
 
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
-    assert is_new(spark, location)
-    guard(spark, location, {"x.shards": 6}, "begin anew")
-    assert not is_new(spark, location)
-    guard(spark, location, {"x.shards": 6}, "begin anew")
+    assert is_new_checkpoint(spark, location)
+    guard_checkpoint(spark, location, {"x.shards": 6}, "begin anew")
+    assert not is_new_checkpoint(spark, location)
+    guard_checkpoint(spark, location, {"x.shards": 6}, "begin anew")
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
-        guard(spark, location, {"x.shards": 3}, "begin anew")
+        guard_checkpoint(spark, location, {"x.shards": 3}, "begin anew")
