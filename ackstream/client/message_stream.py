@@ -196,8 +196,9 @@ class MessageStream(Iterator[Message]):
 class SubscriptionProgress:
     """The positions that a client has received and discarded in one subscription."""
 
-    def __init__(self, start: Position, discarded: Iterable[Position] = ()) -> None:
+    def __init__(self, topic: str, start: Position = BEGINNING, discarded: Iterable[Position] = ()) -> None:
         """Resume a replay after ``start``; the ``discarded`` positions are later ones."""
+        self.topic = topic
         self.discarded = frozenset(discarded)
         self._start = start
         self._received: set[Position] = set()
@@ -253,7 +254,6 @@ class Bookmarks:
     def __init__(self, client: str, path: Path | None = None) -> None:
         """Begin empty, or resume from a file, which is created if it does not exist."""
         self._lock = threading.Lock()
-        self._topics: dict[str, str] = {}
         self._progress: dict[str, SubscriptionProgress] = {}
         self._file: StoreFile | None = None
         if path is not None:
@@ -262,20 +262,17 @@ class Bookmarks:
             for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
                 kept = self._file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)
                 discarded = [queries.parse_bookmark(text) for (text,) in kept]
-                self._topics[sub_id] = topic
-                self._progress[sub_id] = SubscriptionProgress(queries.parse_bookmark(resume), discarded)
+                self._progress[sub_id] = SubscriptionProgress(topic, queries.parse_bookmark(resume), discarded)
 
     def open(self, sub_id: str, topic: str) -> None:
         """Add a subscription; a known one keeps its topic and its progress."""
         with self._lock:
-            if sub_id not in self._topics:
-                self._topics[sub_id] = topic
-                self._progress[sub_id] = SubscriptionProgress(BEGINNING)
+            self._progress.setdefault(sub_id, SubscriptionProgress(topic))
 
     def most_recent(self, sub_id: str) -> str:
         """Return the bookmark after which a subscription resumes; ``EPOCH`` for an unknown one."""
         with self._lock:
-            return self._resume(sub_id) if sub_id in self._topics else EPOCH
+            return self._resume(sub_id) if sub_id in self._progress else EPOCH
 
     def received(self, sub_id: str, bookmark: str) -> bool:
         """Record a message; return whether the application gets it, which it does not if it has discarded it."""
@@ -304,7 +301,8 @@ class Bookmarks:
             self._file.close()
 
     def _resume(self, sub_id: str) -> str:
-        return queries.bookmark(self._progress[sub_id].resume_after, self._topics[sub_id])
+        progress = self._progress[sub_id]
+        return queries.bookmark(progress.resume_after, progress.topic)
 
     def _save(self, sub_id: str, before: frozenset[Position]) -> None:
         """Write what has changed.
@@ -312,7 +310,7 @@ class Bookmarks:
         :param before: what the file has as discarded; everything up to the position to resume after is implied by that
         """
         if self._file is not None:
-            topic, discarded = self._topics[sub_id], self._progress[sub_id].discarded
+            topic, discarded = self._progress[sub_id].topic, self._progress[sub_id].discarded
             subscription = (sub_id, topic, self._resume(sub_id))
             fresh = [(sub_id, queries.bookmark(position, topic)) for position in discarded - before]
             passed = [(sub_id, queries.bookmark(position, topic)) for position in before - discarded]

@@ -18,7 +18,7 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AutoReason, KnownWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ackstream.client.samples import ReaderQos, Sample
     from ackstream.client.writer_history import Report
@@ -132,19 +132,15 @@ class ReaderHistory:
         """The number of samples that are available, or handed out and not acknowledged."""
         return len(self._available) + len(self._handed_out)
 
-    def restart_offsets(self, read: Mapping[int, int]) -> dict[int, int]:
-        """Return for each partition the offset from which a restart has to read.
-
-        :param read: the next offset to read of each partition
-        """
+    def restart_offset(self, partition: int, position: int) -> int:
+        """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
         with self._changed:
-            for partition, samples in self._open.items():
-                self._open[partition] = {
-                    offset: (writer, seq)
-                    for offset, (writer, seq) in samples.items()
-                    if writer not in self.reports or not self.reports[writer].settled(seq)
-                }
-            return {partition: min(self._open.get(partition) or (position,)) for partition, position in read.items()}
+            self._open[partition] = {
+                offset: (writer, seq)
+                for offset, (writer, seq) in self._open.get(partition, {}).items()
+                if writer not in self.reports or not self.reports[writer].settled(seq)
+            }
+            return min(self._open[partition], default=position)
 
     # -- for the application -------------------------------------------------------------------------------------------
 

@@ -277,8 +277,10 @@ class ReaderSession:
             log.warning("Dropped %s messages until they are stored.", self._history.drop_unstored())
 
     def _restart_offsets(self) -> dict[Any, OffsetAndMetadata]:
-        consumer = self.link.consumer
-        partitions = {partition.partition: partition for partition in self.link.assignment.of(self._messages)}
-        read = {number: consumer.position(partition, timeout_ms=5_000) for number, partition in partitions.items()}
-        found = self._history.restart_offsets({number: offset for number, offset in read.items() if offset is not None})
-        return {partitions[number]: OffsetAndMetadata(offset, "", -1) for number, offset in found.items()}
+        found = {}
+        for partition in self.link.assignment.of(self._messages):
+            position = self.link.consumer.position(partition, timeout_ms=5_000)
+            if position is not None:
+                offset = self._history.restart_offset(partition.partition, position)
+                found[partition] = OffsetAndMetadata(offset, "", -1)
+        return found

@@ -132,11 +132,6 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
     response: bytes | None = None
     auto: AutoReason | None = None
 
-    @property
-    def valid_response(self) -> bool:
-        """Return whether there is response data: some was given and is still kept."""
-        return self.response is not None
-
 
 class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_done"):
     """Samples of a writer that all required readers have acknowledged; all up to ``released`` are.

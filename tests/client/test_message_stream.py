@@ -194,7 +194,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_where_a_subscription_resumes(
     received: list[int], discarded: list[int], persisted: int | None, after: int
 ) -> None:
-    progress = SubscriptionProgress(_at(0))
+    progress = SubscriptionProgress(TOPIC, _at(0))
     for position in received:
         assert progress.received(_at(position))
     for position in discarded:
@@ -205,7 +205,7 @@ def test_where_a_subscription_resumes(
 
 
 def test_the_persisted_bookmark_does_not_go_back() -> None:
-    progress = SubscriptionProgress(_at(0))
+    progress = SubscriptionProgress(TOPIC, _at(0))
     progress.persisted(_at(9))
     progress.persisted(_at(5))
     assert progress.resume_after == _at(9)
@@ -213,7 +213,7 @@ def test_the_persisted_bookmark_does_not_go_back() -> None:
 
 @given(received=st.sets(st.integers(1, 30)), data=st.data())
 def test_nothing_outstanding_is_ever_skipped(received: set[int], data: st.DataObject) -> None:
-    progress = SubscriptionProgress(_at(0))
+    progress = SubscriptionProgress(TOPIC, _at(0))
     for position in sorted(received):
         progress.received(_at(position))
     discarded = data.draw(st.lists(st.sampled_from(sorted(received)))) if received else []
@@ -225,7 +225,7 @@ def test_nothing_outstanding_is_ever_skipped(received: set[int], data: st.DataOb
 
 
 def test_what_was_discarded_before_a_restart_is_not_delivered_again() -> None:
-    progress = SubscriptionProgress(_at(2), discarded=[_at(4)])
+    progress = SubscriptionProgress(TOPIC, _at(2), discarded=[_at(4)])
     assert [progress.received(_at(number)) for number in (2, 3, 4, 5)] == [False, True, False, True]
     progress.discard(_at(3))
     assert progress.resume_after == _at(4)

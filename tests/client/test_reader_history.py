@@ -297,18 +297,18 @@ def test_closing_reports_everything_that_is_not_confirmed() -> None:
 def test_a_restart_reads_from_the_first_message_whose_acknowledgement_is_not_confirmed() -> None:
     reader = _receive(_reader(), 1, 2, 3)
     reader.add(_sample(4, "unknown", offset=4))
-    assert reader.restart_offsets({0: 5, 1: 9}) == {0: 1, 1: 9}
+    assert (reader.restart_offset(0, 5), reader.restart_offset(1, 9)) == (1, 9)
     reader.take(ANY, 0)
     reader.acknowledge_sample(_sample(1), None)
     reader.acknowledge_sample(_sample(3), None)
     reader.due()
-    assert reader.restart_offsets({0: 5}) == {0: 1}
+    assert reader.restart_offset(0, 5) == 1
     reader.confirm(AppAckConf("R1", "w1", 1, 1))
-    assert reader.restart_offsets({0: 5}) == {0: 2}
+    assert reader.restart_offset(0, 5) == 2
     reader.acknowledge_sample(_sample(2), None)
     reader.due()
     reader.confirm(AppAckConf("R1", "w1", 1, 2))
-    assert reader.restart_offsets({0: 5}) == {0: 4}
+    assert reader.restart_offset(0, 5) == 4
 
 
 def test_refused_messages_hold_back_no_offset_and_those_from_the_table_have_none() -> None:
@@ -316,4 +316,4 @@ def test_refused_messages_hold_back_no_offset_and_those_from_the_table_have_none
     reader.add(_sample(1))
     reader.add(_sample(2, offset=0), in_kafka=False)
     reader.mark_stored(StoredRange("w1", 1, 2, 0, ((1, 1),)))
-    assert reader.restart_offsets({0: 4}) == {0: 4}
+    assert reader.restart_offset(0, 4) == 4

@@ -142,7 +142,7 @@ def test_a_response_over_the_limit_is_dropped_and_the_acknowledgement_stands() -
     receipt = receive(writer.retention, AppAck("A", "w1", 1, 1, (long,)))
     assert receipt.ignored == (Ignored("response-too-long", 1, 1),)
     assert receipt.conf is not None
-    assert [event.valid_response for event in receipt.events] == [False]
+    assert [event.response for event in receipt.events] == [None]
 
 
 def test_the_reason_and_the_response_come_with_the_event() -> None:
