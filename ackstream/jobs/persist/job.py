@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
 
+    Acks = Sequence[tuple[str, CommandAck]]
+
 NAME = "persist"
 
 _STATES = to_arrow_schema(PUBLISHERS)
@@ -115,12 +117,7 @@ class PersistFold:
         tables.append(rows, self._settings.lake, "messages", query_id, batch, count=count)
 
     def _append_states(
-        self,
-        spark: SparkSession,
-        result: PersistResult,
-        waiting: Sequence[tuple[str, CommandAck]],
-        query_id: str,
-        batch: int,
+        self, spark: SparkSession, result: PersistResult, waiting: Acks, query_id: str, batch: int
     ) -> None:
         acks: dict[str, list[CommandAck]] = {}
         for client, ack in waiting:
@@ -164,9 +161,7 @@ def load(
     return first, {client: _decode(state) for client, state in states.collect()}
 
 
-def publish(
-    spark: SparkSession, settings: Settings, acks: Sequence[tuple[str, CommandAck]], stored: Sequence[StoredRange]
-) -> None:
+def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:
     """Write acks and stored ranges to their topics, those of a client in order."""
     kafka = settings.kafka
     records = [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in acks]

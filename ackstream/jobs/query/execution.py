@@ -131,16 +131,10 @@ class _Execution:
         return LogSpan(newest) if bookmark is None else queries.span(bookmark, self._request.topic, newest)
 
     def _subscription(self) -> LogSubscription:
-        request = self._request
-        bookmarked = request.bookmark is not None and "persisted" in self._command.asked
+        request, command = self._request, self._command
+        bookmarked = request.bookmark is not None and "persisted" in command.asked
         return LogSubscription(
-            request.client,
-            request.sub_id,
-            self._command.cid,
-            request.origin,
-            request.topic,
-            self._command.filter,
-            bookmarked,
+            request.client, request.sub_id, command.cid, request.origin, request.topic, command.filter, bookmarked
         )
 
     def _persisted(self, reason: str | None) -> None:

@@ -89,18 +89,13 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     name = values.get(record_headers.COMMAND, "")
     if any(len(text) > MAX_NAME for text in (client, name, *(values.get(header, "") for header in _NAMES))):
         raise UnreadableError(TOO_LONG)
-    command = QueryCommand(
-        name,
-        values.get(record_headers.CID),
-        queries.asked(values.get(record_headers.ACK, "").replace(" ", "").split(",")),
-    )
-    request = QueryRequest(
-        client, origin, time, command, sub_id=values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
-    )
+    asked = queries.asked(values.get(record_headers.ACK, "").replace(" ", "").split(","))
+    command = QueryCommand(name, values.get(record_headers.CID), asked)
+    sub_id = values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
+    request = QueryRequest(client, origin, time, command, sub_id=sub_id)
     if name not in SUPPORTED:
         # the client must learn of it, whatever it requested
-        asked = command.asked | {"processed"}
-        return replace(request, command=replace(command, asked=asked), reason=NO_COMMAND)
+        return replace(request, command=replace(command, asked=asked | {"processed"}), reason=NO_COMMAND)
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
     try:

@@ -211,7 +211,7 @@ def write_frame(
 
 
 def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
-    """Commit the events of a batch, then send its answers and dead letters."""
+    """Commit the events of a batch, then send its dead letters and answers."""
     spark = frame.sparkSession
     found: dict[str, list[Record]] = {"answer": [], "event": [], "unreadable": []}
     # once: each reading would run the operator again
@@ -222,23 +222,13 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long"), "day": F.to_date("at")}
         rows = spark.createDataFrame(_columns(events)).withColumns(own).select(*QUEUE_EVENTS.fieldNames())
         tables.append(rows, settings.lake, "queue_events", query_id, batch_id)
-    publish(spark, settings, found["answer"], found["unreadable"], events)
-
-
-def publish(
-    spark: SparkSession,
-    settings: Settings,
-    answers: Iterable[Record],
-    unreadable: Iterable[Record],
-    events: Iterable[Event],
-) -> None:
-    """Write dead letters, then answers, to their topics."""
     dead_letters, deliveries = map(settings.kafka.topic, ("dead-letters", "queue-deliveries"))
     parts = []
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
         parts.append(_dead_letters(spark, settings, dead).withColumn("topic", F.lit(dead_letters)))
-    records = [(dead_letters, *record) for record in unreadable] + [(deliveries, *record) for record in answers]
+    records = [(dead_letters, *record) for record in found["unreadable"]]
+    records += [(deliveries, *record) for record in found["answer"]]
     if records:
         reason = F.array(header_entry(record_headers.REASON, F.col("reason")))
         frame = spark.createDataFrame(batches.arrow(records, _RECORDS))

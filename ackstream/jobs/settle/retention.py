@@ -89,12 +89,7 @@ class Retention:
     """The samples of one writer from ``start`` on."""
 
     def __init__(
-        self,
-        writer: str,
-        required: Mapping[str, int] | None = None,
-        *,
-        start: int = 1,
-        max_holes: int | None = None,
+        self, writer: str, required: Mapping[str, int] | None = None, *, start: int = 1, max_holes: int | None = None
     ) -> None:
         """Begin with no samples and no readers.
 

@@ -15,14 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.jobs.settle.output import (
-    STORED,
-    Settled,
-    is_for_all_shards,
-    reader_states,
-    samples_done,
-    writer_states,
-)
+from ackstream.jobs.settle.output import STORED, Settled, is_for_all_shards, reader_states, samples_done, writer_states
 from ackstream.jobs.settle.retention import Ignored
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
 from ackstream.protocol import messages
