@@ -70,7 +70,7 @@ def error_factory(
     def make(*values: object) -> DittoError:
         if len(values) != expected:
             raise TypeError(f"The error {code} takes {expected} values, not {len(values)}.")
-        fit = [value if isinstance(value, int) else shown(value) for value in values]
+        fit = [value if isinstance(value, int | float) else shown(value) for value in values]
         text = message.format(*fit[:in_message])
         return DittoError(status, code, text, description and description.format(*fit[in_message:]), href, **extra)
 

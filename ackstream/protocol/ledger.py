@@ -8,7 +8,6 @@ follows without it.
 
 from __future__ import annotations
 
-import base64
 from hashlib import blake2b
 
 import msgspec
@@ -78,7 +77,7 @@ class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """An unusable record, with the reason; key and value in base64."""
+    """An unusable record, with the reason; in JSON, key and value are base64."""
 
     reason: str
     correlation_id: str | None
@@ -86,8 +85,8 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
     partition: int
     offset: int
     received_at: int
-    key: str | None
-    value: str | None
+    key: bytes | None
+    value: bytes | None
     truncated: bool
 
 
@@ -143,11 +142,7 @@ def dead_letter(
         partition=coordinates[1],
         offset=coordinates[2],
         received_at=received_at,
-        key=_base64(key),
-        value=_base64(kept),
+        key=key,
+        value=kept,
         truncated=truncated or kept != value,
     )
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")

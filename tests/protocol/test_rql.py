@@ -149,11 +149,11 @@ def test_what_is_no_query_is_refused(filter_: str) -> None:
 
 
 def test_a_property_keeps_its_blanks_and_loses_its_escapes() -> None:
-    assert parser.parse('exists( a\\u002c\\u0029\\"\\\\/ )') == parser.Presence("exists", ' a,)"\\/ ')
+    assert parser.parse('exists( a\\u002c\\u0029\\"\\\\/ )') == parser.Existence("exists", ' a,)"\\/ ')
 
 
 def test_not_has_one_argument() -> None:
-    assert parser.parse("not(exists(a))") == parser.Combination("not", (parser.Presence("exists", "a"),))
+    assert parser.parse("not(exists(a))") == parser.Combination("not", (parser.Existence("exists", "a"),))
 
 
 def test_a_filter_that_nests_too_deeply_is_refused() -> None:
@@ -485,7 +485,7 @@ def trees(
         st.builds(parser.Comparison, st.sampled_from(OPERATORS[:6]), properties, values)
         | st.builds(parser.Comparison, st.sampled_from(OPERATORS[6:]), properties, pattern)
         | st.builds(parser.Membership, properties, st.lists(values, min_size=1, max_size=3).map(tuple))
-        | st.builds(parser.Presence, st.sampled_from(["exists", "empty"]), properties)
+        | st.builds(parser.Existence, st.sampled_from(["exists", "empty"]), properties)
     )
     return st.recursive(
         leaf,

@@ -193,7 +193,7 @@ def _changed(thing: Thing | None, content: dict[str, Any], now: int, max_bytes: 
     # merges may have nested it, patch within patch
     check_depth(data)
     if len(data) > max_bytes:
-        raise thing_too_large(len(data), max_bytes)
+        raise thing_too_large(len(data) / 1024, max_bytes / 1024)
     created = now if thing is None or thing.content is None else thing.created
     return Thing(1 if thing is None else thing.revision + 1, created, now, data)
 

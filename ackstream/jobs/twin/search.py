@@ -129,7 +129,7 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
             items.append(_shown(thing.whole(), envelope.fields))
             size += len(memoryview(items[-1]))
             if size > max_bytes:
-                raise answer_too_large(max_bytes)
+                raise answer_too_large(max_bytes / 1024)
     return items
 
 

@@ -168,25 +168,21 @@ merge_invalid = error_factory(
 )
 
 
-def thing_too_large(size: int, maximum: int) -> DittoError:
-    """Refuse a change that makes a thing too large (bytes)."""
-    return DittoError(
-        TOO_LARGE,
-        "things:thing.toolarge",
-        f"The size of '{size / 1024:.2f}' kB exceeds the maximal allowed Thing size of '{maximum / 1024:.2f}' kB.",
-        "Reduce the Thing size in the bounds of the specified limit",
-    )
+# sizes in kB: of the thing as it would be, and the largest
+thing_too_large = error_factory(
+    TOO_LARGE,
+    "things:thing.toolarge",
+    "The size of '{:.2f}' kB exceeds the maximal allowed Thing size of '{:.2f}' kB.",
+    "Reduce the Thing size in the bounds of the specified limit",
+)
 
-
-def answer_too_large(maximum: int) -> DittoError:
-    """Refuse a query whose answer is too large for a message (bytes)."""
-    return DittoError(
-        TOO_LARGE,
-        "things:thing.toolarge",
-        f"The answer exceeds the maximal allowed size of '{maximum / 1024:.2f}' kB.",
-        "Ask for fewer things, or for some of their fields.",
-    )
-
+# a query whose answer is too large for a message of so many kB
+answer_too_large = error_factory(
+    TOO_LARGE,
+    "things:thing.toolarge",
+    "The answer exceeds the maximal allowed size of '{:.2f}' kB.",
+    "Ask for fewer things, or for some of their fields.",
+)
 
 internal_error = error_factory(
     500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin."

@@ -21,10 +21,10 @@ from ackstream.protocol.rql import values as rql_values
 from ackstream.protocol.rql.parser import (
     Combination,
     Comparison,
+    Existence,
     Membership,
     Node,
     Placeholder,
-    Presence,
     Value,
     leaves,
     parse,
@@ -48,7 +48,7 @@ def check(tree: Node) -> None:
         text, ``json.pointer.invalid`` for a path with an empty segment
     """
     for leaf in leaves(tree):
-        field_of(leaf.property, whole=isinstance(leaf, Presence))
+        field_of(leaf.property, whole=isinstance(leaf, Existence))
         if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike") and not isinstance(leaf.value, str):
             raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
 
@@ -92,9 +92,9 @@ def _holds(node: Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per n
                 if _holds(arg, facts) is decisive:
                     return decisive
             return not decisive
-        case Presence("exists", name):
+        case Existence("exists", name):
             return bool(_found(name, facts, whole=True).values)
-        case Presence(_, name):
+        case Existence(_, name):
             return _is_empty(_found(name, facts, whole=True))
         case Membership(name, values):
             # null is never a member: Ditto compares members only with ordered values

@@ -76,7 +76,7 @@ class Membership(msgspec.Struct, frozen=True, tag_field="op", tag="in"):
     values: tuple[Value, ...]
 
 
-class Presence(msgspec.Struct, frozen=True):
+class Existence(msgspec.Struct, frozen=True):
     """``exists``: the property is present, whatever its value; ``empty``: it is absent, null or without content."""
 
     op: Literal["exists", "empty"]
@@ -90,7 +90,7 @@ class Combination(msgspec.Struct, frozen=True):
     args: tuple[Node, ...]
 
 
-Leaf: TypeAlias = Comparison | Membership | Presence
+Leaf: TypeAlias = Comparison | Membership | Existence
 Node: TypeAlias = Leaf | Combination
 
 
@@ -152,7 +152,7 @@ class _Parser:
         property_ = _decode(self._run(_PROPERTY))
         if op in ("exists", "empty"):
             self._expect(")")
-            return Presence(op, property_)
+            return Existence(op, property_)
         self._expect(",")
         values = [self._literal()]
         while op == "in" and self._accept(","):
