@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,7 +52,7 @@ class Exchange:
     def __init__(self, requester: Requester, outcomes: Outcomes) -> None:
         self._requester = requester
         self._outcomes = outcomes
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Event] = set()
         self._interrupted = False
 
     async def ask(self, command: Envelope) -> Reply:
@@ -84,32 +84,28 @@ class Exchange:
     def interrupt(self) -> None:
         """End all present and future waits with 503; requests already sent continue in Kafka."""
         self._interrupted = True
-        for waiter in list(self._waiting):
-            if not waiter.done():
-                waiter.set_exception(shutting_down())
+        for waiter in self._waiting:
+            waiter.set()
 
     async def _wait(self, future: Future[T]) -> T:
         if self._interrupted:
             raise shutting_down()
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
+        loop, waiter = asyncio.get_running_loop(), asyncio.Event()
 
         def done(_future: Future[T]) -> None:
             # the loop may have been closed already
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(wake)
+                loop.call_soon_threadsafe(waiter.set)
 
         self._waiting.add(waiter)
         try:
             future.add_done_callback(done)
-            await waiter
-            return future.result()
+            await waiter.wait()
         finally:
             self._waiting.discard(waiter)
+        if not future.done():
+            raise shutting_down()
+        return future.result()
 
 
 @contextmanager
@@ -145,18 +141,16 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     authenticator = Authenticator(gateway)
     access = access_of(gateway, authenticator)
     ensure_topics(settings, TOPICS)
-    with ExitStack() as stack:
-        outcomes = stack.enter_context(Outcomes(settings.kafka))
-        requester = stack.enter_context(
-            Requester(
-                settings.kafka,
-                default_timeout=gateway.max_timeout / 1000,
-                delivery_timeout=gateway.delivery_timeout / 1000,
-            )
-        )
-        live = stack.enter_context(Live(settings))
-        exchange = Exchange(requester, outcomes)
-        streaming = stack.enter_context(Streaming(settings, exchange))
+    with (
+        Outcomes(settings.kafka) as outcomes,
+        Requester(
+            settings.kafka,
+            default_timeout=gateway.max_timeout / 1000,
+            delivery_timeout=gateway.delivery_timeout / 1000,
+        ) as requester,
+        Live(settings) as live,
+        Streaming(settings, exchange := Exchange(requester, outcomes)) as streaming,
+    ):
         yield Dependencies(settings, authenticator, access, exchange, live, streaming)
 
 

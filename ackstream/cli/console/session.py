@@ -5,10 +5,9 @@ One Ctrl-C is enough; the cleanup that follows is not interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from pyspark import SparkContext, java_gateway
@@ -97,7 +96,7 @@ END_SECONDS = 10
 """How long to wait for a JVM to end before it is killed."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """Start Spark for the duration of the block; an active session is used instead and left running.
 
@@ -143,7 +142,7 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
     for process in launched:
         if process.stdin is not None:
             # the JVM ends when its standard input is closed
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 process.stdin.close()
         try:
             process.wait(patience)
@@ -154,7 +153,7 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - see above
 
 
-@contextlib.contextmanager
+@contextmanager
 def _launching(output: IO[bytes]) -> Iterator[list[subprocess.Popen[Any]]]:
     """Redirect the output of the JVM that PySpark starts, and yield its process.
 

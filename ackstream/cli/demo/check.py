@@ -137,9 +137,8 @@ def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
         # a row without an id may be ours
         return [tuple(row) for row in found if row[0] is None or row[0] in own]
 
-    replies = [
-        read_reply(record.headers, record.value, record.timestamp) for record in _records(settings, "replies", own)
-    ]
+    records = _records(settings, "replies", own)
+    replies = [read_reply(record.headers, record.value, record.timestamp) for record in records]
     return Evidence(
         sent=list(own),
         received=list(tally.replies.values()),
