@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
+    from ackstream.client.storage import KeptMessage, MemoryMessages
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class UnacknowledgedMessages:
 
     def __init__(
         self,
-        messages: MemoryMessages | SqliteMessages,
+        messages: MemoryMessages,
         *,
         on_receipt: Callable[[Receipt], None] | None = None,
         on_failed_write: Callable[[FailedMessage], None] | None = None,
