@@ -1,6 +1,7 @@
 """Reading tables with delta-rs, without Spark: for clients that miss messages, and for the gateway.
 
-Importing this module takes about a second, so clients import it where they first need it.
+Importing this module takes about a second, so clients import it where they first need it. The type of the error if a
+table cannot be read depends on where it is stored.
 """
 
 from __future__ import annotations
@@ -23,26 +24,17 @@ MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "recei
 
 
 def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
-    """Return the accepted messages ``first`` to ``last`` of a writer, in any order.
-
-    :raises Exception: the table cannot be read; the type depends on where it is stored
-    """
+    """Return the accepted messages ``first`` to ``last`` of a writer, in any order."""
     return _messages(lake, (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last))
 
 
 def batch_messages(lake: Lake, batches: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the accepted messages of some batches, in any order.
-
-    :raises Exception: the table cannot be read; the type depends on where it is stored
-    """
+    """Return the accepted messages of some batches, in any order."""
     return _messages(lake, field("batch").isin(sorted(set(batches))))
 
 
 def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id: str) -> list[dict[str, Any]]:
-    """Return the rows about one request, in any order; none if the table does not exist yet.
-
-    :raises Exception: the table cannot be read; the type depends on where it is stored
-    """
+    """Return the rows about one request, in any order; none if the table does not exist yet."""
     try:
         return _rows(lake, table, columns, field("correlation_id") == correlation_id)
     except TableNotFoundError:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
+    Start = int | Mapping[int, int]
+
 EARLIEST, LATEST = -2, -1
 """Spark's names for the ends of a partition."""
 
@@ -31,12 +33,7 @@ LATEST_TICK = 4_102_444_800_000
 
 
 def source(
-    spark: SparkSession,
-    kafka: Kafka,
-    topics: Mapping[str, int | Mapping[int, int]],
-    *,
-    limit: int | None,
-    headers: bool,
+    spark: SparkSession, kafka: Kafka, topics: Mapping[str, Start], *, limit: int | None, headers: bool
 ) -> DataFrame:
     """Return the records of topics as a stream.
 
@@ -58,7 +55,7 @@ def source(
     )
 
 
-def _starting_offsets(kafka: Kafka, starts: Mapping[str, int | Mapping[int, int]]) -> str:
+def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
     """Look up the latest offsets now: Spark would look later, and skip what is sent in the meantime."""
     if all(start == EARLIEST for start in starts.values()):
         return "earliest"
@@ -75,10 +72,7 @@ def _starting_offsets(kafka: Kafka, starts: Mapping[str, int | Mapping[int, int]
 
 
 def sink_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the options of a Kafka sink of Spark.
-
-    :param own: options of the JVM's producer
-    """
+    """Return the options of a Kafka sink of Spark; ``own`` are those of the JVM's producer."""
     return spark_options(kafka, {"max.request.size": str(MAX_REQUEST_BYTES), "linger.ms": "5", **(own or {})})
 
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Kafka, Settings
-
-    Connection = AbstractContextManager[Callable[[], None]]
+    from ackstream.spark.batches import Work
 
 log = logging.getLogger(__name__)
 COMMIT_SECONDS = 1.0
@@ -57,7 +56,7 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 
 
 @contextmanager
-def repeating(name: str, seconds: float, connect: Callable[[], Connection]) -> Iterator[None]:
+def repeating(name: str, seconds: float, connect: Callable[[], AbstractContextManager[Work]]) -> Iterator[None]:
     """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
 
     A failure is logged and retried with new connections, for as long as it takes: a broker may be away.
@@ -88,7 +87,7 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str) -> AbstractContex
     committed: dict[TopicPartition, int] = {}
 
     @contextmanager
-    def connect() -> Iterator[Callable[[], None]]:
+    def connect() -> Iterator[Work]:
         with closing(connect_consumer(kafka, group)) as consumer:
 
             def commit() -> None:
@@ -141,7 +140,7 @@ def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterabl
     to, read = kafka.topic(ticks), [kafka.topic(topic) for topic in topics]
 
     @contextmanager
-    def connect() -> Iterator[Callable[[], None]]:
+    def connect() -> Iterator[Work]:
         with ExitStack() as stack:
             producer = connect_producer(kafka, to, delivery_timeout=SEND_SECONDS)
             stack.callback(close_producer, producer, 1)

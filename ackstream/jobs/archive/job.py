@@ -55,10 +55,8 @@ class ArchiveFold:
         self._newest: dict[tuple[str, str], int] = {}
 
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
-        """Append the rows of one batch, except those that are already in the tables.
+        """Append the rows of one batch of the ledger, except those that are already in the tables.
 
-        :param frame: ledger records as Spark's Kafka source gives them; may be empty
-        :param batch_id: the batch's number, growing within ``application``
         :param application: names the sequence of batches; a new checkpoint needs a new name, or Delta skips its batches
         """
         records = parse(frame).persist()

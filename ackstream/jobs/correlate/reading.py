@@ -35,10 +35,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings, existing: Iterable[str] = ()) -> CorrelateTopics:
-        """Derive the topics from the settings.
-
-        :param existing: the topics on the broker
-        """
+        """Derive the topics from the settings and the topics on the broker."""
         topic, allowed = settings.kafka.topic, settings.correlate.allowed_reply_topics(existing)
         return cls(topic("signals"), topic("acks"), topic("replies"), topic("ledger"), topic("dead-letters"), allowed)
 

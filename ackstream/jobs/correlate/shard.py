@@ -62,10 +62,7 @@ class CorrelateShard:
         self._unrecorded: dict[str, SignalRow] = {}
 
     def load(self, version: int, blob: bytes) -> None:
-        """Restore the state returned by :meth:`dump`.
-
-        :raises ValueError: if this release cannot read the version
-        """
+        """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
         state = decode_state(version, blob)
         self._open = dict(state.open)
         self._deadlines = state.deadlines

@@ -104,11 +104,7 @@ class TwinFold:
         self._first = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Fold one batch, append its changes to the journal, send its answers and events.
-
-        :param frame: records of the signals topic as Spark's Kafka source gives them; may be empty
-        :param batch_id: the batch's number, growing within the query
-        """
+        """Fold one batch of the signals topic, append its changes to the journal, send its answers and events."""
         spark = frame.sparkSession
         if self._things is None:
             self._first, self._things = load(spark, self._settings, query_id, batch_id)
