@@ -51,7 +51,8 @@ class Declaration:
     :ivar held: whether the claim is valid now
     :ivar lost: called when held labels are lost
     :ivar send_at: when to send the next renewal, in seconds of the monotonic clock
-    :ivar future: ends when the first claim has been read back
+    :ivar future: ends when the first claim has been read back, or fails with a ``DittoError``, 409
+        ``acknowledgement:label.not.unique``
     """
 
     labels: frozenset[str]
@@ -60,7 +61,7 @@ class Declaration:
     held: bool = False
     lost: Callable[[], None] | None = None
     send_at: float = 0.0
-    future: Future[Declaration] = field(default_factory=Future)
+    future: Future[None] = field(default_factory=Future)
 
 
 class Declarer(Closing):
@@ -98,13 +99,12 @@ class Declarer(Closing):
 
     def declare(
         self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
-    ) -> Future[Declaration]:
-        """Declare labels; the future ends when the claim has been read back from the log.
+    ) -> Declaration:
+        """Declare labels.
 
         :param group: its members share exactly these labels
         :param lost: called (in the declarer's thread) when held labels are lost: they could not be renewed in time, and
             another client has declared them
-        :return: a future that fails with a ``DittoError``, 409 ``acknowledgement:label.not.unique``
         :raises DittoError: 400, a label is invalid
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
@@ -112,7 +112,7 @@ class Declarer(Closing):
         with self._lock:
             self._own[own.key] = own
         self._send(own)
-        return own.future
+        return own
 
     def release(self, declaration: Declaration) -> None:
         """Release labels; other clients may declare them at once."""
@@ -166,7 +166,7 @@ class Declarer(Closing):
         # the caller may have cancelled the future
         answers = not was_held and own.future.set_running_or_notify_cancel()
         if own.held and answers:
-            own.future.set_result(own)
+            own.future.set_result(None)
         elif not own.held or not (was_held or answers):
             self.release(own)
             if answers:
@@ -205,15 +205,14 @@ class Labels:
         :raises DittoError: 409, another client has one of them
         :raises UnreachableError: the broker did not store the declaration in time
         """
-        self._wanted = wanted
         self._group = group
-        self._declarer = stack.enter_context(Declarer(kafka)) if wanted else None
-        self._declared: Future[Declaration] | None = None
         self._again_at = 0.0
-        if self._declarer is not None:
+        self._declared = Declaration(wanted, group, held=True)
+        if wanted:
+            self._declarer = stack.enter_context(Declarer(kafka))
             self._declared = self._declarer.declare(wanted, group=group)
             try:
-                self._declared.result(DECLARE_SECONDS)
+                self._declared.future.result(DECLARE_SECONDS)
             except FutureTimeout:
                 raise UnreachableError(
                     f"The broker at {kafka.bootstrap} did not store the declaration of labels within "
@@ -223,16 +222,12 @@ class Labels:
     @property
     def held(self) -> frozenset[str]:
         """The labels held now: all or none."""
-        declared = self._declared
-        if declared is None or not declared.done() or declared.exception() or not declared.result().held:
-            return frozenset()
-        return self._wanted
+        return self._declared.labels if self._declared.held else frozenset()
 
     def keep(self, now: float) -> None:
         """Declare lost labels again; to be called several times a second."""
-        if self._declarer is None or self._declared is None or not self._declared.done() or self.held:
+        if self._declared.held or not self._declared.future.done() or now < self._again_at:
             return
-        if now >= self._again_at:
-            self._again_at = now + REDECLARE_SECONDS
-            log.error("The labels %s were lost; they are declared again.", ", ".join(sorted(self._wanted)))
-            self._declared = self._declarer.declare(self._wanted, group=self._group)
+        self._again_at = now + REDECLARE_SECONDS
+        log.error("The labels %s were lost; they are declared again.", ", ".join(sorted(self._declared.labels)))
+        self._declared = self._declarer.declare(self._declared.labels, group=self._group)

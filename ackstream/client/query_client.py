@@ -27,9 +27,9 @@ _QUERY = {"processed", "completed", "stats"}
 class QueryClient(Closing):
     """Sends commands to the query job, and returns their answers as streams.
 
-    Each command waits for ``processed``: one that is refused raises the error of its reason (``RefusedError``). A
-    client that is silent for twice its heartbeat loses its subscriptions; so does one whose name is taken by another.
-    Safe to use from several threads.
+    Each command waits for ``processed``. One that is refused raises the error of its reason (``RefusedError``); one
+    that times out raises ``CommandTimeout``, and what it may leave behind is cancelled. A client that is silent for
+    twice its heartbeat loses its subscriptions; so does one whose name is taken. Safe to use from several threads.
     """
 
     def __init__(
@@ -94,8 +94,6 @@ class QueryClient(Closing):
         :param order_by: paths, ``/price DESC, /id``; by default in the order of the log
         :param top_n: the most records to return; 0 to only count them (``stats``)
         :param keys: only records with these keys
-        :raises RefusedError: with the reason
-        :raises CommandTimeout: it was not processed in time
         """
         headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=",".join(keys))
         return self._link.execute("sow", _QUERY, headers, timeout)
@@ -135,8 +133,6 @@ class QueryClient(Closing):
         :param sub_id: the subscription's name, the same in every run for ``MOST_RECENT``
         :param replace: replace a subscription of that name
         :param handler: called with each message in the thread that reads, instead of an iteration
-        :raises RefusedError: with the reason
-        :raises CommandTimeout: it was not processed in time, and is cancelled
         """
         requested = {"processed", "completed", "persisted"} if bookmark else {"processed"}
         if bookmark == MOST_RECENT and sub_id is not None:
@@ -181,7 +177,6 @@ class QueryClient(Closing):
         """Send any command and request any acknowledgements; prefer the other methods.
 
         :param headers: of the record, such as ``topic``, ``filter``, ``seq``
-        :raises RefusedError: with the reason
         """
         return self._link.execute(command, {*requested, "processed"}, _headers(**headers), timeout)
 

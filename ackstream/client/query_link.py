@@ -72,11 +72,9 @@ class QueryLink:
         timeout: float | None = None,
         handler: Callable[[Message], None] | None = None,
     ) -> MessageStream:
-        """Send a command and wait for its ``processed`` ack.
+        """Send a command and wait for its ``processed`` ack; see :class:`QueryClient`.
 
         :param requested: the types of acks
-        :raises RefusedError: with the reason
-        :raises CommandTimeout: it was not processed in time; a subscription that it may leave behind is cancelled
         :raises StreamClosedError: the client is closed, or has lost its session
         :raises TakenOverError: another client has logged on under this name
         """

@@ -159,9 +159,7 @@ class Identities:
     needs an answer of its own, so its signal gets a suffix (``AcknowledgementForwarderActorStarter``, ditto.md 2).
     """
 
-    def __init__(self, token: Callable[[], str] = lambda: uuid4().hex[:8]) -> None:
-        """Create suffixes with ``token``."""
-        self._token = token
+    def __init__(self) -> None:
         # a dict keeps insertion order
         self._used: dict[str, None] = {}
 
@@ -171,7 +169,7 @@ class Identities:
         :param redelivered: the message may have been delivered before, possibly to another process
         """
         fresh = correlation_id not in self._used and not redelivered
-        identity = correlation_id if fresh else suffixed(correlation_id, self._token())
+        identity = correlation_id if fresh else suffixed(correlation_id, uuid4().hex[:8])
         self._used[identity] = None
         if len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]

@@ -83,10 +83,10 @@ class SocketSession:
     async def run(self, labels: frozenset[str]) -> None:
         """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
         streaming = self._streaming
-        declared = asyncio.wrap_future(streaming.declarer.declare(labels, lost=self._lost())) if labels else None
+        declared = streaming.declarer.declare(labels, lost=self._lost()) if labels else None
         try:
             if declared is not None:
-                await asyncio.wait_for(declared, DECLARE_SECONDS)
+                await asyncio.wait_for(asyncio.wrap_future(declared.future), DECLARE_SECONDS)
                 self._subscriber = SubscriberState(labels, {})
                 streaming.add_labels(self, labels)
             self._start(self._send())
@@ -98,8 +98,8 @@ class SocketSession:
             code = await self._refuse(error)
         finally:
             streaming.remove(self, self._subscriber.labels)
-            if declared is not None and declared.done() and not declared.cancelled() and not declared.exception():
-                streaming.declarer.release(declared.result())
+            if declared is not None:
+                streaming.declarer.release(declared)
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()

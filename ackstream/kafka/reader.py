@@ -255,11 +255,10 @@ class PartitionAssignment:
     """
 
     def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str] = (), addressed: Iterable[str] = ()) -> None:
-        """Begin at the end of everything: every record written after this returns will be read.
+        """Begin at the ends: every record written after this returns will be read. Topics have their real names.
 
         :param consumer: with ``auto_offset_reset`` ``earliest``
-        :param name: the key of records for this client
-        :param whole: topics of which all partitions are read, by their real names
+        :param whole: topics of which all partitions are read
         :param addressed: topics of which only the partition with the records for the name is read
         :raises KafkaError: the broker went away
         """

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +25,16 @@ class Declarer(Closing):
     answers: list[Any]
 
     def __init__(self, _kafka: Kafka) -> None:
-        self.declarations: list[Declaration] = []
+        """There is nothing to connect to."""
 
-    def declare(self, wanted: frozenset[str], *, group: str | None) -> Future[Declaration]:
-        future: Future[Declaration] = Future()
-        answer = self.answers.pop(0)
+    def declare(self, wanted: frozenset[str], *, group: str | None) -> Declaration:
+        answer, declaration = self.answers.pop(0), Declaration(wanted, group)
         if isinstance(answer, Exception):
-            future.set_exception(answer)
+            declaration.future.set_exception(answer)
         elif answer is not None:
-            self.declarations.append(Declaration(wanted, group, held=True))
-            future.set_result(self.declarations[-1])
-        return future
+            declaration.held = True
+            declaration.future.set_result(None)
+        return declaration
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -71,9 +69,9 @@ def test_without_labels_nothing_is_declared(stack: ExitStack):
 
 def test_lost_labels_are_declared_again_and_again_until_they_are_held(stack: ExitStack):
     found = declared(stack, "yes", label_not_unique(), "yes")
-    declaration = found._declared.result()
+    declaration = found._declared
     found.keep(100.0)
-    assert found._declared.result() is declaration
+    assert found._declared is declaration
     declaration.held = False
     found.keep(100.0)
     assert found.held == frozenset()

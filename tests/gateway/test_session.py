@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -47,18 +46,19 @@ class Declarer:
         self.taken: set[str] = set()
         self.lost: Any = None
 
-    def declare(self, labels: frozenset[str], *, lost: Any) -> Future[Declaration]:
-        future: Future[Declaration] = Future()
+    def declare(self, labels: frozenset[str], *, lost: Any) -> Declaration:
         self.lost = lost
-        if self.taken & labels:
-            future.set_exception(label_not_unique())
-        else:
+        declaration = Declaration(labels, None, held=not self.taken & labels)
+        if declaration.held:
             self.taken |= labels
-            future.set_result(Declaration(labels, None, held=True))
-        return future
+            declaration.future.set_result(None)
+        else:
+            declaration.future.set_exception(label_not_unique())
+        return declaration
 
     def release(self, declaration: Declaration) -> None:
-        self.taken -= declaration.labels
+        if declaration.held:
+            self.taken -= declaration.labels
 
 
 class Hub:

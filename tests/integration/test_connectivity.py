@@ -313,7 +313,8 @@ def test_a_connection_whose_labels_are_taken_opens_when_they_are_free(topics: Ka
     source = {"addresses": [elsewhere.topic("in")], "declared_acks": [label]}
     configured = settings(topics, elsewhere, sources=[source])
     with Declarer(topics) as other:
-        taken = other.declare([label]).result(30)
+        taken = other.declare([label])
+        taken.future.result(30)
         with Connector(configured, configured.connections) as connector:
             assert not connector.turn()
             other.release(taken)

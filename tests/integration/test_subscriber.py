@@ -173,14 +173,15 @@ def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(worl
         dead = stack.enter_context(Declarer(world.kafka, lease_ms=1_500))
         # renewed or not, it does not end while this test runs
         living = stack.enter_context(Declarer(world.kafka, lease_ms=300_000))
-        kept = living.declare(["living"]).result(PATIENCE_SECONDS)
-        dead.declare(["dead"]).result(PATIENCE_SECONDS)
+        kept = living.declare(["living"])
+        kept.future.result(PATIENCE_SECONDS)
+        dead.declare(["dead"]).future.result(PATIENCE_SECONDS)
         # nothing of it runs any more, and nothing is given back
         dead._reader.close()
 
         def taken() -> bool:
             try:
-                living.declare(["dead"]).result(PATIENCE_SECONDS)
+                living.declare(["dead"]).future.result(PATIENCE_SECONDS)
             except DittoError:
                 return False
             return True
@@ -188,12 +189,12 @@ def test_the_lease_of_a_dead_process_ends_and_a_living_one_keeps_its_labels(worl
         eventually(taken, "the end of the lease")
         assert kept.held
         with pytest.raises(DittoError):
-            living.declare(["living"]).result(PATIENCE_SECONDS)
+            living.declare(["living"]).future.result(PATIENCE_SECONDS)
 
 
 def test_a_claim_is_renewed_under_its_own_key_for_as_long_as_its_declarer_lives(world: World):
     with Declarer(world.kafka, lease_ms=1_500) as declarer:
-        declarer.declare(["a-a"]).result(PATIENCE_SECONDS)
+        declarer.declare(["a-a"]).future.result(PATIENCE_SECONDS)
 
         def renewals() -> bool:
             keys = [record.key for record in records(world.kafka, "declarations") if record.value]
