@@ -77,7 +77,7 @@ def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: i
             twin = _start(bench, settings, design)
             stack.callback(twin.stop)
             if design == "journal + index":
-                stack.callback(job.start_index(bench.spark, settings).stop)
+                stack.callback(job.INDEX.start(bench.spark, settings).stop)
             total = commands + (things if number == 0 else 0)
             wait(twin, lambda: rows_read(twin) >= total, 600)  # noqa: B023
             # the last batch is over when its progress is there
@@ -106,7 +106,7 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
         twin = _start(bench, settings, "journal")
         stack.callback(twin.stop)
         wait(twin, lambda: rows_read(twin) >= things, 600)
-        stack.callback(job.start_index(bench.spark, settings).stop)
+        stack.callback(job.INDEX.start(bench.spark, settings).stop)
         if beside:
             running = correlate.JOB.running(bench.spark, settings)
             correlating = stack.enter_context(running)
