@@ -2,7 +2,6 @@
 
 from ackstream.settings.loading import load
 from ackstream.settings.model import (
-    AccessRule,
     Archive,
     Clock,
     Correlate,
@@ -21,10 +20,8 @@ from ackstream.settings.model import (
     Spark,
     Twin,
 )
-from ackstream.settings.queues import QueueSettings
 
 __all__ = [
-    "AccessRule",
     "Archive",
     "Clock",
     "Correlate",
@@ -37,7 +34,6 @@ __all__ = [
     "PublishRule",
     "Query",
     "QueueJob",
-    "QueueSettings",
     "RequiredRole",
     "Settings",
     "Settle",

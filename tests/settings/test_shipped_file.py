@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ackstream.settings import Destination, QueueSettings, Settings, load
+from ackstream.settings import Destination, Settings, load
 from ackstream.settings.base import Part
 from ackstream.settings.loading import tomllib
+from ackstream.settings.queues import QueueSettings
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 TEXT = SHIPPED.read_text("utf-8")
