@@ -160,8 +160,7 @@ class _Execution:
         self._add(self._addressed(ack, sub_id))
 
     def _addressed(self, ack: CommandAck, sub_id: str | None = None) -> Acknowledged:
-        client = self._request.client
-        return Acknowledged(client, self._id(), msgspec.structs.replace(ack, client=client, sub_id=sub_id))
+        return Acknowledged(self._id(), msgspec.structs.replace(ack, client=self._request.client, sub_id=sub_id))
 
     def _add(self, step: Step) -> None:
         self._plan.steps.append(step)

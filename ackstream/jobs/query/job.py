@@ -136,7 +136,7 @@ class QueryFold:
                 request = step.request
                 numbers = counted.get(request.origin) or count(request=request, moment=moment)
                 (ack,) = queries.statistics(request.command, *numbers)
-                rest.append(Acknowledged(request.client, step.id, msgspec.structs.replace(ack, client=request.client)))
+                rest.append(Acknowledged(step.id, msgspec.structs.replace(ack, client=request.client)))
                 continue
             rest.append(step)
         return rest

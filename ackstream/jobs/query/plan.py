@@ -71,9 +71,8 @@ class QueryState(msgspec.Struct):
 
 
 class Acknowledged(NamedTuple):
-    """An acknowledgement to a client; a replayed batch gives it the same id."""
+    """An acknowledgement to its client; a replayed batch gives it the same id."""
 
-    client: str
     id: str
     ack: CommandAck
 
@@ -132,7 +131,7 @@ class SubscriptionPlan:
         """Whether the state has changed in a way that the next start must know."""
         self._state = state
         self._known, self._newest, self._now = known, newest, now
-        self._deletes: dict[str, list[Acknowledged]] = {}
+        self._deletes: dict[str | None, list[Acknowledged]] = {}
 
     @property
     def lasting(self) -> bool:
@@ -205,14 +204,15 @@ class SubscriptionPlan:
 
     def note_delete(self, acknowledged: Acknowledged) -> None:
         """Keep the numbered ``persisted`` of a delete, merged with the previous one if both are successes."""
-        runs = self._deletes.setdefault(acknowledged.client, [])
-        last, ack = runs[-1].ack if runs else None, acknowledged.ack
+        ack = acknowledged.ack
+        runs = self._deletes.setdefault(ack.client, [])
+        last = runs[-1].ack if runs else None
         if last is not None and last.status == ack.status == "success" and last.seq == (ack.seq or 0) - 1:
             runs[-1] = acknowledged._replace(ack=msgspec.structs.replace(ack, first=last.first))
         else:
             runs.append(acknowledged)
 
-    def acknowledge_deletes(self, client: str) -> None:
+    def acknowledge_deletes(self, client: str | None) -> None:
         """Acknowledge a client's deletes up to now."""
         self.steps += self._deletes.pop(client, [])
 
@@ -224,8 +224,8 @@ class SubscriptionPlan:
         if not subscription.bookmarked:
             return
         bookmark = queries.bookmark(self.newest, subscription.topic)
-        client = subscription.client
-        ack = CommandAck(ack_type="persisted", client=client, bookmark=bookmark, sub_id=subscription.sub_id)
-        self.steps.append(Acknowledged(client, f"{subscription.origin}/persisted/{bookmark}", ack))
+        client, sub_id = subscription.client, subscription.sub_id
+        ack = CommandAck(ack_type="persisted", client=client, bookmark=bookmark, sub_id=sub_id)
+        self.steps.append(Acknowledged(f"{subscription.origin}/persisted/{bookmark}", ack))
         session = self._state.sessions.get(client, ClientSession())
         subscription.acknowledged_through, subscription.due = self._newest, self._now + session.interval_ms

@@ -97,7 +97,7 @@ def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
     for number, step in enumerate(steps):
         if isinstance(step, Acknowledged):
             headers = _headers("ack", step.id, step.ack.cid, step.ack.sub_id)
-            rows.append({"step": number, "key": step.client, "value": encode_ack(step.ack), "headers": headers})
+            rows.append({"step": number, "key": step.ack.client, "value": encode_ack(step.ack), "headers": headers})
         elif isinstance(step, GroupMark):
             headers = _headers(step.mark, step.id, step.request.command.cid, None)
             rows.append({"step": number, "key": step.request.client, "value": None, "headers": headers})

@@ -102,10 +102,7 @@ class Endpoint:
         self.unreadable: list[Unreadable] = []
 
     def load(self, version: int, blob: bytes) -> None:
-        """Restore the state that :meth:`dump` returned.
-
-        :raises ValueError: the version is unknown to this release
-        """
+        """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
         if version != STATE_VERSION:
             raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
         state = _decode(blob)

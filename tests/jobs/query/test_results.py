@@ -159,7 +159,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
         LogSubscription("b", "other", "c4", "0-4", "trades"),
         LogSubscription("b", "rql", "c5", "0-5", "orders", 'and(ge(price,10.5),eq(state,"open"))'),
     )
-    last = Acknowledged("b", "0-9/1", CommandAck(ack_type="completed", client="b", cid="c3"))
+    last = Acknowledged("0-9/1", CommandAck(ack_type="completed", client="b", cid="c3"))
     told = _told(apart, lake, LogDelivered(subscribers, Position(0, 0, 0), queries.end(1)), last)
     assert decode_ack(told[-1]["value"]) == last.ack
     seen = {one.sub_id: [row for row in told[:-1] if row["sub_id"].decode() == one.sub_id] for one in subscribers}

@@ -60,7 +60,7 @@ def _message(timestamp: int, offset: int) -> dict[str, Any]:
 
 def _word(timestamp: int, offset: int, record: queues.QueueRequest | bytes) -> dict[str, Any]:
     value = record if isinstance(record, bytes) else queues.write(record)
-    return _row(REPORT, timestamp, offset, key=b"A", value=value)
+    return _row(REPORT, timestamp, offset, key=b"A", value=value, eligible=None, barrier=None)
 
 
 def _call(state: State, *rows: dict[str, Any], queue: str = "q") -> dict[str, list[Any]]:
