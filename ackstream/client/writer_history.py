@@ -192,12 +192,11 @@ class AckReports:
             intervals.append(AckInterval(run.first, run.last, response, run.auto, reported=True))
         intervals += [AckInterval(run.first, run.last, run.response, run.auto) for run in self._waiting]
         intervals.sort(key=lambda interval: interval.first)
-        merged: list[AckInterval] = []
-        for interval in intervals:
-            if merged and interval == msgspec.structs.replace(
-                merged[-1], first=merged[-1].last + 1, last=interval.last
-            ):
-                merged[-1] = msgspec.structs.replace(merged[-1], last=interval.last)
+        merged = intervals[:1]
+        for interval in intervals[1:]:
+            before = merged[-1]
+            if interval == msgspec.structs.replace(before, first=before.last + 1, last=interval.last):
+                merged[-1] = msgspec.structs.replace(before, last=interval.last)
             else:
                 merged.append(interval)
         return tuple(merged)
