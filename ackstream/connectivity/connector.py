@@ -53,9 +53,8 @@ class Connector(Closing):
     def turn(self) -> bool:
         """Open connections that are closed and due; return whether all are open."""
         now = time.monotonic()
-        for link in self._links:
-            link.turn(now)
-        return all(link.is_open for link in self._links)
+        opened = [link.turn(now) for link in self._links]
+        return all(opened)
 
     def run(self, until: threading.Event) -> None:
         """Keep all connections open until the event is set."""
@@ -81,26 +80,24 @@ class _Link:
         self._attempts = 0
         self._open_at = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        return self._stack is not None
-
-    def turn(self, now: float) -> None:
+    def turn(self, now: float) -> bool:
+        """Open the connection if it is closed and due; return whether it is open."""
         if self._labels is not None and self._labels.held != self._wanted:
             log.error("The connection %s lost its labels.", self._connection.id)
             self.close()
-        if self._stack is not None or now < self._open_at:
-            return
-        try:
-            self._open()
-        except (AckstreamError, DittoError, KafkaError, OSError) as error:
-            self._attempts += 1
-            wait = backoff(self._attempts)
-            self._open_at = time.monotonic() + wait
-            log.warning("The connection %s cannot be opened: %s Retrying in %g s.", self._connection.id, error, wait)
-        else:
-            self._attempts = 0
-            log.info("The connection %s is open.", self._connection.id)
+        if self._stack is None and now >= self._open_at:
+            try:
+                self._open()
+            except (AckstreamError, DittoError, KafkaError, OSError) as error:
+                self._attempts += 1
+                wait = backoff(self._attempts)
+                self._open_at = time.monotonic() + wait
+                text = "The connection %s cannot be opened: %s Retrying in %g s."
+                log.warning(text, self._connection.id, error, wait)
+            else:
+                self._attempts = 0
+                log.info("The connection %s is open.", self._connection.id)
+        return self._stack is not None
 
     def close(self) -> None:
         if self._stack is not None:

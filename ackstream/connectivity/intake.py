@@ -24,7 +24,7 @@ from ackstream.protocol.ditto.headers import CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackstream.connectivity.system import Received, System
+    from ackstream.connectivity.system import System
     from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, TargetPublisher
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
@@ -80,18 +80,17 @@ class Intake:
                 if part.rejects:
                     collector.receive(SourceFailure(part.error.status), now)
                 continue
+            received = partial(self._receive, collector)
             try:
-                self._send(part, partial(self._receive, collector), redelivered=redelivered)
+                if isinstance(part, Envelope):
+                    self._system.relay(part, received)
+                else:
+                    replied = partial(self._reply, part)
+                    self._system.ask(part, redelivered=redelivered, replied=replied, received=received)
             except Exception:
                 log.exception("A signal of %s was not sent (%s).", self._connection_id, message.identity)
                 collector.receive(None, now)
         self._decide(collector, now)
-
-    def _send(self, part: InboundRequest | Envelope, received: Received, *, redelivered: bool) -> None:
-        if isinstance(part, Envelope):
-            self._system.relay(part, received)
-        else:
-            self._system.ask(part, redelivered=redelivered, replied=partial(self._reply, part), received=received)
 
     def turn(self, timeout: float = 0.0) -> None:
         """Process received answers, waiting up to ``timeout`` seconds for the first."""

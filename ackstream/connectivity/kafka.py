@@ -137,18 +137,17 @@ class KafkaSource(MessageSource):
             self._paused[partition] = now + wait
 
     def _follow(self, partition: TopicPartition, offset: int) -> None:
-        self._deliveries.start(partition, offset, self._seen(partition, offset))
-
-    def _seen(self, partition: TopicPartition, offset: int) -> int:
-        """Return the offset below which a previous owner may have delivered records."""
+        """Track a partition; the metadata of its offset says which records a previous owner may have delivered."""
         committed = self._consumer.committed(partition, metadata=True)
         if committed is None or committed.offset < 0:
             # commit a start position, in case this process is killed before anything is settled
             self._consumer.commit({partition: OffsetAndMetadata(offset, str(offset), -1)}, timeout_ms=_CLOSE_MS)
-            return offset
-        if committed.metadata.isdigit():
-            return int(committed.metadata)
-        return int(self._consumer.end_offsets([partition])[partition])
+            seen = offset
+        elif committed.metadata.isdigit():
+            seen = int(committed.metadata)
+        else:
+            seen = self._consumer.end_offsets([partition])[partition]
+        self._deliveries.start(partition, offset, seen)
 
 
 class Deliveries(OffsetProgress):

@@ -207,23 +207,22 @@ class OutboundWorker(Closing):
     def _published(
         self, signal: Publication, publishing: Publishing, work: Work, result: Published | Exception
     ) -> None:
+        headers = signal.envelope.headers
         if isinstance(result, Exception):
             where = publishing.message.address
             log.warning("%s of %s was not published to %s: %s", signal.correlation_id, self._id, where, result)
         try:
             if publishing.label is not None:
-                self._answer(signal, [self._issued(signal, publishing.label, result)], work)
+                if isinstance(result, Exception):
+                    ack = issued_ack(publishing.label, result, headers, self._publisher.status_of(result))
+                else:
+                    ack = acknowledgement(publishing.label, result.status, result.payload, headers)
+                self._answer(signal, [ack], work)
         except Exception:
             log.exception("The acknowledgement of %s was not sent.", signal.correlation_id)
         finally:
             self._worker.outbox.release(work)
             self._room.release()
-
-    def _issued(self, signal: Publication, label: str, result: Published | Exception) -> Acknowledgement:
-        headers = signal.envelope.headers
-        if isinstance(result, Exception):
-            return issued_ack(label, result, headers, self._publisher.status_of(result))
-        return acknowledgement(label, result.status, result.payload, headers)
 
     def _answer(self, signal: Publication, acks: list[Acknowledgement], work: Work) -> None:
         if acks:
