@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from ackstream.protocol.messages import DUPLICATE, SUPPORTED, CommandAck
 
 if TYPE_CHECKING:
@@ -84,26 +86,18 @@ def completed(command: QueryCommand, bookmark: str | None = None) -> list[Comman
     return [CommandAck(ack_type="completed", cid=command.cid, bookmark=bookmark)]
 
 
-def statistics(command: QueryCommand, records: int, matching: int) -> list[CommandAck]:
-    """Return the ``stats`` acknowledgement of a query if the client requested it.
+def statistics(command: QueryCommand, records: int, matching: int) -> CommandAck:
+    """Return the ``stats`` acknowledgement of a query.
 
     :param records: number of records in the topic when the command arrived
     :param matching: number of those that the filter selects; ``top_n`` limits how many are returned
     """
-    if "stats" not in command.asked:
-        return []
-    deleted = command.name == "sow_delete"
-    returned = matching if command.top_n is None else min(matching, command.top_n)
-    return [
-        CommandAck(
-            ack_type="stats",
-            cid=command.cid,
-            topic_matches=records,
-            matches=matching,
-            records_deleted=matching if deleted else None,
-            records_returned=None if deleted else returned,
-        )
-    ]
+    ack = CommandAck(ack_type="stats", cid=command.cid, topic_matches=records, matches=matching)
+    if command.name == "sow_delete":
+        return msgspec.structs.replace(ack, records_deleted=matching)
+    return msgspec.structs.replace(
+        ack, records_returned=matching if command.top_n is None else min(matching, command.top_n)
+    )
 
 
 class Position(NamedTuple):

@@ -109,10 +109,10 @@ def test_deleting_is_completed_with_a_filter_only() -> None:
 
 @pytest.mark.parametrize(("top_n", "returned"), [(None, 120), (50, 50), (0, 0), (500, 120)])
 def test_a_query_counts_what_it_returns(top_n: int | None, returned: int) -> None:
-    (ack,) = statistics(_command(top_n=top_n), 1000, 120)
+    ack = statistics(_command(top_n=top_n), 1000, 120)
     assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 120, returned, None)
 
 
 def test_a_delete_counts_what_it_deletes() -> None:
-    (ack,) = statistics(_command("sow_delete"), 1000, 30)
+    ack = statistics(_command("sow_delete"), 1000, 30)
     assert (ack.topic_matches, ack.matches, ack.records_returned, ack.records_deleted) == (1000, 30, None, 30)

@@ -135,7 +135,7 @@ class QueryFold:
             elif isinstance(step, Counted):
                 request = step.request
                 numbers = counted.get(request.origin) or count(request=request, moment=moment)
-                (ack,) = queries.statistics(request.command, *numbers)
+                ack = queries.statistics(request.command, *numbers)
                 rest.append(Acknowledged(step.id, msgspec.structs.replace(ack, client=request.client)))
                 continue
             rest.append(step)
