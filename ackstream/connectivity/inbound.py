@@ -6,7 +6,7 @@ Source of the rules: Eclipse Ditto, ``InboundMappingProcessor``, ``InboundDispat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,10 @@ class RejectedSignal(msgspec.Struct, frozen=True):
     rejects: bool
 
 
+Mapped: TypeAlias = InboundRequest | Envelope | RejectedSignal
+"""What a message is mapped to; an envelope is an answer to forward."""
+
+
 class Inbound:
     """Maps the messages of one source."""
 
@@ -63,13 +67,11 @@ class Inbound:
         self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
         self._filter = None if wishes.filter is None else Pipeline.parse(wishes.filter)
 
-    def read(self, message: ExternalMessage) -> list[InboundRequest | Envelope | RejectedSignal]:
-        """Map a message, once per payload mapping of the source; an envelope is an answer to forward."""
+    def read(self, message: ExternalMessage) -> list[Mapped]:
+        """Map a message, once per payload mapping of the source."""
         return [self._read(message, mapping) for mapping in self._source.payload_mapping]
 
-    def _read(
-        self, message: ExternalMessage, mapping: str | PayloadTemplate
-    ) -> InboundRequest | Envelope | RejectedSignal:
+    def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Mapped:
         envelope = None
         headers: dict[str, Any] = dict(message.headers)
         try:
@@ -160,9 +162,4 @@ def requested_acks(
         return []
     if labels is None:
         result = condition.resolve(context)
-    return None if result is None else _labels(result)
-
-
-def _labels(text: str) -> list[str]:
-    headers: dict[str, Any] = read_headers({REQUESTED_ACKS: text})
-    return list(headers[REQUESTED_ACKS])
+    return None if result is None else list(read_headers({REQUESTED_ACKS: result})[REQUESTED_ACKS])
