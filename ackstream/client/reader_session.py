@@ -109,7 +109,6 @@ class ReaderSession:
         self._answer = SessionState()
         self._alive_seconds = 0.0
         self._started = threading.Event()
-        self._closing = threading.Event()
         self._paused = False
         self._full_since: float | None = None
         self._due = dict.fromkeys(("start", "alive", "recover", "commit"), 0.0)
@@ -117,7 +116,6 @@ class ReaderSession:
         self.link = ClientConnection(
             kafka,
             start.reader,
-            self._closing,
             sends="app-acks",
             addressed="publisher-acks",
             whole=("messages", "stored"),
@@ -126,20 +124,14 @@ class ReaderSession:
         self.link.consumer.pause(*self.link.assignment.of(self._messages))
         self._recovery = Recovery(self.link.consumer, history, lake, max_samples, reader)
         self.counts = self._recovery.counts
-        self._thread = threading.Thread(
-            target=self.link.follow,
-            args=(self._receive, self._step),
-            kwargs={"poll_ms": POLL_MS, "max_records": MAX_RECORDS},
-            name=f"ackstream-reader-{start.reader}",
-            daemon=True,
-        )
 
     def begin(self, timeout: float) -> None:
         """Start reading; when this returns, the settle job knows the reader.
 
         :raises SettleTimeout: no answer within ``timeout`` seconds
         """
-        self._thread.start()
+        name = f"ackstream-reader-{self._start.reader}"
+        self.link.start(name, self._receive, self._step, poll_ms=POLL_MS, max_records=MAX_RECORDS)
         if not self._started.wait(timeout):
             raise SettleTimeout(
                 f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
@@ -151,11 +143,9 @@ class ReaderSession:
 
         :param leave: tell the settle job that the reader will not come back
         """
-        if self._closing.is_set():
+        if self.link.stop.is_set():
             return
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.link.end()
         if self._started.is_set():
             for report in self._history.due(closing=True):
                 self._send(report)

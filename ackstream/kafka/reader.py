@@ -63,16 +63,20 @@ class TopicReader(Closing):
             raise
         return cls(consumer)
 
-    def start(self, name: str, *handlers: Callable[[Any], None]) -> None:
+    def start(self, name: str, *handlers: Callable[[Any], None], **limits: int) -> None:
         """Have a thread of this name :meth:`follow`."""
-        self.thread = threading.Thread(target=self.follow, args=handlers, name=name, daemon=True)
+        self.thread = threading.Thread(target=self.follow, args=handlers, kwargs=limits, name=name, daemon=True)
         self.thread.start()
 
-    def close(self) -> None:
-        """End the thread and disconnect the consumer."""
+    def end(self) -> None:
+        """End the thread after the records it has read."""
         self.stop.set()
         if self.thread is not None:
             self.thread.join()
+
+    def close(self) -> None:
+        """End the thread and disconnect the consumer."""
+        self.end()
         self.consumer.close(autocommit=False, timeout_ms=1_000)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
