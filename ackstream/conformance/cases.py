@@ -71,11 +71,6 @@ class FileResult(msgspec.Struct):
     failed: list[Failure] = []
     not_run: list[tuple[str, str]] = []
 
-    @property
-    def ok(self) -> bool:
-        """Return whether all cases passed."""
-        return not self.failed and not self.not_run
-
 
 class Case(msgspec.Struct, frozen=True):
     """One case: a line of a file."""

@@ -49,7 +49,7 @@ def main(paths: Sequence[Path]) -> int:
             typer.echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
         for identity, reason in result.not_run:
             typer.echo(f"  {identity}\n    {reason}")
-    return 0 if all(result.ok for result in results) else 1
+    return int(any(result.failed or result.not_run for result in results))
 
 
 def _files(path: Path) -> list[Path]:

@@ -40,21 +40,19 @@ def correlation_id(
     if in_json is not None:
         return in_json
     spring = named.get(SPRING_CORRELATION_ID)
-    return "-".join(map(str, coordinates)) if spring is None else _text_or_hexadecimal(spring)
+    if spring is None:
+        return "-".join(map(str, coordinates))
+    try:
+        return spring.decode()
+    except UnicodeDecodeError:
+        # Spring's default is the 16 bytes of a UUID
+        return spring.hex().upper()
 
 
 def of_json(headers: Mapping[str, Any]) -> str | None:
     """Return the correlation-id in the headers of a message, ``None`` if it is absent or empty."""
     found = next((headers[name] for name in JSON_SPELLINGS if headers.get(name) not in (None, "")), None)
     return None if found is None else str(found)
-
-
-def _text_or_hexadecimal(value: bytes) -> str:
-    """Read Spring's header as text if it is UTF-8; Spring's default is the 16 bytes of a UUID."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex().upper()
 
 
 def suffixed(identity: str, suffix: object) -> str:

@@ -337,7 +337,7 @@ def test_an_unknown_property_name_is_refused_wherever_it_stands(filter_: str, na
 
 
 def test_an_empty_segment_in_a_path_is_refused() -> None:
-    error = refusal(evaluation.check, parser.parse("eq(attributes/a//b,1)"))
+    error = refusal(evaluation.checked, parser.parse("eq(attributes/a//b,1)"))
     assert error.to_dict() == {
         "status": 400,
         "error": "json.pointer.invalid",
@@ -391,11 +391,6 @@ def test_a_placeholder_about_the_signal_is_a_field() -> None:
         "like(thing:id,'a:*')",
     ):
         assert evaluation.matches(filter_, {}, **facts), filter_
-
-
-def test_a_placeholder_prefix_that_does_not_exist_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(TypeError, match="No placeholder has the prefix 'header'"):
-        evaluation.matches("exists(thingId)", {}, header={})
 
 
 @pytest.mark.parametrize(

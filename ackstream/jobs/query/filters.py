@@ -16,7 +16,7 @@ import msgspec
 from ackstream.errors import AckstreamError
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.rql.evaluation import check, matches
+from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Node, parse
 
 if TYPE_CHECKING:
@@ -284,11 +284,9 @@ def read_filter(text: str) -> Selection:
         return _FilterParser(text).parse()
     except FilterSyntaxError as error:
         try:
-            tree = _below(parse(text))
-            check(tree)
+            return checked(_below(parse(text)))
         except (DittoError, RecursionError):
             raise error from None
-        return tree
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:

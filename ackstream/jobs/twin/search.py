@@ -21,7 +21,7 @@ from ackstream.protocol.ditto.envelopes import json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.thing_errors import answer_too_large, option_invalid, unknown_path
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
-from ackstream.protocol.rql.evaluation import SignalFact, check, field_of, find, matches
+from ackstream.protocol.rql.evaluation import SignalFact, checked, field_of, find, matches
 from ackstream.protocol.rql.parser import MAX_DEPTH, parse
 from ackstream.protocol.rql.values import compare, scalars
 
@@ -134,9 +134,7 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
 
 
 def _filtered(query: _SearchQuery, things: Mapping[str, Thing], now: int) -> list[dict[str, Any]]:
-    tree = None if query.filter is None else parse(query.filter)
-    if tree is not None:
-        check(tree)
+    tree = None if query.filter is None else checked(parse(query.filter))
     time = datetime.fromtimestamp(now / 1000, timezone.utc)
     namespaces = None if query.namespaces is None else frozenset(query.namespaces)
     found = []

@@ -189,10 +189,7 @@ def subscription(
 
     :raises DittoError: 400; the filter cannot be parsed or evaluated
     """
-    tree = None
-    if filter:
-        tree = parser.parse(filter)
-        evaluation.check(tree)
+    tree = evaluation.checked(parser.parse(filter)) if filter else None
     return Subscription(stream, frozenset(namespaces), tree, extra_fields or None)
 
 

@@ -37,11 +37,8 @@ _PARTS: dict[str, tuple[Kind, Kind]] = {
     "desiredProperties": ("featureDesiredProperties", "featureDesiredProperty"),
 }
 
-_MEMBERS_OF_FEATURE: dict[str, Kind] = {
-    "definition": "featureDefinition",
-    "properties": "featureProperties",
-    "desiredProperties": "featureDesiredProperties",
-}
+_MEMBERS_OF_FEATURE: dict[str, Kind] = {"definition": "featureDefinition"}
+_MEMBERS_OF_FEATURE |= {name: whole for name, (whole, _) in _PARTS.items()}
 
 _NAME = r"[^\x00-\x1f\x7f-\xff/]+"
 _ID = re.compile(rf"(?:[a-zA-Z]\w*(?:[.-][a-zA-Z]\w*)*)?:{_NAME}", re.ASCII)

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from ackstream.protocol.json import Keys, json_pointer_invalid
-from ackstream.protocol.rql import values as rql_values
 from ackstream.protocol.rql.parser import (
     Combination,
     Comparison,
@@ -30,7 +29,7 @@ from ackstream.protocol.rql.parser import (
     parse,
     rql_expression_invalid,
 )
-from ackstream.protocol.rql.values import Scalar, compare, like_value, scalars
+from ackstream.protocol.rql.values import Scalar, compare, like_value, resolve, scalars
 
 _ORDER = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 
@@ -41,8 +40,8 @@ class _Facts(msgspec.Struct, frozen=True):
     placeholders: Mapping[str, Mapping[str, str | Sequence[str]]]
 
 
-def check(tree: Node) -> None:
-    """Refuse a filter that can be parsed but not evaluated; to be called when a filter is accepted.
+def checked(tree: Node) -> Node:
+    """Return a filter if it can be evaluated, not only parsed; to be called when a filter is accepted.
 
     :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is not a
         text, ``json.pointer.invalid`` for a path with an empty segment
@@ -51,6 +50,7 @@ def check(tree: Node) -> None:
         field_of(leaf.property, whole=isinstance(leaf, Existence))
         if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike") and not isinstance(leaf.value, str):
             raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
+    return tree
 
 
 def matches(
@@ -67,17 +67,12 @@ def matches(
     names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
     is then missing, a literal is null.
 
-    :raises DittoError: as ``parse`` and ``check``, before anything is evaluated
-    :raises TypeError: a prefix that no placeholder has
+    :raises DittoError: as ``parse`` and ``checked``, before anything is evaluated
     :raises ValueError: a moment without a time zone
     """
-    unknown = placeholders.keys() - PLACEHOLDERS.keys()
-    if unknown:
-        raise TypeError(f"No placeholder has the prefix {min(unknown)!r}; known are {', '.join(PLACEHOLDERS)}.")
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
-    tree = parse(query) if isinstance(query, str) else query
-    check(tree)
+    tree = checked(parse(query) if isinstance(query, str) else query)
     return _holds(tree, _Facts(thing, time, placeholders))
 
 
@@ -129,7 +124,7 @@ def _any_equals(name: str, literal: Scalar | None, facts: _Facts) -> bool:
 
 def _resolved(value: Value, facts: _Facts) -> Scalar | None:
     if isinstance(value, Placeholder):
-        return None if facts.time is None else rql_values.resolve(value.placeholder, facts.time)
+        return None if facts.time is None else resolve(value.placeholder, facts.time)
     return value
 
 

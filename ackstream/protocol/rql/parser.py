@@ -113,7 +113,7 @@ rql_expression_invalid = error_factory(
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Node:
-    """Read a filter; property names are not looked at, see ``check``.
+    """Read a filter; property names are not looked at, see ``checked``.
 
     :raises DittoError: 400 ``rql.expression.invalid`` that says where (counted from 1) and what was expected
     """
