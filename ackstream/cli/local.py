@@ -59,7 +59,9 @@ def status() -> None:
     table = plain_table("part", "state")
     table.add_row("Java", _java())
     for configuration in ("spark", "broker"):
-        table.add_row(f"{configuration} jars", _fetched(jars.present(configuration)))
+        found = jars.present(configuration)
+        missing = "not downloaded yet; `ackstream jars` or the first use does it"
+        table.add_row(f"{configuration} jars", f"{len(found)} downloaded" if found else missing)
     if pid := broker.pid():
         kafka = f"process {pid}, {'responding' if answers else 'not responding'} at {broker.bootstrap}"
     else:
@@ -123,10 +125,6 @@ def _java() -> str:
     except LocalError as error:
         return str(error)
     return f"{found.release}, {found.program}"
-
-
-def _fetched(found: list[Path]) -> str:
-    return f"{len(found)} downloaded" if found else "not downloaded yet; `ackstream jars` or the first use does it"
 
 
 def _topics(settings: Settings) -> str:

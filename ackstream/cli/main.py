@@ -14,6 +14,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream.cli import local, monitoring, send
+from ackstream.cli.console.session import Interrupts
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.settings import load
 
@@ -66,8 +67,7 @@ def demo(
 @app.command()
 def gateway() -> None:
     """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
-    from ackstream.cli.console.session import Interrupts  # noqa: PLC0415 - only the commands that serve need these
-    from ackstream.gateway.service import Server, connected  # noqa: PLC0415
+    from ackstream.gateway.service import Server, connected  # noqa: PLC0415 - loads slowly
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
@@ -105,7 +105,6 @@ def password(
 @app.command()
 def connect() -> None:
     """Run all [[connections]] of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
-    from ackstream.cli.console.session import Interrupts  # noqa: PLC0415
     from ackstream.connectivity.connector import Connector  # noqa: PLC0415
 
     settings = load()

@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.live import Live
 
 from ackstream.cli.console.display import inflight_table, plain_table, result_table, watch_screen
+from ackstream.cli.console.session import quiet_session
 from ackstream.errors import AckstreamError, StartError
 from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
-from ackstream.lake import questions, tables
+from ackstream.lake import maintenance, questions, tables
 from ackstream.lake.schemas import TABLES
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
@@ -86,7 +87,6 @@ def inflight(
     as_json: Annotated[bool, typer.Option("--json", help="Print all fields, one JSON object per line.")] = False,
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
-    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415
     from ackstream.jobs.correlate.job import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
 
     settings = load()
@@ -139,9 +139,6 @@ def maintain(
     ] = None,
 ) -> None:
     """Compact the Delta tables and delete files no longer needed; the jobs may keep running."""
-    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415
-    from ackstream.lake import maintenance  # noqa: PLC0415 - Spark loads slowly
-
     settings = load()
     with quiet_session(settings, "maintain") as spark:
         reports = maintenance.maintain(spark, settings, names or None)
@@ -193,8 +190,6 @@ def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answe
 
 def ask_spark(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     """Answer with Spark, wherever the tables are stored."""
-    from ackstream.cli.console.session import quiet_session  # noqa: PLC0415 - loads slowly
-
     with quiet_session(settings, "outcomes") as spark:
         frame = questions.ask(spark, settings.lake, name, correlation_id)
         return frame.columns, frame.collect()

@@ -90,17 +90,14 @@ class Api:
 
     async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> Response:
         """Send a command without response: wait for its acknowledgements, or briefly for an error."""
-        exchange = self._dependencies.exchange
-        if not expectation.acks:
-            wait = self._settings.fire_and_forget_wait / 1000
-            outcome = await exchange.settle(asked, wait, any_answer=True)
-            if outcome is None:
-                return responses.accepted(client_id)
-        else:
-            outcome = await exchange.settle(asked, expectation.timeout_ms / 1000 + GRACE_SECONDS, any_answer=False)
-            if outcome is None:
-                raise no_answer()
-        return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
+        acks = expectation.acks
+        seconds = expectation.timeout_ms / 1000 + GRACE_SECONDS if acks else self._settings.fire_and_forget_wait / 1000
+        outcome = await self._dependencies.exchange.settle(asked, seconds, any_answer=not acks)
+        if outcome is not None:
+            return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
+        if acks:
+            raise no_answer()
+        return responses.accepted(client_id)
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

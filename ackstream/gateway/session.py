@@ -53,8 +53,6 @@ DECLARE_SECONDS = 15.0
 STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 
-PATH = "/ws/2"
-
 Outgoing = str | asyncio.Task[str | None]
 
 
@@ -318,4 +316,4 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
         await websocket.accept()
         await SocketSession(websocket, dependencies, subjects, given).run(labels)
 
-    return WebSocketRoute(PATH, endpoint)
+    return WebSocketRoute("/ws/2", endpoint)

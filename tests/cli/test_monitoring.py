@@ -10,7 +10,6 @@ from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from ackstream.cli import monitoring
-from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.jobs.correlate import job
@@ -46,7 +45,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(session, "quiet_session", none)
+    monkeypatch.setattr(monitoring, "quiet_session", none)
 
 
 @pytest.fixture

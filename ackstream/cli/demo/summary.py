@@ -104,7 +104,7 @@ def _habits(tally: Tally, devices: Mapping[str, Habit]) -> Table:
         how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
         answers[devices[reply.envelope.topic.thing_id]][how] += 1
     table = plain_table("devices", "", "behaviour", "answers", right=[1])
-    for habit, about in HABITS.items():
+    for habit, (about, _) in HABITS.items():
         number = sum(found == habit for found in devices.values())
         counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
         table.add_row(habit, str(number), Text(about, style="dim"), counts)

@@ -39,24 +39,22 @@ TIMEOUT_SECONDS = 5.0
 FULL = 507
 
 Habit = Literal["prompt", "slow", "late", "forgetful", "silent", "stuttering", "refusing", "gone"]
-HABITS: dict[Habit, str] = {
-    "prompt": "acknowledges received at once and done soon after",
-    "slow": "takes seconds to acknowledge done",
-    "late": "acknowledges done after the deadline",
-    "forgetful": "never acknowledges done",
-    "silent": "never acknowledges anything",
-    "stuttering": "acknowledges done twice",
-    "refusing": f"acknowledges done with status {FULL}",
-    "gone": "its gateway responds with an error",
+HABITS: dict[Habit, tuple[str, int]] = {
+    "prompt": ("acknowledges received at once and done soon after", 0),
+    "slow": ("takes seconds to acknowledge done", 4),
+    "late": ("acknowledges done after the deadline", 2),
+    "forgetful": ("never acknowledges done", 2),
+    "silent": ("never acknowledges anything", 1),
+    "stuttering": ("acknowledges done twice", 1),
+    "refusing": (f"acknowledges done with status {FULL}", 1),
+    "gone": ("its gateway responds with an error", 1),
 }
-_UNUSUAL: dict[Habit, int] = {
-    "slow": 4, "late": 2, "forgetful": 2, "silent": 1, "stuttering": 1, "refusing": 1, "gone": 1
-}  # fmt: skip
+"""What a device does, and how many do so; all others are prompt."""
 
 
 def fleet(size: int) -> dict[str, Habit]:
     """Return at least 12 devices, of all habits, by their thing ids."""
-    unusual = [habit for habit, number in _UNUSUAL.items() for _ in range(number)]
+    unusual = [habit for habit, (_, number) in HABITS.items() for _ in range(number)]
     habits: list[Habit] = [*unusual, *["prompt"] * (size - len(unusual))]  # type: ignore[list-item]
     return {f"org.acme.fleet:truck-{number:02d}": habit for number, habit in enumerate(habits, start=1)}
 
