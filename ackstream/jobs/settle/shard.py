@@ -230,11 +230,11 @@ class SettleShard:
 
     def _expire(self, now: int, *names: str) -> None:
         """End the leases, then the memories, that were over by a time: of the named readers, or of all."""
-        for end, present in ((self._leave, True), (self._forget, False)):
+        for finish, present in ((self._leave, True), (self._forget, False)):
             known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
             for name, reader in known:
                 if reader.present is present and reader.end(self._rules) < now:
-                    end(name)
+                    finish(name)
 
     def _leave(self, reader: str) -> None:
         self._readers[reader].present = False
