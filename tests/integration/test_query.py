@@ -33,10 +33,12 @@ from ackstream.protocol.messages import decode_ack
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from tests.harness.kafka import records
+from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
 
@@ -60,7 +62,7 @@ class System:
             query=Query(interval="50ms"),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
-        self.kafka = kafka
+        self.kafka, self.path = kafka, path
         ensure_topics(self.settings, {*job.JOB.topics, *query_job.JOB.topics})
         self.spark = spark
         self.persist = job.JOB.start(spark, self.settings)
@@ -118,6 +120,15 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     started.close()
 
 
+story = Stories()
+
+
+@pytest.fixture(scope="module")
+def stories(system: System) -> Iterator[dict[str, Future[None]]]:
+    with story.running(system) as running:
+        yield running
+
+
 def _numbers(messages: Iterable[Message]) -> list[int]:
     return [json.loads(message.value or b"")["n"] for message in messages]
 
@@ -140,7 +151,8 @@ def _together(*calls: Callable[[], Any]) -> list[Any]:
         return list(pool.map(tried, calls))
 
 
-def test_amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_it_stops(system: System) -> None:
+@story
+def amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_it_stops(system: System) -> None:
     topic = "orders-23"
     system.publish(topic, [{"n": n} for n in range(1, 101)])
     with system.client("replayer") as client:
@@ -162,10 +174,11 @@ def test_amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_i
         assert system.seen("replayer", closed.cid) == ["ack:processed", *map(str, range(10, 21)), "ack:completed"]
 
 
-def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_nothing_matched(
-    system: System, tmp_path: Path
+@story
+def amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_nothing_matched(
+    system: System,
 ) -> None:
-    topic, store = "orders-25", tmp_path / "reader.bookmarks"
+    topic, store = "orders-25", system.path / "reader.bookmarks"
     system.publish(topic, [{"n": n} for n in range(1, 6)])
     with system.client("reader", bookmarks=store) as client:
         stream = client.subscribe(topic, bookmark="MOST_RECENT", sub_id="mine")
@@ -188,7 +201,8 @@ def test_amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_n
     kept.close()
 
 
-def test_amps_27_28_queries_and_deletes_count(system: System) -> None:
+@story
+def amps_27_28_queries_and_deletes_count(system: System) -> None:
     topic = "orders-27"
     # each key twice: the second message counts
     values = [{"id": n, "n": n, "price": n * again} for again in (0, 1) for n in range(200)]
@@ -226,7 +240,8 @@ def test_amps_27_28_queries_and_deletes_count(system: System) -> None:
         assert (update.command, update.key) == ("publish", b"501")
 
 
-def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system: System) -> None:
+@story
+def amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system: System) -> None:
     topic = "orders-29"
     with system.client("careless") as client:
         healthy = client.subscribe(topic, bookmark="NOW")
@@ -253,21 +268,8 @@ def test_amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(sy
         assert dict(letters[0].headers)["reason"] == b"no client name"
 
 
-def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
-    ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
-    link = QueryLink(kafka, "waiter", Bookmarks("p1"), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
-    try:
-        with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
-            link.execute("subscribe", {"processed"}, {"topic": "orders"})
-    finally:
-        link.close()
-    sent = eventually(lambda: found if len(found := records(kafka, "queries")) == 3 else None, "three commands")
-    said = [dict(record.headers) for record in sent]
-    assert [headers["command"] for headers in said] == [b"subscribe", b"unsubscribe", b"unsubscribe"]
-    assert said[1]["sub_id"] == said[0]["cid"]
-
-
-def test_a_second_client_of_a_name_ends_the_first(system: System) -> None:
+@story
+def a_second_client_of_a_name_ends_the_first(system: System) -> None:
     with system.client("twice") as first:
         stream = first.subscribe("orders-33")
         with system.client("twice") as second:
@@ -280,6 +282,25 @@ def test_a_second_client_of_a_name_ends_the_first(system: System) -> None:
             first.close()
             system.publish("orders-33", [{"n": 1}])
             assert _numbers(_next(other, 1)) == [1]
+
+
+@pytest.mark.parametrize("name", story)
+def test_story(stories: dict[str, Future[None]], name: str) -> None:
+    stories[name].result()
+
+
+def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
+    ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
+    link = QueryLink(kafka, "waiter", Bookmarks("p1"), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
+    try:
+        with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
+            link.execute("subscribe", {"processed"}, {"topic": "orders"})
+    finally:
+        link.close()
+    sent = eventually(lambda: found if len(found := records(kafka, "queries")) == 3 else None, "three commands")
+    said = [dict(record.headers) for record in sent]
+    assert [headers["command"] for headers in said] == [b"subscribe", b"unsubscribe", b"unsubscribe"]
+    assert said[1]["sub_id"] == said[0]["cid"]
 
 
 def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothing(system: System) -> None:

@@ -30,6 +30,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.queues import QueueBackoff, QueueSettings
+from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -191,17 +192,12 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def stories(system: System) -> Iterator[dict[str, Future[None]]]:
-    """Play all stories at once: each has a queue of its own, and most of their time is waiting."""
-    with ThreadPoolExecutor(len(STORIES)) as pool:
-        yield {name: pool.submit(story, system) for name, story in STORIES.items()}
+    """Run all stories at once: each has a queue of its own, and most of their time is waiting."""
+    with story.running(system) as running:
+        yield running
 
 
-STORIES: dict[str, Callable[[System], None]] = {}
-
-
-def story(played: Callable[[System], None]) -> Callable[[System], None]:
-    STORIES[played.__name__] = played
-    return played
+story = Stories()
 
 
 @story
@@ -455,7 +451,7 @@ def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> No
     assert b"no record of a queue's consumer" in dict(found[0].headers)["reason"]
 
 
-@pytest.mark.parametrize("name", sorted(STORIES))
+@pytest.mark.parametrize("name", sorted(story))
 def test_story(stories: dict[str, Future[None]], name: str) -> None:
     stories[name].result(PATIENCE_SECONDS)
 
