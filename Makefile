@@ -22,14 +22,15 @@ demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands,
 	@$(ACKSTREAM) demo
 
 test: jars  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
-	@$(PY) -m pytest -m "not long"
+	@$(PY) -m pytest -n auto -m "not integration and not long"
+	@$(PY) -m pytest -m "integration and not long"
 
 test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute and a half
-	@$(PY) -m pytest -m "not integration and not long"
+	@$(PY) -m pytest -n auto -m "not integration and not long"
 
 test-long: jars  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
-	@$(PY) -m pytest -m "not integration and not long" --hypothesis-profile=nightly
+	@$(PY) -m pytest -n auto -m "not integration and not long" --hypothesis-profile=nightly
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .

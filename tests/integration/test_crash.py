@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-REQUESTS = 20_000
-KILLS = 5
-PORTION = REQUESTS // (KILLS + 1) + 1
+PORTION = 3_334
+"""Requests that are sent before the first kill, and about each."""
 RATE = 1_000
 # every so many-th request never gets its second acknowledgement
 SILENT_EVERY = 20
@@ -53,17 +52,19 @@ def _rows(system: System, table: str, *columns: str) -> list[tuple[object, ...]]
     return [tuple(row[column] for column in columns) for row in rows]
 
 
-def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_path: Path, kills: int) -> None:
+    requests = (kills + 1) * PORTION
     seed = time.time_ns() % 1_000_000
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     chance = random.Random(seed)
     with closing(System(kafka, tmp_path, max_offsets_per_trigger=20_000)) as system:
         jobs = [Job(name, system.settings, tmp_path) for name in ("correlate", "archive")]
-        # each of them at least twice
-        victims = iter(chance.sample(jobs * 3, KILLS))
+        # each of them equally often, or once more
+        victims = iter(chance.sample(jobs * ((kills + 1) // 2), kills))
         try:
-            for portion in range(0, REQUESTS, PORTION):
-                numbers = range(portion, min(portion + PORTION, REQUESTS))
+            for portion in range(0, requests, PORTION):
+                numbers = range(portion, portion + PORTION)
                 if portion == 0:
                     _send(system, numbers)
                     continue
@@ -75,8 +76,11 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
                 job.kill()
                 _send(system, numbers[PORTION // 2 :])
                 job.start()
-            expected_acks = 2 * REQUESTS - REQUESTS // SILENT_EVERY
-            eventually(lambda: _alive(jobs) and _finished(system, expected_acks), "all outcomes and acknowledgements")
+            silent = {f"request-{number}" for number in range(0, requests, SILENT_EVERY)}
+            expected_acks = 2 * requests - len(silent)
+            eventually(
+                lambda: _alive(jobs) and _finished(system, requests, expected_acks), "all outcomes and acknowledgements"
+            )
         finally:
             for job in jobs:
                 job.kill()
@@ -87,17 +91,16 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
         replies = {(r.key.decode(), dict(r.headers)["reply-id"], r.value) for r in system.records("replies")}
 
     assert Counter(key for key, *_ in outcomes).most_common(1)[0][1] == 1
-    assert len(outcomes) == REQUESTS
+    assert len(outcomes) == requests
     assert set(signals.values()) == {1}
-    assert len(signals) == REQUESTS
+    assert len(signals) == requests
     assert set(acks.values()) == {1}
     assert len(acks) == expected_acks
     assert dispositions == {("accepted",): expected_acks}
     # every reply arrived, and repeats have the same id and the same bytes
-    assert len(replies) == len({key for key, _, _ in replies}) == REQUESTS
+    assert len(replies) == len({key for key, _, _ in replies}) == requests
     by_key = {key: (identity, status) for key, status, _, identity in outcomes}
     assert {key: identity.decode() for key, identity, _ in replies} == {key: i for key, (i, _) in by_key.items()}
-    silent = {f"request-{number}" for number in range(0, REQUESTS, SILENT_EVERY)}
     assert {key for key, (_, status) in by_key.items() if status == 424} == silent
 
 
@@ -111,9 +114,9 @@ def _alive(jobs: list[Job]) -> bool:
     return True
 
 
-def _finished(system: System, expected_acks: int) -> bool:
+def _finished(system: System, requests: int, expected_acks: int) -> bool:
     # the tables are committed one by one: all of them must be complete
-    expected = {"outcomes": REQUESTS, "signals": REQUESTS, "acknowledgements": expected_acks}
+    expected = {"outcomes": requests, "signals": requests, "acknowledgements": expected_acks}
     return all(len(_rows(system, table, "correlation_id")) >= rows for table, rows in expected.items())
 
 
