@@ -82,7 +82,8 @@ def check_header_table(running: Running) -> None:
             "requested-acks": "http-ack,bar-ack" if given["requested-acks"] == "non-empty" else "[]",
             "timeout": "0s" if given["timeout"] == "zero" else "55s",
         }
-        return await client.put(f"{LAMP}/attributes/a", json=1, headers=headers)
+        # is there already: whichever of them were first would create another
+        return await client.put(f"{LAMP}/attributes/x", json=1, headers=headers)
 
     answers = asyncio.run(running.together(ask, len(cases)))
     for (identity, case), found in zip(table.items(), answers, strict=True):
