@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from itertools import takewhile
 from pathlib import Path
@@ -62,7 +63,7 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
 def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in sorted(environment.items()):
-        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF":
+        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF" or _names_service(name, text):
             continue
         part, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
         if part not in Settings.model_fields:
@@ -78,6 +79,14 @@ def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
         is_json = isinstance(getattr(default, key, None), (tuple, list, dict))
         found.setdefault(part, {})[key] = _read_json(name, text) if is_json else text
     return found
+
+
+_OF_SERVICE = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
+
+
+def _names_service(name: str, text: str) -> bool:
+    """Return whether Kubernetes set the variable, which it does in all pods for a Service such as ackstream-gateway."""
+    return bool(_OF_SERVICE.search(name)) or (name.endswith("_PORT") and "://" in text)
 
 
 def _read_json(name: str, text: str) -> Any:

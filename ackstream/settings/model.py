@@ -31,6 +31,8 @@ class Kafka(Part):
     partitions: int = Field(4, ge=1)
     replication: int = Field(1, ge=1)
     options: dict[str, str] = Field({})
+    jvm_options: dict[str, str] = Field({})
+    on_data_loss: Literal["stop", "continue"] = "stop"
 
     def topic(self, name: str) -> str:
         """Return a topic's real name: the prefix and the name."""
@@ -96,6 +98,7 @@ class Clock(Part):
     """The ticks that advance event time."""
 
     interval: Milliseconds = duration("1s")
+    slack: Milliseconds = duration("2s")
     enabled: bool = True
 
 

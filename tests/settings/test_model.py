@@ -74,6 +74,25 @@ def test_a_wrong_setting_is_a_sentence_that_names_it(
     assert all(part in str(caught.value) for part in words), str(caught.value)
 
 
+@pytest.mark.parametrize("service", ["ACKSTREAM", "ACKSTREAM_GATEWAY", "ACKSTREAM_KAFKA", "ACKSTREAM_LAKE_STORE"])
+def test_the_variables_that_kubernetes_sets_for_a_service_are_no_settings(service: str, tmp_path: Path) -> None:
+    port = f"{service}_PORT"
+    variables = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "8080",
+        f"{service}_SERVICE_PORT_HTTP": "8080",
+        port: "tcp://10.0.0.1:8080",
+        f"{port}_8080_TCP": "tcp://10.0.0.1:8080",
+        f"{port}_8080_TCP_PROTO": "tcp",
+        f"{port}_8080_TCP_PORT": "8080",
+        f"{port}_8080_TCP_ADDR": "10.0.0.1",
+    }
+    own = {"ACKSTREAM_GATEWAY_PORT": "9090"} if service != "ACKSTREAM_GATEWAY" else {}
+    (tmp_path / "empty.toml").touch()
+    settings = load(tmp_path / "empty.toml", variables | own)
+    assert settings.gateway.port == (9090 if own else 8080)
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(Exception, match="frozen"):
         Settings().correlate.shards = 5  # type: ignore[misc]
