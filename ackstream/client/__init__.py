@@ -24,6 +24,7 @@ from ackstream.client.errors import (
     StoreError,
     StreamClosedError,
     TakenOverError,
+    ThreadDiedError,
     UnknownQueueError,
     WouldBlockError,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "Subscriber",
     "SubscriberStatistics",
     "TakenOverError",
+    "ThreadDiedError",
     "UnknownQueueError",
     "UnreachableError",
     "WouldBlockError",

@@ -42,6 +42,10 @@ class TakenOverError(ClientError):
     """Another client has started with the same name and ended this one."""
 
 
+class ThreadDiedError(ClientError):
+    """A thread of the client died of an error that nobody foresaw, its cause; the client has ended."""
+
+
 class PublisherClosedError(ClientError):
     """The publisher was closed before the acknowledgement arrived; a store in a file keeps the message."""
 

@@ -25,10 +25,11 @@ from ackstream.client.errors import (
     TakenOverError,
     refused,
 )
+from ackstream.client.lifetime import call_handler
 from ackstream.client.reader_acks import ReaderAcknowledgements, WriterAcknowledgements
 from ackstream.client.samples import WriterQos
 from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
-from ackstream.client.unacknowledged import UnacknowledgedMessages, call_handler
+from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.kafka.clients import MAX_RECORD_BYTES, Closing
 from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import readers as reader_records

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.errors import ReaderTimeout, SettleTimeout
-from ackstream.client.unacknowledged import call_handler
+from ackstream.client.lifetime import call_handler
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest

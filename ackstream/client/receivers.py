@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ackstream.client.labels import Labels
+from ackstream.client.lifetime import Client
 from ackstream.client.signals import (
     Ack,
     Answer,
@@ -26,7 +27,6 @@ from ackstream.client.signals import (
     read_signal,
 )
 from ackstream.client.worker import Start, Worker
-from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import (
@@ -85,7 +85,7 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
-class _Receiver(Closing):
+class _Receiver(Client):
     """A worker, its handler, and the counts of its signals."""
 
     _worker: Worker
@@ -93,6 +93,10 @@ class _Receiver(Closing):
     def __init__(self, handler: Callable[[Any], Answer]) -> None:
         self._handler = handler
         self._counts: Counter[str] = Counter()
+
+    def _start(self, worker: Worker) -> None:
+        self._worker, self._life = worker, worker.life
+        worker.run()
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s) and commit; may be called twice.
@@ -135,6 +139,7 @@ class Responder(_Receiver):
         labels: Iterable[str] | None = None,
         group: str | None = None,
         start: Start = "latest",
+        on_error: Callable[[Exception], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -145,13 +150,13 @@ class Responder(_Receiver):
             the handler does not see a signal's other labels. ``None``: all
         :param group: the consumer group whose members share the work; ``None``: alone, with all signals from now on
         :param start: where a group without offsets begins
+        :param on_error: called with the error that ends the responder, if one does
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(handler)
         self._labels = None if labels is None else frozenset(labels)
         settings = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
-        self._worker = Worker(settings, ["signals"], self._handle, group, start)
-        self._worker.run()
+        self._start(Worker(settings, ["signals"], self._handle, group, start, on_error=on_error))
 
     @property
     def statistics(self) -> ResponderStatistics:
@@ -186,7 +191,7 @@ class Subscriber(_Receiver):
     ``protocol.ditto.labels``). If they are lost nevertheless, it continues without them and declares them again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
         self,
         kafka: Kafka,
         handler: Callable[[Delivered], Answer],
@@ -198,6 +203,7 @@ class Subscriber(_Receiver):
         automatic: bool = True,
         visible: Callable[[Publication], bool] | None = None,
         extra: Callable[[str, str], Mapping[str, Any]] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
@@ -210,6 +216,7 @@ class Subscriber(_Receiver):
             any thread, and signals that it has not acknowledged are handled again after a crash
         :param visible: the access rules; signals for which it returns false are hidden
         :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
+        :param on_error: called with the error that ends the subscriber, if one does
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
@@ -225,8 +232,7 @@ class Subscriber(_Receiver):
             # with labels all topics, since any signal may request these
             streams = STREAMS if declared else self._subscriptions
             topics = sorted({_TOPIC_OF[stream] for stream in streams})
-            self._worker = Worker(kafka, topics, self._handle, group, start, turn=self._turn)
-            self._worker.run()
+            self._start(Worker(kafka, topics, self._handle, group, start, turn=self._turn, on_error=on_error))
             self._connected = stack.pop_all()
 
     @property

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.commands import address
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestTimeout
+from ackstream.client.lifetime import Client, Lifetime, call_handler
 from ackstream.client.open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
 from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
-from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.requests import read_request
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_TIMEOUT_MS = 86_400_000
 
 
-class Requester(Closing):
+class Requester(Client):
     """Sends commands and messages, and returns a future for each reply.
 
     Thousands may be in flight: one thread reads the replies of all. Safe to use from several threads. Done callbacks of
@@ -54,6 +54,7 @@ class Requester(Closing):
         default_timeout: float = 65.0,
         grace: float = 10.0,
         delivery_timeout: float = clients.DELIVERY_SECONDS,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
@@ -63,6 +64,7 @@ class Requester(Closing):
         :param default_timeout: seconds, for requests without a timeout: the service's ``correlate.default_timeout``
         :param grace: seconds to wait for a reply after the request's timeout
         :param delivery_timeout: seconds within which the broker has to store a request
+        :param on_error: called with the error that ends the requester, if one does
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -73,13 +75,14 @@ class Requester(Closing):
         self._grace = grace
         self._delivery_timeout = delivery_timeout
         self._requests = OpenRequests()
+        self._life = Lifetime(self._end, on_error)
         self._reader = TopicReader.at_end(self._kafka, self._replies, checked=(self._signals,))
         try:
             self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
         except BaseException:
             self._reader.close()
             raise
-        self._reader.start("ackstream-replies", self._receive, self._turn)
+        self._reader.start("ackstream-replies", self._receive, self._turn, guard=self._life.guard)
 
     @property
     def statistics(self) -> RequesterStatistics:
@@ -171,9 +174,15 @@ class Requester(Closing):
         self._reader.stop.set()
         clients.close_producer(self._producer)
         self._reader.close()
+        self._end(None)
+        self._life.close()
+
+    def _end(self, error: Exception | None) -> None:
         for request in self._requests.close_all():
             identity = request.correlation_id
-            request.end(ClosedError(f"The requester was closed before the reply to {identity} arrived.", identity))
+            closed = ClosedError(f"The requester was closed before the reply to {identity} arrived.", identity)
+            closed.__cause__ = error
+            request.end(closed)
 
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
@@ -196,8 +205,7 @@ class Requester(Closing):
             clients.send(self._producer, stored, failed, **request.record)
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
-        if request.on_stored is not None:
-            request.on_stored()
+        call_handler(request.on_stored)
         if self._requests.stored(request, time.monotonic()):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(Stored(request.correlation_id, *location))

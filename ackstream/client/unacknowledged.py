@@ -7,7 +7,6 @@ lacks are sent again, in order.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
+from ackstream.client.lifetime import call_handler
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, CommandAck
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client.storage import KeptMessage, MemoryMessages
-
-log = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal["accepted", "persisted"]
 """What a receipt confirms: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
@@ -323,13 +321,3 @@ class UnacknowledgedMessages:
         value, key, headers = (None, None, []) if message is None else (message.value, message.key, message.headers)
         failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
         call_handler(self._on_failed_write, failed)
-
-
-def call_handler(handler: Callable[[Any], None] | None, argument: Any) -> None:
-    """Call a handler of the application, if there is one; log its exceptions."""
-    if handler is None:
-        return
-    try:
-        handler(argument)
-    except Exception:
-        log.exception("A handler of the publisher failed.")

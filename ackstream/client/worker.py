@@ -10,17 +10,20 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 
 from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
-from ackstream.errors import UnreachableError
+from ackstream.client.lifetime import Lifetime
+from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, SEND_AGAIN, Closing
-from ackstream.kafka.reader import POLL_MS, TopicReader
+from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID
@@ -143,7 +146,10 @@ class Worker(Closing):
     """Calls ``handle`` with each record and its work, in the order of each partition, all in one thread.
 
     With a group, an offset is committed when the work of all records up to it is done: after a crash or a restart some
-    records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged.
+    records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged. If the
+    thread dies, its records go to the other members of the group.
+
+    :ivar life: ends with the worker, or with the error that its thread died of
     """
 
     def __init__(
@@ -155,6 +161,7 @@ class Worker(Closing):
         start: Start,
         *,
         turn: Callable[[float], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect; no record is handled before ``run``.
 
@@ -162,9 +169,11 @@ class Worker(Closing):
         :param group: the consumer group whose members share the work; ``None``: alone, with all records from now on
         :param start: where a group without offsets begins
         :param turn: called after each poll, several times a second, with the monotonic time
+        :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
         self.skipped = 0
+        self.life = Lifetime(self._leave, on_error)
         self._handle = handle
         self._turn = turn
         self._progress = OffsetProgress()
@@ -186,7 +195,7 @@ class Worker(Closing):
             raise
         self._reader = TopicReader(consumer, self._closing)
         self.outbox = Outbox(self._producer, kafka)
-        self._thread = threading.Thread(target=self._run, name="ackstream-worker", daemon=True)
+        self._thread = self.life.thread(self._run, "ackstream-worker")
 
     def run(self) -> None:
         """Start the thread; when this returns, every record written from now on will be handled (by the group).
@@ -219,9 +228,15 @@ class Worker(Closing):
             self._thread.join()
         clients.close_producer(self._producer)
         self.outbox.settle(time.monotonic())
-        if self._member is not None:
+        if self._member is not None and self.life.error is None:
             self._member.leave()
         else:
+            self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
+        self.life.close()
+
+    def _leave(self, _error: Exception) -> None:
+        """Leave the group without a commit: a dead member that stays connected would keep its partitions."""
+        with suppress(KafkaError):
             self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
 
     def _run(self) -> None:
@@ -231,12 +246,18 @@ class Worker(Closing):
                 self._member.follow(records)
             for record in records:
                 self._take(record)
-            now = time.monotonic()
-            if self._turn is not None:
-                self._turn(now)
-            self.outbox.turn(now)
-            if self._member is not None:
-                self._member.commit(now)
+            try:
+                self._step(time.monotonic())
+            except (KafkaError, AckstreamError) as error:
+                log.warning("A step of a worker failed and will be retried: %s", error)
+                self._closing.wait(BACKOFF_SECONDS)
+
+    def _step(self, now: float) -> None:
+        if self._turn is not None:
+            self._turn(now)
+        self.outbox.turn(now)
+        if self._member is not None:
+            self._member.commit(now)
 
     def _read(self) -> list[Any]:
         if self.outbox.sending > MAX_SENDING:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
@@ -63,9 +64,20 @@ class TopicReader(Closing):
             raise
         return cls(consumer)
 
-    def start(self, name: str, *handlers: Callable[[Any], None], **limits: int) -> None:
-        """Have a thread of this name :meth:`follow`."""
-        self.thread = threading.Thread(target=self.follow, args=handlers, kwargs=limits, name=name, daemon=True)
+    def start(
+        self,
+        name: str,
+        *handlers: Callable[[Any], None],
+        guard: Callable[[Callable[[], None]], None] | None = None,
+        **limits: int,
+    ) -> None:
+        """Have a thread of this name :meth:`follow`.
+
+        :param guard: runs the thread's loop, and deals with an error that ends it (``Lifetime.guard`` of a client)
+        """
+        run = partial(self.follow, *handlers, **limits)
+        target, arguments = (run, ()) if guard is None else (guard, (run,))
+        self.thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self.thread.start()
 
     def end(self) -> None:

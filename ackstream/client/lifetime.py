@@ -1,0 +1,115 @@
+"""The life of a client: a thread that dies ends it visibly, and a handler of the application cannot end it.
+
+A client keeps one :class:`Lifetime`, runs its threads with it, and passes the errors that end it to ``fail``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.errors import ThreadDiedError
+from ackstream.errors import AckstreamError
+from ackstream.kafka.clients import Closing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
+    """Call a handler of the application, if there is one; log what it raises."""
+    if handler is None:
+        return
+    try:
+        handler(*arguments)
+    except Exception:
+        log.exception("A handler of the application failed.")
+
+
+class Lifetime:
+    """Whether a client works; it ends once, by ``close`` or with the error that was first. Safe in several threads.
+
+    :ivar error: what ended the client; ``None`` while it works, and after an ordinary close
+    """
+
+    def __init__(
+        self, end: Callable[[Exception], None] | None = None, on_error: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Begin.
+
+        :param end: the client's own: fails its futures and waits; called once if an error ends the client
+        :param on_error: the application's; called after that, in the same thread
+        """
+        self.error: Exception | None = None
+        self._end = end
+        self._on_error = on_error
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the client is neither closed nor ended by an error."""
+        return not self._over.is_set()
+
+    def fail(self, error: Exception) -> None:
+        """End the client with an error; one that is closed or has failed stays as it is."""
+        with self._lock:
+            if self.error is not None or self._over.is_set():
+                return
+            self.error = error
+        try:
+            if self._end is not None:
+                self._end(error)
+        finally:
+            self._over.set()
+        log.error("The client has ended: %s", error)
+        call_handler(self._on_error, error)
+
+    def close(self) -> None:
+        """Note that the application has closed the client."""
+        self._over.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the end; return whether it came in time, and raise the error that caused it."""
+        over = self._over.wait(timeout)
+        if self.error is not None:
+            raise self.error
+        return over
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        """Return a thread that ends the client if ``run`` raises."""
+        return threading.Thread(target=self.guard, args=(run,), name=name, daemon=True)
+
+    def guard(self, run: Callable[[], None]) -> None:
+        """Run the loop of a thread; what it raises ends the client."""
+        try:
+            run()
+        except AckstreamError as error:
+            self.fail(error)
+        except Exception as error:
+            name = threading.current_thread().name
+            log.exception("The thread %s died.", name)
+            died = ThreadDiedError(f"The thread {name} died of {error!r}: close the client, and create a new one.")
+            died.__cause__ = error
+            self.fail(died)
+
+
+class Client(Closing):
+    """Base of the clients of the SDK."""
+
+    _life: Lifetime
+
+    @property
+    def alive(self) -> bool:
+        """Whether the client is neither closed nor ended by an error."""
+        return self._life.alive
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the client is closed, for at most ``timeout`` seconds; return whether it is.
+
+        :raises ClientError: the error that ended the client, which ``on_error`` was called with
+        """
+        return self._life.wait(timeout)
