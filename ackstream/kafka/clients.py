@@ -1,7 +1,9 @@
 """The one factory of Kafka clients, and of the Kafka options of Spark's sources and sinks.
 
 Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
-tuned for short latency: nothing waits for a batch to fill. ``kafka.options`` of the settings apply to all of them.
+tuned for short latency: nothing waits for a batch to fill. They read only what is committed: a record of a transaction
+that was aborted reaches nobody. ``kafka.options`` of the settings apply to all of them, ``kafka.jvm_options`` to
+Spark's alone; what a caller sets itself wins over both, so that no option can break a promise, or a client.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
     InvalidProducerEpochError,
+    KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
@@ -27,7 +30,7 @@ from kafka.partitioner import DefaultPartitioner, murmur2
 from ackstream.errors import SettingsError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
     from ackstream.settings import Kafka
@@ -60,17 +63,34 @@ RESEND_SECONDS = 0.2
 DELIVERY_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 
+COMMITTED = "read_committed"
 _COMMON = {
     "bootstrap_timeout_ms": BOOTSTRAP_MS,
     "reconnect_backoff_max_ms": RECONNECT_MS,
     "metadata_max_age_ms": METADATA_MS,
-    "allow_auto_create_topics": False,
     "metrics_enabled": False,
+    "isolation_level": COMMITTED,
 }
+"""What ``kafka.options`` may change."""
 
-JVM_OPTIONS = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.")
-"""Options of the JVM's clients alone: Spark needs them; kafka-python has its own (``sasl.plain.username``,
-``ssl.cafile``), which the JVM ignores. So one map serves both."""
+_FIXED = {"allow_auto_create_topics": False, "group_instance_id": None, "transactional_id": None}
+
+_DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
+_NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
+"""Those numbers of kafka-python whose defaults do not show it."""
+
+_OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
+    name
+    for name, default in _DEFAULTS.items()
+    if name.endswith("serializer") or not isinstance(default, (bool, int, float, str, type(None)))
+}
+"""Options of kafka-python that are Python objects."""
+
+_OF_SPARK = {
+    *("auto.offset.reset", "enable.auto.commit", "group.id", "group.instance.id", "interceptor.classes"),
+    *("key.deserializer", "key.serializer", "value.deserializer", "value.serializer", "transactional.id"),
+}
+"""Options that Spark sets itself, and refuses from others or cannot work with."""
 
 
 def connect_producer(
@@ -139,12 +159,11 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
     """Return a consumer that commits nothing by itself.
 
-    :param config: of kafka-python; ``kafka.options`` of the settings win over it
+    :param config: of kafka-python; it wins over ``kafka.options`` of the settings
     :raises UnreachableError: no broker answers
+    :raises SettingsError: ``kafka.options`` are wrong
     """
-    # with at least 1 byte the broker answers a waiting fetch as soon as there is a record
-    own = {"enable_auto_commit": False, "fetch_min_bytes": 1}
-    return _connect(KafkaConsumer, kafka, own | config, group_id=group)
+    return _connect(KafkaConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
 def connect_admin(kafka: Kafka, **config: Any) -> Any:
@@ -156,35 +175,44 @@ def connect_admin(kafka: Kafka, **config: Any) -> Any:
     return _connect(KafkaAdminClient, kafka, config)
 
 
-def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any], **fixed: Any) -> Any:
-    """Connect a client with ``config``; ``kafka.options`` win over it, but not over ``fixed``."""
-    known = client.DEFAULT_CONFIG
-    common = {name: value for name, value in _COMMON.items() if name in known}
-    fixed["bootstrap_servers"] = kafka.bootstrap.split(",")
-    merged = {**common, **config, **python_options(kafka, known), **fixed}
+def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
+    """Connect a client; ``config`` wins over ``kafka.options``, and these over what all clients have in common."""
+    known = client.DEFAULT_CONFIG.keys()
+    own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
+    merged = {**_COMMON, **python_options(kafka, known - own.keys()), **own}
     try:
-        return client(**merged)
+        return client(**{name: value for name, value in merged.items() if name in known})
+    except KafkaConfigurationError as error:
+        raise _unfit(error) from error
     except KafkaError as error:
         raise unreachable(kafka) from error
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        # a codec or a file that this machine lacks, or values that exclude each other
+        raise _unfit(error) from error
 
 
-def python_options(kafka: Kafka, known: Mapping[str, Any]) -> dict[str, Any]:
+def _unfit(error: Exception) -> SettingsError:
+    return SettingsError(f"No Kafka client can be made with kafka.options: {str(error).rstrip('.')}. Correct them.")
+
+
+def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
     """Return ``kafka.options`` in kafka-python's spelling and types, those that a client knows.
 
     ``security.protocol`` is ``security_protocol`` there; numbers and booleans are read from their texts.
 
-    :param known: the client's default values
+    :param known: the options that are wanted
     :raises SettingsError: no client knows the option, or its value has the wrong type
     """
     result = {}
     for key, text in kafka.options.items():
         name = key.replace(".", "_")
+        if name not in _DEFAULTS or name in _OBJECTS:
+            raise SettingsError(
+                f"kafka.options has {key}, which no client of Python takes from the settings: remove it, or move it to "
+                f"kafka.jvm_options if it is for Spark."
+            )
         if name in known:
-            result[name] = _typed(key, text, known[name])
-        elif not key.startswith(JVM_OPTIONS) and not any(
-            name in client.DEFAULT_CONFIG for client in (KafkaConsumer, KafkaProducer, KafkaAdminClient)
-        ):
-            raise SettingsError(f"kafka.options has {key}, which the Kafka client does not know: remove it.")
+            result[name] = _typed(key, text, 0 if name in _NUMBERS else _DEFAULTS[name])
     return result
 
 
@@ -203,9 +231,11 @@ def _typed(key: str, text: str, default: object) -> object:
 def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the options with which Spark connects a source or sink to the broker.
 
-    :param own: options of the JVM's Kafka client; they win over ``kafka.options`` of the settings
+    :param own: options of the JVM's Kafka client; they win over those of the settings
     """
-    config = {**kafka.options, **(own or {}), "bootstrap.servers": kafka.bootstrap}
+    given = {"isolation.level": COMMITTED, **kafka.options, **kafka.jvm_options}
+    config = {key: value for key, value in given.items() if key not in _OF_SPARK}
+    config |= {**(own or {}), "bootstrap.servers": kafka.bootstrap}
     return {f"kafka.{key}": value for key, value in config.items()}
 
 

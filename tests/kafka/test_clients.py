@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import LeaderNotAvailableError
 from kafka.partitioner import DefaultPartitioner
 
@@ -38,12 +39,26 @@ def test_one_module_constructs_clients_and_connects_spark() -> None:
 
 
 def test_spark_gets_the_settings_options_and_its_own_win_over_them() -> None:
-    kafka = Kafka(bootstrap="a:1,b:2", options={"sasl.jaas.config": "x", "linger.ms": "9"})
+    kafka = Kafka(
+        bootstrap="a:1,b:2",
+        options={"security.protocol": "SASL_SSL", "linger.ms": "9", "sasl.mechanism": "OAUTHBEARER"},
+        jvm_options={"sasl.jaas.config": "x", "sasl.mechanism": "AWS_MSK_IAM"},
+    )
     assert clients.spark_options(kafka, {"linger.ms": "5"}) == {
         "kafka.bootstrap.servers": "a:1,b:2",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "AWS_MSK_IAM",
         "kafka.sasl.jaas.config": "x",
+        "kafka.isolation.level": "read_committed",
         "kafka.linger.ms": "5",
     }
+
+
+def test_spark_gets_nothing_that_it_sets_itself_and_would_refuse() -> None:
+    options = {"group.id": "x", "auto.offset.reset": "latest", "enable.auto.commit": "true", "transactional.id": "x"}
+    jvm = {"key.deserializer": "x", "interceptor.classes": "x"}
+    found = clients.spark_options(Kafka(options=options, jvm_options=jvm)).keys()
+    assert found == {"kafka.bootstrap.servers", "kafka.isolation.level"}
 
 
 class Cluster:
@@ -104,48 +119,101 @@ def test_options_are_those_of_kafka_with_their_types() -> None:
             "security.protocol": "SASL_SSL",
             "request.timeout.ms": "5000",
             "ssl.check.hostname": "False",
+            "receive.buffer.bytes": "65536",
             "fetch.max.bytes": "7",
             "linger.ms": "3",
         }
     )
     shared = {"security_protocol": "SASL_SSL", "request_timeout_ms": 5000, "ssl_check_hostname": False}
+    shared["receive_buffer_bytes"] = 65_536
     # what only consumers know is not for producers, and the other way round
     assert clients.python_options(kafka, KafkaConsumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
     assert clients.python_options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
 
 
-def test_options_change_neither_the_broker_nor_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    connected: dict[str, Any] = {}
-
-    class Consumer:
-        DEFAULT_CONFIG = KafkaConsumer.DEFAULT_CONFIG
-
-        def __init__(self, **config: Any) -> None:
-            connected.update(config)
-
-    monkeypatch.setattr(clients, "KafkaConsumer", Consumer)
-    options = {"group.id": "other", "bootstrap.servers": "other:1", "fetch.min.bytes": "9"}
-    clients.connect_consumer(Kafka(bootstrap="a:1,b:2", options=options), "mine")
-    assert connected["group_id"] == "mine"
-    assert connected["bootstrap_servers"] == ["a:1", "b:2"]
-    assert connected["fetch_min_bytes"] == 9
-    assert connected["bootstrap_timeout_ms"] == 10_000
-    assert not connected["enable_auto_commit"]
+CLIENTS: dict[str, Callable[[Kafka], Any]] = {
+    "reader": lambda kafka: clients.connect_consumer(kafka, "mine", auto_offset_reset="earliest", fetch_max_wait_ms=50),
+    "worker": lambda kafka: clients.connect_consumer(kafka, "mine", session_timeout_ms=6_000),
+    "producer": lambda kafka: clients.connect_producer(kafka, "t", linger_ms=2),
+    "admin": lambda kafka: clients.connect_admin(kafka, bootstrap_timeout_ms=500),
+}
 
 
-@pytest.mark.parametrize("key", ["sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.password"])
-def test_credentials_for_spark_may_stand_beside_those_for_python(key: str) -> None:
-    kafka = Kafka(options={key: "x", "sasl.plain.username": "user"})
-    assert clients.python_options(kafka, KafkaConsumer.DEFAULT_CONFIG) == {"sasl_plain_username": "user"}
-    assert clients.spark_options(kafka)[f"kafka.{key}"] == "x"
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let no client connect; return what the last one was given."""
+    given: dict[str, Any] = {}
+
+    def construct(library: Any) -> Any:
+        def client(**config: Any) -> Any:
+            assert config.keys() <= library.DEFAULT_CONFIG.keys()
+            given.clear()
+            given.update(config)
+            return SimpleNamespace(partitions_for=lambda _topic: {0})
+
+        client.DEFAULT_CONFIG = library.DEFAULT_CONFIG  # type: ignore[attr-defined]
+        return client
+
+    for library in (KafkaConsumer, KafkaProducer, KafkaAdminClient):
+        monkeypatch.setattr(clients, library.__name__, construct(library))
+    return given
+
+
+def _other_value(default: object) -> str:
+    if isinstance(default, bool):
+        return str(not default).lower()
+    return "7" if isinstance(default, (int, float)) else "x"
+
+
+@pytest.mark.parametrize("name", sorted(clients._DEFAULTS.keys() - clients._OBJECTS))
+def test_every_client_can_be_constructed_with_every_option(name: str, connected: dict[str, Any]) -> None:
+    value = "7" if name in clients._NUMBERS else _other_value(clients._DEFAULTS[name])
+    kafka = Kafka(bootstrap="a:1,b:2", options={name.replace("_", "."): value})
+    for connect in CLIENTS.values():
+        own = _given(connect, Kafka(bootstrap="a:1,b:2"), connected)
+        with_option = _given(connect, kafka, connected)
+        changed = {key for key in with_option if own.get(key, clients._DEFAULTS[key]) != with_option[key]}
+        assert changed <= {name}
+    spark = clients.spark_options(kafka, {"fetch.max.wait.ms": "5"})
+    assert (spark["kafka.bootstrap.servers"], spark["kafka.fetch.max.wait.ms"]) == ("a:1,b:2", "5")
+
+
+def _given(connect: Callable[[Kafka], Any], kafka: Kafka, connected: dict[str, Any]) -> dict[str, Any]:
+    connect(kafka)
+    return {key: value for key, value in connected.items() if key != "partitioner"}
+
+
+def test_no_option_changes_what_a_client_sets_itself(connected: dict[str, Any]) -> None:
+    options = {"group.id": "other", "bootstrap.servers": "other:1", "enable.auto.commit": "true", "linger.ms": "99"}
+    options |= {"acks": "all", "enable.idempotence": "false", "transactional.id": "x", "fetch.max.wait.ms": "99"}
+    kafka = Kafka(bootstrap="a:1,b:2", options=options)
+    CLIENTS["reader"](kafka)
+    assert (connected["group_id"], connected["bootstrap_servers"]) == ("mine", ["a:1", "b:2"])
+    assert (connected["enable_auto_commit"], connected["fetch_max_wait_ms"]) == (False, 50)
+    CLIENTS["producer"](kafka)
+    assert (connected["acks"], connected["enable_idempotence"], connected["linger_ms"]) == ("all", True, 2)
+    assert connected["transactional_id"] is None
+
+
+def test_what_is_not_committed_is_read_only_where_an_operator_wants_it(connected: dict[str, Any]) -> None:
+    CLIENTS["reader"](Kafka())
+    assert connected["isolation_level"] == "read_committed"
+    kafka = Kafka(options={"isolation.level": "read_uncommitted"})
+    CLIENTS["reader"](kafka)
+    assert connected["isolation_level"] == "read_uncommitted"
+    assert clients.spark_options(kafka)["kafka.isolation.level"] == "read_uncommitted"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("securty.protocol", "SSL", "kafka.options has securty.protocol, which the Kafka client does not know"),
+        ("securty.protocol", "SSL", "has securty.protocol, which no client of Python takes .* kafka.jvm_options"),
+        ("sasl.jaas.config", "x", "has sasl.jaas.config, .* move it to kafka.jvm_options if it is for Spark"),
+        ("ssl.context", "x", "has ssl.context, which no client of Python takes from the settings: remove it"),
         ("request.timeout.ms", "soon", "request.timeout.ms = 'soon', which is not a whole number"),
+        ("send.buffer.bytes", "1k", "send.buffer.bytes = '1k', which is not a whole number"),
         ("check.crcs", "1", "check.crcs = '1', which is not true or false"),
+        ("request.timeout.ms", "1", r"^No Kafka client can be made with kafka.options: .* fetch_max_wait_ms"),
     ],
 )
 def test_an_option_that_is_wrong_is_named(key: str, value: str, sentence: str) -> None:
