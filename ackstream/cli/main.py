@@ -139,5 +139,12 @@ for command in (local.up, local.down, local.status):
     app.command()(command)
 app.command("jars")(local.print_jars)
 app.command(context_settings={"ignore_unknown_options": True})(local.submit)
-for command in (send.send, monitoring.watch, monitoring.inflight, monitoring.outcomes, monitoring.maintain):
+for command in (
+    send.send,
+    monitoring.watch,
+    monitoring.inflight,
+    monitoring.outcomes,
+    monitoring.maintain,
+    monitoring.migrate,
+):
     app.command()(command)

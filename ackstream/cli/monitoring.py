@@ -1,4 +1,4 @@
-"""``ackstream watch``, ``inflight``, ``outcomes``, ``maintain``: requests live, in the checkpoint, in the tables."""
+"""``ackstream watch``, ``inflight``, ``outcomes``, ``maintain``, ``migrate``: requests, checkpoints and tables."""
 
 from __future__ import annotations
 
@@ -144,6 +144,34 @@ def maintain(
         reports = maintenance.maintain(spark, settings, names or None)
     rows = [tuple(asdict(report).values()) for report in reports]
     Console().print(result_table(list(asdict(reports[0])), rows))
+
+
+def migrate(
+    job: Annotated[str, typer.Argument(help="The job, which is stopped: correlate or settle.", metavar="JOB")],
+) -> None:
+    """Move the checkpoint of a stopped job to other shards, shuffle partitions or another state store.
+
+    The new values are those of the settings. Open requests, offsets and time are kept; the former checkpoint stays
+    beside the new one. A migration that was interrupted can be repeated.
+    """
+    from ackstream.jobs.correlate.job import JOB as CORRELATE  # noqa: PLC0415 - pandas and Spark load slowly
+    from ackstream.jobs.settle.job import JOB as SETTLE  # noqa: PLC0415
+    from ackstream.spark.job import fixed_values  # noqa: PLC0415
+    from ackstream.spark.migration import migrate as move  # noqa: PLC0415
+
+    jobs = {known.name: known for known in (CORRELATE, SETTLE)}
+    if job not in jobs:
+        raise AckstreamError(f"The checkpoint of {job!r} cannot be migrated; the jobs are {', '.join(jobs)}.")
+    settings = load()
+    with quiet_session(settings, "migrate") as spark:
+        found = move(spark, settings, jobs[job])
+    if found is None:
+        values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].movable).items())
+        typer.echo(f"The checkpoint of {job} has the values of the settings: {values}.")
+        return
+    for key, (before, now) in found.changed.items():
+        typer.echo(f"{key}: {before} -> {now}")
+    typer.echo(f"Start {job} again; delete {found.former} when it runs.")
 
 
 Answer = tuple[list[str], Sequence[Sequence[Any]]]

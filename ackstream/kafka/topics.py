@@ -13,7 +13,8 @@ from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from ackstream.settings import Kafka, Settings
 
@@ -149,3 +150,10 @@ def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
     """
     found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}
+
+
+def offsets_at(admin: Any, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int]:
+    """Return the offset of each partition's first record of a time or later, of the partitions that have one."""
+    wanted = {partition: int(time.timestamp() * 1000) for partition, time in times.items()}
+    found = admin.list_partition_offsets(wanted)
+    return {partition: entry.offset for partition, entry in found.items() if entry.offset >= 0}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -33,6 +34,23 @@ Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
 def duration(text: str) -> Any:
     """Return the default of a :data:`Milliseconds` field, written as in the settings file."""
     return Field(text)
+
+
+def _start(value: object) -> object:
+    if value in ("earliest", "latest"):
+        return value
+    try:
+        # Python 3.10 does not read Z
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ValueError("must be earliest, latest, or a time with its zone, such as 2026-11-22T08:00:00Z")
+    return time
+
+
+Start = Annotated[datetime | Literal["earliest", "latest"], BeforeValidator(_start)]
+"""Where the reading of a topic starts: at one of its ends, or with the first record of a time or later."""
 
 
 UNLIMITED: Any = Field(0, validate_default=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.base import Milliseconds, Part, duration
+from ackstream.settings.base import Milliseconds, Part, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.queues import QueueSettings
 
@@ -74,6 +74,7 @@ class Correlate(Part):
     reply_topics: tuple[str, ...] = ()
     group: str = "ackstream-correlate"
     state_store: str = Field("hdfs", pattern="^(hdfs|rocksdb)$")
+    starting: Start = "earliest"
 
     @field_validator("reply_topics")
     @classmethod

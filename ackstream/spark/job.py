@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
+    from ackstream.spark.migration import Resharding
 
 STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
 """How long the batch at hand may take to finish when a job is stopped."""
@@ -36,6 +37,8 @@ AWAIT_SECONDS = 1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
+DRAFT = ".migrated"
+"""The end of the name of a checkpoint that is to take the place of another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,9 @@ class Job:
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics ``reads``
     :ivar conf: what it needs of its Spark session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
-    :ivar otherwise: what to do if one of them has to change, as the end of a sentence
+    :ivar movable: those of them that ``ackstream migrate`` can change
+    :ivar resharding: how it divides the states among another number of shards
+    :ivar otherwise: what to do if another one has to change, as the end of a sentence
     :ivar check: refuses what does not fit together, before anything is written
     :ivar whole_batches: whether stopping waits for the batch at hand
     """
@@ -64,6 +69,8 @@ class Job:
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
+    movable: tuple[str, ...] = ()
+    resharding: Resharding | None = None
     otherwise: str = "start with a new checkpoint"
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
     whole_batches: bool = False
@@ -80,10 +87,16 @@ class Job:
             own.conf.set(key, value)
         self.check(own, settings)
         fixed = fixed_values(settings, self.fixed)
-        guard_checkpoint(own, settings.lake.checkpoint(self.name), fixed, self.otherwise)
+        guard_checkpoint(own, settings.lake.checkpoint(self.name), fixed, self.remedy)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         return self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+
+    def remedy(self, key: str) -> str:
+        """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""
+        if key in self.movable:
+            return f"stop the job and run `ackstream migrate {self.name}`"
+        return self.otherwise
 
     @contextmanager
     def running(self, spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
@@ -141,20 +154,36 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
     return {key: attrgetter(key)(settings) for key in keys}
 
 
-def guard_checkpoint(spark: SparkSession, location: str, ours: Mapping[str, object], otherwise: str) -> None:
+def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """Return the settings with other values, given by their full keys."""
+    for key, value in values.items():
+        part, _, name = key.partition(".")
+        changed = getattr(settings, part).model_copy(update={name: value})
+        settings = settings.model_copy(update={part: changed})
+    return settings
+
+
+def guard_checkpoint(
+    spark: SparkSession, location: str, ours: Mapping[str, object], remedy: Callable[[str], str]
+) -> None:
     """Compare the settings with those the checkpoint was made with; write them down on the first start.
 
     :param location: of the checkpoint
     :param ours: the settings that cannot change under it, by their full keys
-    :param otherwise: what to do if one has to change, as the end of a sentence
-    :raises StartError: if one differs
+    :param remedy: what to do if one has to change, as the end of a sentence
+    :raises StartError: if one differs, or the checkpoint was being migrated
     """
     files, path = _file(spark, f"{location}/{REMEMBERED}")
     if files.exists(path):
         with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
-        compare_values(ours, theirs, location, otherwise)
+        compare_values(ours, theirs, location, remedy)
         return
+    if files.exists(_file(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
+        raise StartError(
+            f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
+            f"{location}{DRAFT} to start with a new checkpoint."
+        )
     # whole or not at all: a job may be killed at any moment
     _, draft = _file(spark, f"{location}/.{REMEMBERED}.draft")
     with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
@@ -174,7 +203,9 @@ def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
 
 
-def compare_values(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, otherwise: str) -> None:
+def compare_values(
+    ours: Mapping[str, object], theirs: Mapping[str, object], location: str, remedy: Callable[[str], str]
+) -> None:
     """Refuse values that differ from those of the checkpoint.
 
     :raises StartError: naming the first key, both values and the ways out
@@ -183,5 +214,5 @@ def compare_values(ours: Mapping[str, object], theirs: Mapping[str, object], loc
         if key in theirs and theirs[key] != value:
             raise StartError(
                 f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} "
-                f"back to that, or {otherwise}."
+                f"back to that, or {remedy(key)}."
             )

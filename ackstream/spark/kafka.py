@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -13,16 +15,16 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.settings import Kafka
 
-    Start = int | Mapping[int, int]
+    Start = int | Mapping[int, int] | datetime
 
 EARLIEST, LATEST = -2, -1
 """Spark's names for the ends of a partition."""
+ENDS = {"earliest": EARLIEST, "latest": LATEST}
+"""The ends by their names in the settings."""
 
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 LATEST_TICK = 4_102_444_800_000
@@ -38,7 +40,7 @@ def source(
     """Return the records of topics as a stream.
 
     :param topics: by name, without the prefix, where a new checkpoint starts: :data:`EARLIEST`, :data:`LATEST`, or
-        offsets by partition (others from the earliest)
+        offsets by partition (others from the earliest), or a time: with the first record of that time or later
     :param limit: the most records per batch; ``None``: no limit
     :param headers: whether to include the column of record headers
     """
@@ -56,17 +58,19 @@ def source(
 
 
 def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
-    """Look up the latest offsets now: Spark would look later, and skip what is sent in the meantime."""
+    """Look up the offsets now: Spark would look for the latest later, and skip what is sent in the meantime."""
     if all(start == EARLIEST for start in starts.values()):
         return "earliest"
     with connect_admin(kafka) as admin:
         known = kafka_topics.of_topics(admin, starts)
         latest = [partition for partition in known if starts[partition.topic] == LATEST]
-        ends = kafka_topics.ends(admin, latest) if latest else {}
+        times = {name: start for name in known if isinstance(start := starts[name.topic], datetime)}
+        ends = kafka_topics.ends(admin, [*latest, *times])
+        ends |= kafka_topics.offsets_at(admin, times)
     found: dict[str, dict[str, int]] = {topic: {} for topic in starts}
     for partition in known:
         start = starts[partition.topic]
-        offset = start if isinstance(start, int) else start.get(partition.partition, EARLIEST)
+        offset = start.get(partition.partition, EARLIEST) if isinstance(start, Mapping) else start
         found[partition.topic][str(partition.partition)] = ends.get(partition, offset)
     return json.dumps(found)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     Handle = Callable[["ShardBatch"], pd.DataFrame]
+    State = tuple[int, bytes]
+    """A shard's version and blob, as it dumps them."""
 
 STATE_SCHEMA = "version INT, blob BINARY"
 

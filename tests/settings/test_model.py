@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,6 +48,12 @@ def test_durations_are_read_as_milliseconds(written: Callable[[str], Path]) -> N
     assert (settings.correlate.orphan_hold, settings.correlate.max_timeout) == (250, 172_800_000)
 
 
+@pytest.mark.parametrize("text", ["2026-11-22T08:00:00Z", "'2026-11-22T09:00:00+01:00'"])
+def test_a_job_can_start_at_a_time(written: Callable[[str], Path], text: str) -> None:
+    starting = load(written(f"[correlate]\nstarting = {text}\n"), {}).correlate.starting
+    assert starting == datetime(2026, 11, 22, 8, tzinfo=timezone.utc)
+
+
 @pytest.mark.parametrize(
     ("text", "environment", "words"),
     [
@@ -58,6 +65,8 @@ def test_durations_are_read_as_milliseconds(written: Callable[[str], Path]) -> N
         ("[correlate]\norphan_hold = '-1s'", {}, ["correlate.orphan_hold", "-1s"]),
         ("[correlate]\norphan_hold = '0s'", {}, ["correlate.orphan_hold", "longer than zero"]),
         ("[correlate]\nreply_topics = ['(']", {}, ["correlate.reply_topics", "regular expression"]),
+        ("[correlate]\nstarting = 'now'", {}, ["correlate.starting is 'now': must be earliest, latest, or a time"]),
+        ("", {"ACKSTREAM_CORRELATE_STARTING": "2026-11-22T08:00:00"}, ["correlate.starting", "a time with its zone"]),
         ("[lake\n", {}, ["not valid TOML"]),
         ("", {"ACKSTREAM_CORRELATE_SHARD": "1"}, ["correlate.shard", "shards"]),
         ("", {"ACKSTREAM_CORELATE_SHARDS": "1"}, ["ACKSTREAM_CORELATE_SHARDS", "ACKSTREAM_CORRELATE_"]),

@@ -14,7 +14,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka, Settings
-from ackstream.spark.job import compare_values, fixed_values, guard_checkpoint, is_new_checkpoint
+from ackstream.spark.job import DRAFT, compare_values, fixed_values, guard_checkpoint, is_new_checkpoint, with_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,13 @@ JOBS = {job.name: job for job in (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SE
 SETTINGS = Settings(kafka=Kafka(topic_prefix="x-"))
 
 
+def _anew(_key: str) -> str:
+    return "begin anew"
+
+
 def test_other_values_are_refused_with_the_key_both_values_and_the_ways_out() -> None:
     with pytest.raises(StartError) as refused:
-        compare_values({"x.shards": 6, "x.store": "hdfs"}, {"x.shards": 6, "x.store": "rocksdb"}, "/c/x", "begin anew")
+        compare_values({"x.shards": 6, "x.store": "hdfs"}, {"x.shards": 6, "x.store": "rocksdb"}, "/c/x", _anew)
     assert str(refused.value) == (
         "The checkpoint /c/x was made with x.store = rocksdb, the settings say hdfs. Set x.store back to that, "
         "or begin anew."
@@ -38,7 +42,7 @@ def test_other_values_are_refused_with_the_key_both_values_and_the_ways_out() ->
 
 @pytest.mark.parametrize("theirs", [{"x.shards": 6}, {}, {"x.shards": 6, "x.gone": 1}])
 def test_the_same_values_pass_and_so_do_those_that_an_older_release_did_not_write(theirs: dict[str, object]) -> None:
-    compare_values({"x.shards": 6}, theirs, "/c/x", "begin anew")
+    compare_values({"x.shards": 6}, theirs, "/c/x", _anew)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -46,8 +50,24 @@ def test_no_checkpoint_of_a_job_can_be_started_with_another_value_of_what_it_was
     fixed = fixed_values(SETTINGS, job.fixed)
     assert fixed["kafka.topic_prefix"] == "x-"
     for key in fixed:
-        with pytest.raises(StartError, match=f"made with {key} = other, the settings say .* or {job.otherwise[:20]}"):
-            compare_values(fixed, {**fixed, key: "other"}, "/c/x", job.otherwise)
+        with pytest.raises(StartError, match=f"made with {key} = other, the settings say .* or {job.remedy(key)[:20]}"):
+            compare_values(fixed, {**fixed, key: "other"}, "/c/x", job.remedy)
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_what_a_migration_can_change_is_fixed_otherwise_and_the_remedy_names_it(job: Job) -> None:
+    assert set(job.movable) <= set(job.fixed)
+    assert "kafka.topic_prefix" not in job.movable
+    for key in job.fixed:
+        assert (f"`ackstream migrate {job.name}`" in job.remedy(key)) is (key in job.movable)
+    if job.resharding is not None:
+        assert job.resharding.key in job.movable
+
+
+def test_settings_take_other_values_by_their_full_keys() -> None:
+    changed = with_values(SETTINGS, {"correlate.shards": 12, "settle.shards": 3, "correlate.state_store": "rocksdb"})
+    assert (changed.correlate.shards, changed.correlate.state_store, changed.settle.shards) == (12, "rocksdb", 3)
+    assert (changed.kafka, SETTINGS.correlate.shards) == (SETTINGS.kafka, 6)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -62,8 +82,17 @@ def test_the_settings_and_topics_that_a_job_names_exist(job: Job) -> None:
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
     assert is_new_checkpoint(spark, location)
-    guard_checkpoint(spark, location, {"x.shards": 6}, "begin anew")
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
     assert not is_new_checkpoint(spark, location)
-    guard_checkpoint(spark, location, {"x.shards": 6}, "begin anew")
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
-        guard_checkpoint(spark, location, {"x.shards": 3}, "begin anew")
+        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+
+
+def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "checkpoints/x")
+    guard_checkpoint(spark, location + DRAFT, {"x.shards": 3}, _anew)
+    with pytest.raises(StartError, match=r"The migration of the checkpoint .*/x was interrupted: repeat `ackstream mi"):
+        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from itertools import starmap, zip_longest
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.reading import CorrelateTopics
+from ackstream.jobs.correlate.resharding import divide, unite
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import Record, decode_pending, decode_state
 from ackstream.kafka.clients import connect_admin
@@ -22,7 +24,7 @@ from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
 from ackstream.spark.kafka import (
-    EARLIEST,
+    ENDS,
     LATEST,
     header,
     header_entry,
@@ -33,6 +35,7 @@ from ackstream.spark.kafka import (
     tick_time,
     ticked,
 )
+from ackstream.spark.migration import Resharding
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from ackstream.spark.operator import ShardBatch
 
 NAME, TICKS = "correlate", "clock"
+MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
 OUTPUT_SCHEMA = StructType(
     [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
@@ -58,7 +62,9 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Start the query."""
     with connect_admin(settings.kafka) as admin:
         topics = CorrelateTopics.of(settings, set(admin.list_topics()))
-    starts = {"signals": EARLIEST, "acks": EARLIEST, TICKS: LATEST}
+    starting = settings.correlate.starting
+    start = starting if isinstance(starting, datetime) else ENDS[starting]
+    starts = {"signals": start, "acks": start, TICKS: LATEST}
     stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
     handle = partial(correlate, settings.correlate, topics)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
@@ -91,7 +97,9 @@ JOB = Job(
     reads=("signals", "acks"),
     conf=conf,
     # the shards decide where a request's state is, the shuffle partitions which file that state is in
-    fixed=("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store", "kafka.topic_prefix"),
+    fixed=(*MOVABLE, "kafka.topic_prefix"),
+    movable=MOVABLE,
+    resharding=Resharding("correlate.shards", divide, unite),
     otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
 )
 

@@ -98,8 +98,11 @@ JOB = Job(
     reads=("stored", "app-acks"),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},
     fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
+    # the shards know different readers
+    movable=("settle.shuffle_partitions",),
     otherwise=_ANEW,
     check=check,
+    committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
 )
 
 

@@ -1,0 +1,289 @@
+"""Moves the checkpoint of a stopped job to settings that are fixed under a checkpoint.
+
+A query of its own writes the states into a new checkpoint, with the operator and the conf that the job will have. Then
+the offsets and the watermark of the last batch take the place of the query's own, so the job goes on behind that batch:
+its records are neither read again nor passed over, and time does not jump. The new checkpoint is complete before the
+old one is moved aside, and a migration that was interrupted can be repeated.
+
+Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.types import StructType
+
+from ackstream.errors import StartError
+from ackstream.spark.job import DRAFT, REMEMBERED, compare_values, fixed_values, with_values
+from ackstream.spark.kafka import ticked
+from ackstream.spark.operator import operate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ackstream.settings import Settings
+    from ackstream.spark.job import Job
+    from ackstream.spark.operator import ShardBatch, State
+
+    Unite = Callable[[Iterable[State]], State]
+
+QUIET_SECONDS = 3.0
+"""A running job has another batch within this time: its clock ticks every second."""
+STATES = "states"
+FORMER = "former"
+"""The key under which a migrated checkpoint remembers the one it was made from."""
+_ONE_BY_ONE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
+"""States are large: more than 2 GB would not fit one Arrow column."""
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """How a room divides its states among another number of shards; pure functions.
+
+    :ivar key: the settings key of the number of shards
+    :ivar divide: from their new number, and version and blob of an old shard, to parts by the new shard
+    :ivar unite: from the parts of a new shard, in any order, to its state
+    """
+
+    key: str
+    divide: Callable[[int, int, bytes], Mapping[int, State]]
+    unite: Unite
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What a migration did: the settings it changed (before, now), and where the former checkpoint is."""
+
+    changed: Mapping[str, tuple[object, object]]
+    former: str
+
+
+def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | None:
+    """Move the checkpoint of a job to the settings; finish a migration that was interrupted.
+
+    The last batch is finished first, under the former settings: what it has sent must not be sent by another.
+
+    :return: ``None`` if the checkpoint already has these settings
+    :raises StartError: no checkpoint, the job is running, or a changed setting cannot be migrated
+    """
+    location = settings.lake.checkpoint(job.name)
+    old, new = _Checkpoint(spark, location), _Checkpoint(spark, location + DRAFT)
+    if not old.exists(REMEMBERED):
+        if not _is_to_move(new):
+            raise StartError(
+                f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
+            )
+        new.move(location)
+        return None
+    theirs, ours = json.loads(old.read(REMEMBERED)), fixed_values(settings, job.fixed)
+    changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
+    if not changed:
+        return None
+    fixed = {key: value for key, value in ours.items() if key not in job.movable}
+    compare_values(fixed, theirs, location, job.remedy)
+    _refuse_running(old, job)
+    if old.last("offsets") != old.last("commits"):
+        former = with_values(settings, {key: before for key, (before, _) in changed.items()})
+        job.start(spark, former, available_now=True).awaitTermination()
+    batch = old.last("commits")
+    if batch < 0:
+        raise StartError(
+            f"The checkpoint {location} has no finished batch: move it away, and start the {job.name} job."
+        )
+    new.delete()
+    resharding = job.resharding if job.resharding is not None and job.resharding.key in changed else None
+    _write_states(spark, settings, job, batch, new, resharding)
+    offsets = carry_offsets(old.read(f"offsets/{batch}"), new.read("offsets/0"))
+    new.write("offsets/0", offsets)
+    new.write("commits/0", carry_commit(old.read(f"commits/{batch}"), new.read("commits/0")))
+    new.delete("sources")
+    old.copy("sources", new)
+    if old.last("offsets") != batch:
+        raise _running(job)
+    former = f"{location}.{json.loads(old.read('metadata'))['id']}"
+    new.write(REMEMBERED, json.dumps(theirs | ours | {FORMER: former}))
+    old.move(former)
+    new.move(location)
+    return Migration(changed, former)
+
+
+def _is_to_move(new: _Checkpoint) -> bool:
+    """Return whether a migration was interrupted between its two renames."""
+    return new.exists(REMEMBERED) and new.at(json.loads(new.read(REMEMBERED))[FORMER]).exists(REMEMBERED)
+
+
+def carry_offsets(old: str, new: str) -> str:
+    """Return the entry of the offset log: conf of the new checkpoint; sources, watermark and time of the old one."""
+    (version, before, *sources), (_, own, *_) = old.splitlines(), new.splitlines()
+    kept = {key: value for key, value in json.loads(before).items() if key != "conf"}
+    return "\n".join([version, json.dumps(json.loads(own) | kept, separators=(",", ":")), *sources])
+
+
+def carry_commit(old: str, new: str) -> str:
+    """Return the entry of the commit log: the ids of the new states, if they have any, and the old watermark."""
+    (_, before), (version, own) = old.splitlines(), new.splitlines()
+    watermark = {"nextBatchWatermarkMs": json.loads(before)["nextBatchWatermarkMs"]}
+    return f"{version}\n{json.dumps(json.loads(own) | watermark, separators=(',', ':'))}"
+
+
+def _refuse_running(checkpoint: _Checkpoint, job: Job) -> None:
+    before = checkpoint.last("offsets")
+    time.sleep(QUIET_SECONDS)
+    if checkpoint.last("offsets") != before:
+        raise _running(job)
+
+
+def _running(job: Job) -> StartError:
+    return StartError(
+        f"The {job.name} job is running: stop it, run `ackstream migrate {job.name}`, and start it again."
+    )
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def _write_states(
+    spark: SparkSession, settings: Settings, job: Job, batch: int, new: _Checkpoint, resharding: Resharding | None
+) -> None:
+    """Let a query write the states as its first batch."""
+    own = spark.newSession()
+    for key, value in {**job.conf(settings), **_ONE_BY_ONE}.items():
+        own.conf.set(key, value)
+    # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
+    _ = own.streams.active
+    states = own.read.format("statestore").option("batchId", batch).load(settings.lake.checkpoint(job.name))
+    (key,) = states.schema["key"].dataType.fieldNames()
+    rows = states.select(
+        f"key.{key}",
+        "value.groupState.version",
+        "value.groupState.blob",
+        F.col("value.timeoutTimestamp").alias("timeout"),
+        F.lit(None).cast("timestamp").alias("clock"),
+    )
+    unite: Unite = _only
+    if resharding is not None:
+        (shards,) = fixed_values(settings, [resharding.key]).values()
+        rows = rows.mapInPandas(partial(_divide, partial(resharding.divide, shards)), rows.schema)
+        unite = resharding.unite
+    path = new.path(STATES)
+    rows.write.parquet(path)
+    parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
+    moved = operate(parts, key, partial(_move, unite), StructType().add("version", "int"))
+    writer = moved.writeStream.format("noop").option("checkpointLocation", new.location)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    new.delete(STATES)
+
+
+def _only(parts: Iterable[State]) -> State:
+    (state,) = parts
+    return state
+
+
+def _divide(
+    divide: Callable[[int, bytes], Mapping[int, State]], frames: Iterable[pd.DataFrame]
+) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        for _, version, blob, timeout, _ in frame.itertuples(index=False):
+            for shard, part in divide(version, bytes(blob)).items():
+                yield pd.DataFrame([(shard, *part, timeout, pd.NaT)], columns=frame.columns)
+
+
+class _MovedShard:
+    """A shard that only takes its state; the shell keeps it."""
+
+    def __init__(self, state: State, next_timeout: int | None) -> None:
+        self._state = state
+        self.next_timeout = next_timeout
+
+    def load(self, version: int, blob: bytes) -> None:
+        raise ValueError(f"There is a state of version {version} already, of {len(blob)} bytes.")
+
+    def dump(self) -> State:
+        return self._state
+
+
+def _move(unite: Unite, batch: ShardBatch) -> pd.DataFrame:
+    """Give a shard its state, and the earliest timeout of its parts: called too early, it looks for itself."""
+    parts: list[State] = []
+    timeouts: list[int] = []
+    for frame in batch.frames:
+        parts += [(version, bytes(blob)) for version, blob in zip(frame["version"].tolist(), frame["blob"], strict=True)]
+        timeouts += [int(timeout) for timeout in frame["timeout"].tolist() if timeout >= 0]
+    with batch.restored(_MovedShard(unite(parts), min(timeouts, default=None))):
+        pass
+    return pd.DataFrame({"version": pd.Series([], dtype="int32")})
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class _Checkpoint:
+    """The files of a checkpoint, on whatever file system Hadoop knows."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        self._spark = spark
+        self._jvm = spark._jvm  # noqa: SLF001 - there is no public way
+        self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._files = self._path().getFileSystem(self._conf)
+
+    def at(self, location: str) -> _Checkpoint:
+        """Return another checkpoint."""
+        return _Checkpoint(self._spark, location)
+
+    def path(self, name: str) -> str:
+        """Return the location of a file or directory."""
+        return f"{self.location}/{name}"
+
+    def _path(self, name: str = "") -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.path(name) if name else self.location)
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file exists."""
+        return bool(self._files.exists(self._path(name)))
+
+    def last(self, log: str) -> int:
+        """Return the last batch in a log; -1 if there is none."""
+        if not self.exists(log):
+            return -1
+        names = [entry.getPath().getName() for entry in self._files.listStatus(self._path(log))]
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def read(self, name: str) -> str:
+        """Return the text of a file."""
+        with closing(self._files.open(self._path(name))) as stream:
+            return bytes(stream.readAllBytes()).decode()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file, over what it may have been."""
+        overwrite = True
+        with closing(self._files.create(self._path(name), overwrite)) as out:
+            out.write(text.encode())
+
+    def delete(self, name: str = "") -> None:
+        """Delete a directory, the whole checkpoint by default, if it exists."""
+        recursive = True
+        self._files.delete(self._path(name), recursive)
+
+    def copy(self, name: str, other: _Checkpoint) -> None:
+        """Copy a directory to another checkpoint."""
+        util, to, delete_source = self._jvm.org.apache.hadoop.fs.FileUtil, other._path(name), False
+        util.copy(self._files, self._path(name), self._files, to, delete_source, self._conf)
+
+    def move(self, location: str) -> None:
+        """Rename the checkpoint.
+
+        :raises StartError: if the file system does not do it
+        """
+        if not self._files.rename(self._path(), self._jvm.org.apache.hadoop.fs.Path(location)):
+            raise StartError(f"{self.location} cannot be renamed to {location}: rename it by hand.")

@@ -1,0 +1,157 @@
+"""`ackstream migrate`: other shards, tasks and state store, with open requests, and acknowledgements meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from ackstream.cli.main import app
+from ackstream.errors import StartError
+from ackstream.jobs.archive.job import JOB as ARCHIVE
+from ackstream.jobs.correlate.job import JOB, inflight
+from ackstream.kafka.topics import ensure_topics
+from ackstream.spark import migration
+from ackstream.spark.job import with_values
+from ackstream.spark.migration import migrate
+from tests.harness.system import System
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka, Settings
+
+pytestmark = pytest.mark.integration
+
+REQUESTS = 100_000
+NEW = {"correlate.shards": 15, "correlate.shuffle_partitions": 3, "correlate.state_store": "rocksdb"}
+DECIDED, EARLY, SILENT = range(1_000), range(1_000, 2_000), range(2_000, 2_100)
+"""Requests that are decided before, whose second acknowledgement comes before and after, and that never get one."""
+
+
+def _rows(settings: Settings, table: str, *columns: str) -> Counter[tuple[object, ...]]:
+    rows = DeltaTable(settings.lake.table(table)).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return Counter(tuple(row[column] for column in columns) for row in rows)
+
+
+def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    with closing(System(kafka, tmp_path, orphan_hold="1h")) as system:
+        ensure_topics(system.settings)
+        commands = [
+            system.command_json(f"id-{number}", requested_acks=["a-ack", "b-ack"], timeout="1h")
+            for number in range(REQUESTS)
+        ]
+        with system.correlate(spark) as query:
+            for command in commands:
+                system.post("signals", command)
+            for number in (*DECIDED, *EARLY):
+                system.post("acks", system.ack_json(f"id-{number}", "a-ack"))
+            for number in DECIDED:
+                system.post("acks", system.ack_json(f"id-{number}", "b-ack"))
+            # held, because its request comes later
+            system.post("acks", system.ack_json("later", "a-ack"))
+            system.producer.flush()
+            query.processAllAvailable()
+            start = system.send("clock", b"1")
+            # a batch may be half done when the query is stopped
+            for number in range(5_000, 20_000):
+                system.post("acks", system.ack_json(f"id-{number}", "a-ack"))
+            system.producer.flush()
+        assert system.end("replies") >= len(DECIDED)
+        # while nothing runs
+        for number in range(20_000, REQUESTS):
+            system.post("acks", system.ack_json(f"id-{number}", "a-ack"))
+        system.post("signals", system.command_json("later", requested_acks=["a-ack"], timeout="1h"))
+        # a repeated request that is decided, and one that is open
+        system.post("signals", commands[0])
+        system.post("signals", commands[50_000])
+        system.producer.flush()
+        old = system.settings
+        system.settings = with_values(old, NEW)
+        with pytest.raises(StartError, match=r"stop the job and run `ackstream migrate correlate`"):
+            JOB.start(spark, system.settings)
+        done = migrate(spark, system.settings, JOB)
+        assert done is not None
+        assert done.changed == {"correlate.shards": (6, 15), "correlate.shuffle_partitions": (2, 3),
+                                "correlate.state_store": ("hdfs", "rocksdb")}  # fmt: skip
+        # the former checkpoint is whole
+        assert Path(done.former, "commits").is_dir()
+        assert migrate(spark, system.settings, JOB) is None
+        assert len(inflight(spark, system.settings)) >= REQUESTS - len(DECIDED)
+        with system.correlate(spark) as query:
+            for number in range(2_100, 5_000):
+                system.post("acks", system.ack_json(f"id-{number}", "a-ack"))
+            for number in range(1_000, REQUESTS):
+                if number not in SILENT:
+                    system.post("acks", system.ack_json(f"id-{number}", "b-ack"))
+            system.producer.flush()
+            wanted = REQUESTS + 1 - len(SILENT)
+            eventually(lambda: system.end("replies") >= wanted, "the replies of all that are acknowledged", query)
+            assert len(inflight(spark, system.settings)) == len(SILENT)
+            system.tick(query, start + 2 * 3_600_000)
+            eventually(lambda: system.end("replies") >= REQUESTS + 1, "the replies of all", query)
+            query.processAllAvailable()
+        replies = system.replies()
+        ARCHIVE.start(spark, system.settings, available_now=True).awaitTermination()
+        outcomes = _rows(system.settings, "outcomes", "correlation_id", "completed_by")
+        acks = _rows(system.settings, "acknowledgements", "correlation_id", "label", "disposition")
+        signals = _rows(system.settings, "signals", "correlation_id")
+        reasons = system.reasons()
+
+    silent = {f"id-{number}" for number in SILENT}
+    assert set(outcomes.values()) == set(acks.values()) == set(signals.values()) == {1}
+    assert replies.keys() == {key for key, _ in outcomes} == {key for (key,) in signals}
+    assert len(replies) == REQUESTS + 1
+    assert {key for key, completed in outcomes if completed == "timeout"} == silent
+    assert {disposition for *_, disposition in acks} == {"accepted"}
+    assert len(acks) == 2 * (REQUESTS - len(SILENT)) + 1
+    assert {key for key, reply in replies.items() if reply["status"] == 200} == replies.keys() - silent
+    assert len(reasons) == 2
+
+
+def test_a_migration_that_is_interrupted_is_finished_and_none_is_made_beside_the_running_job(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(System(kafka, tmp_path, clock=True)) as system:
+        old = system.settings
+        system.settings = with_values(old, NEW)
+        with pytest.raises(StartError, match=r"There is no checkpoint at .*correlate: start the correlate job"):
+            migrate(spark, system.settings, JOB)
+        system.settings = old
+        with system.correlate(spark) as query:
+            system.command("open", requested_acks=["a-ack"], timeout="1h")
+            eventually(lambda: system.end("ledger"), "the signal's row", query)
+            with pytest.raises(StartError, match=r"The correlate job is running: stop it, run `ackstream migrate"):
+                migrate(spark, with_values(old, NEW), JOB)
+        system.settings = with_values(old, NEW)
+        move, moves = migration._Checkpoint.move, []
+
+        def interrupted(checkpoint: migration._Checkpoint, location: str) -> None:
+            moves.append(location)
+            if len(moves) == 2:
+                raise KeyboardInterrupt
+            move(checkpoint, location)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(migration._Checkpoint, "move", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                migrate(spark, system.settings, JOB)
+        with pytest.raises(StartError, match=r"The migration of the checkpoint .* was interrupted"):
+            JOB.start(spark, system.settings)
+        monkeypatch.chdir(tmp_path)
+        own = {"lake.checkpoints": old.lake.checkpoints, "kafka.topic_prefix": kafka.topic_prefix}
+        for key, value in {**NEW, **own}.items():
+            monkeypatch.setenv(f"ACKSTREAM_{key.upper().replace('.', '_')}", str(value))
+        result = CliRunner().invoke(app, ["migrate", "correlate"])
+        assert result.exit_code == 0, result.output
+        assert "correlate.shards = 15" in result.stdout
+        with system.correlate(spark) as query:
+            system.ack("open", "a-ack")
+            eventually(lambda: "open" in system.replies(), "the reply", query)
+        assert system.replies()["open"]["status"] == 200
