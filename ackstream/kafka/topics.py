@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import TopicAlreadyExistsError, for_code
+from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka, Settings
 
 
-TIMESTAMP_TYPE = "message.timestamp.type"
+TIMESTAMP_TYPE, IN_SYNC = "message.timestamp.type", "min.insync.replicas"
+SAFE_REPLICAS = 3
+"""With as many, a record counts as accepted only once several brokers have it, and one of them may still fail."""
+
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
 """Kafka never compacts the active segment, which by default would grow for a week."""
 
@@ -35,17 +38,22 @@ class Topic:
     partitions: int | None = None
     compacted: bool = False
 
-    def config(self) -> dict[str, str]:
+    def config(self, replication: int = 1) -> dict[str, str]:
         """Return the topic's configuration."""
         config = {TIMESTAMP_TYPE: "LogAppendTime", "max.message.bytes": str(MAX_RECORD_BYTES)}
+        if replication >= SAFE_REPLICAS:
+            config[IN_SYNC] = str(replication // 2 + 1)
         return config | COMPACTED if self.compacted else config
 
+
+CLOCK = Topic(partitions=1, compacted=True)
+"""One partition, because ticks have an order. Only the last tick of a run matters, and a topic that is compacted, not
+cut off, still has the offset at which a job that was away for long goes on."""
 
 TOPICS: dict[str, Topic] = {
     "signals": Topic(),
     "acks": Topic(),
-    # one partition: ticks have an order
-    "clock": Topic(partitions=1),
+    "clock": CLOCK,
     "replies": Topic(),
     "ledger": Topic(),
     "events": Topic(),
@@ -60,9 +68,8 @@ TOPICS: dict[str, Topic] = {
     "query-results": Topic(),
     "app-acks": Topic(),
     "queue-deliveries": Topic(),
-    # one partition: ticks have an order
-    "queue-clock": Topic(partitions=1),
-    "settle-clock": Topic(partitions=1),
+    "queue-clock": CLOCK,
+    "settle-clock": CLOCK,
     "dead-letters": Topic(),
 }
 """All topics by their names without the prefix."""
@@ -83,12 +90,13 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
 def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
-    :raises StartError: the records of a topic carry their producer's clock; with the command that corrects it
+    :raises StartError: the records of a topic carry their producer's clock, or may be accepted by one of several
+        brokers; with the command that corrects it
     """
     names = list(names)
     with connect_admin(settings.kafka) as admin:
         _create(admin, settings.kafka, names)
-        _check_timestamp_type(admin, settings.kafka, names)
+        _check(admin, settings.kafka, names)
 
 
 def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
@@ -101,7 +109,7 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
         name: {
             "num_partitions": topic.partitions or kafka.partitions,
             "replication_factor": kafka.replication,
-            "configs": topic.config(),
+            "configs": topic.config(kafka.replication),
         }
         for name, topic in missing.items()
     }
@@ -118,27 +126,63 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
     return created
 
 
-def _check_timestamp_type(admin: Any, kafka: Kafka, names: Iterable[str]) -> None:
-    """Make sure that the broker stamps the records: their timestamp is the event time."""
-    resources = [ConfigResource(ConfigResourceType.TOPIC, kafka.topic(name), {TIMESTAMP_TYPE: None}) for name in names]
+def _check(admin: Any, kafka: Kafka, names: Iterable[str]) -> None:
+    """Make sure that topics are configured as the promises need them."""
+    topics = [kafka.topic(name) for name in names]
+    wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC))
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
     found = admin.describe_configs(resources, config_filter="all")
-    configs = {name: config for topics in found.values() for name, config in topics.items()}
+    configs = {name: config for described in found.values() for name, config in described.items()}
+    copies = {partition.topic: len(brokers) for partition, brokers in replicas(admin, topics).items()}
     for name, config in sorted(configs.items()):
-        if (value := config[TIMESTAMP_TYPE]["value"]) != "LogAppendTime":
-            raise StartError(
-                f"The topic {name} has {TIMESTAMP_TYPE}={value}, but deadlines are counted from the broker's clock: "
-                f"run `kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --topic {name} "
-                f"--add-config {TIMESTAMP_TYPE}=LogAppendTime`."
-            )
+        check_config(kafka, name, {key: config[key]["value"] for key in wanted}, copies[name])
+
+
+def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int) -> None:
+    """Refuse the configuration of a topic (real name) of which there are ``copies`` replicas.
+
+    :raises StartError: with the command that corrects it
+    """
+
+    def refuse(key: str, why: str, wanted: str) -> None:
+        raise StartError(
+            f"The topic {name} has {key}={config[key]}, {why}: run `kafka-configs.sh --bootstrap-server "
+            f"{kafka.bootstrap} --alter --topic {name} --add-config {key}={wanted}`."
+        )
+
+    if config[TIMESTAMP_TYPE] != "LogAppendTime":
+        refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
+    if copies >= SAFE_REPLICAS and int(config[IN_SYNC]) <= 1:
+        refuse(IN_SYNC, f"so what is accepted may be on one of its {copies} replicas alone", str(copies // 2 + 1))
+
+
+def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:
+    """Return the partitions of topics (real names), and the brokers that are to have each of them.
+
+    :raises KafkaError: a topic does not exist, or its partitions are unknown for a moment
+    """
+    found = {}
+    for topic in admin.describe_topics(list(topics)):
+        if topic["error_code"] or not topic["partitions"]:
+            raise (for_code(topic["error_code"]) if topic["error_code"] else UnknownTopicOrPartitionError)(topic["name"])
+        for partition in topic["partitions"]:
+            found[TopicPartition(topic["name"], partition["partition_index"])] = set(partition["replica_nodes"])
+    return found
 
 
 def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
-    """Return the partitions of topics (real names) that exist."""
-    return [
-        TopicPartition(topic["name"], partition["partition_index"])
-        for topic in admin.describe_topics(list(topics))
-        for partition in topic["partitions"]
-    ]
+    """Return the partitions of topics (real names).
+
+    :raises KafkaError: a topic does not exist: nothing to read is not the same as nothing left to read
+    """
+    return list(replicas(admin, topics))
+
+
+def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
+    """Return the ids that Kafka gave to topics (real names), of those that exist; no two topics ever have the same."""
+    found = {topic["name"]: str(topic["topic_id"] or "") for topic in admin.describe_topics(list(topics))}
+    # a topic that does not exist has only zeros, and so has one of a broker before 2.8
+    return {name: identity for name, identity in found.items() if identity.strip("-0")}
 
 
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -1,6 +1,17 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+from ackstream.errors import StartError
 from ackstream.kafka import topics
+from ackstream.settings import Kafka
+
+CLOCKS = ["clock", "queue-clock", "settle-clock"]
 
 
 def test_every_topic_is_stamped_by_the_broker() -> None:
@@ -9,6 +20,55 @@ def test_every_topic_is_stamped_by_the_broker() -> None:
 
 def test_ordered_topics_have_one_partition_and_topics_of_latest_values_are_compacted() -> None:
     ordered = [name for name, topic in topics.TOPICS.items() if topic.partitions == 1]
-    assert ordered == ["clock", "declarations", "destinations", "queue-clock", "settle-clock"]
+    assert sorted(ordered) == sorted(["declarations", "destinations", *CLOCKS])
     compacted = [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()]
-    assert compacted == ["declarations", "destinations"]
+    assert sorted(compacted) == sorted(ordered)
+
+
+@pytest.mark.parametrize(("replication", "in_sync"), [(1, None), (2, None), (3, "2"), (4, "3"), (5, "3")])
+def test_a_record_is_accepted_by_most_of_three_and_more_replicas(replication: int, in_sync: str | None) -> None:
+    assert {topic.config(replication).get(topics.IN_SYNC) for topic in topics.TOPICS.values()} == {in_sync}
+
+
+def _check(copies: int, in_sync: str, stamped: str = "LogAppendTime") -> None:
+    config = {topics.TIMESTAMP_TYPE: stamped, topics.IN_SYNC: in_sync}
+    topics.check_config(Kafka(bootstrap="b:1"), "x-acks", config, copies)
+
+
+@pytest.mark.parametrize(("copies", "in_sync"), [(1, "1"), (2, "1"), (3, "2"), (3, "3"), (5, "2")])
+def test_existing_topics_with_a_safe_configuration_are_accepted(copies: int, in_sync: str) -> None:
+    _check(copies, in_sync)
+
+
+def test_an_existing_topic_that_one_of_three_brokers_may_accept_alone_is_refused_with_the_command() -> None:
+    with pytest.raises(StartError) as refused:
+        _check(3, "1")
+    assert str(refused.value) == (
+        "The topic x-acks has min.insync.replicas=1, so what is accepted may be on one of its 3 replicas alone: run "
+        "`kafka-configs.sh --bootstrap-server b:1 --alter --topic x-acks --add-config min.insync.replicas=2`."
+    )
+
+
+def test_an_existing_topic_with_its_producers_clock_is_refused_with_the_command() -> None:
+    with pytest.raises(StartError, match=r"type=CreateTime, but .* --add-config message\.timestamp\.type=LogAppendTime"):
+        _check(1, "1", "CreateTime")
+
+
+def _admin(**described: Any) -> Any:
+    found = [
+        {"name": name, "error_code": code, "partitions": [{"partition_index": n, "replica_nodes": [1, 2]} for n in numbers]}
+        for name, (code, *numbers) in described.items()
+    ]
+    return SimpleNamespace(describe_topics=lambda _names: found)
+
+
+def test_partitions_are_listed_with_the_brokers_that_have_them() -> None:
+    assert topics.replicas(_admin(a=(0, 0, 1)), "a") == {TopicPartition("a", 0): {1, 2}, TopicPartition("a", 1): {1, 2}}
+
+
+@pytest.mark.parametrize(("described", "error"), [((0,), UnknownTopicOrPartitionError), ((3,), KafkaError)])
+def test_a_topic_without_partitions_is_an_error_and_not_a_topic_without_records(
+    described: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="a"):
+        topics.of_topics(_admin(a=described), "a")
