@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAX_RESPONSE_BYTES = 32 * 1024
 """Maximum size of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""
 
+SKEW_MS = 1_000
+"""How far the clocks of two brokers may differ: of two records this close, either may have come first."""
+
 AutoReason: TypeAlias = Literal["filtered", "replaced"]
 """Why a sample was acknowledged unseen: a filter excluded it, or a newer sample replaced it under KEEP_LAST."""
 
@@ -78,10 +81,12 @@ class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_start"):
     """A reader starts or restarts; earlier acknowledgements under its name stay valid.
 
-    Each shard answers with a :class:`ReaderState`; the reader repeats the record until it has all of them. A reader
-    that is neither durable nor of a required role is removed after ``settle.reader_lease`` without a record.
+    Each shard answers with a :class:`ReaderState`; the reader repeats the record until it has all of them. The answer
+    to an epoch that is not the newest names the newest: the reader takes a later one. A running reader that may have
+    missed a record of ``stored`` sends its start again. A reader that is neither durable nor of a required role is
+    removed after ``settle.reader_lease`` without a record.
 
-    :ivar durable: samples are kept for it while it is away, until it sends :class:`ReaderStop`
+    :ivar durable: samples are kept for it while it is away, until a :class:`ReaderStop`
     :ivar writers: the writers it reads; ``*`` stands for any run of characters. Other writers do not wait for it
     """
 
@@ -99,11 +104,15 @@ class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_ali
     epoch: Number
 
 
-class ReaderStop(msgspec.Struct, frozen=True, tag_field="type", tag="reader_stop"):
-    """A reader leaves for good: only a required role still waits, for its quorum (R20)."""
+class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_stop"):
+    """A reader leaves for good: only a required role still waits, for its quorum (R20).
+
+    :ivar epoch: ``None`` removes the reader, whatever its epoch is, and what is known of it; each shard answers with a
+        :class:`ReaderRemoved`
+    """
 
     reader: Name
-    epoch: Number
+    epoch: Number | None = None
 
 
 class WriterStateRequest(msgspec.Struct, frozen=True, tag_field="type", tag="writer_asks"):
@@ -184,6 +193,14 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     lease_ms: int = 30_000
 
 
+class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_removed"):
+    """One of ``shards`` shards has removed a reader: the answer to a :class:`ReaderStop` without an epoch."""
+
+    reader: str
+    shard: int
+    shards: int
+
+
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
     """The state of a writer's samples: the answer to :class:`WriterStateRequest`, split if there are very many runs.
 
@@ -203,7 +220,7 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterStateRequest
 """Records of the topic ``app-acks``, except those that are addressed to queues."""
 
-Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | WriterState
+Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | ReaderRemoved | WriterState
 """Records that settle publishes on the topic ``publisher-acks``."""
 
 _answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

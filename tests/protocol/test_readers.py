@@ -16,6 +16,7 @@ from ackstream.protocol.readers import (
     KnownWriter,
     ProtocolAck,
     ReaderAlive,
+    ReaderRemoved,
     ReaderStart,
     ReaderState,
     ReaderStop,
@@ -38,6 +39,7 @@ APP_ACK = AppAck("R1", "w1", 3, 17, (AckInterval(1, 3, reported=True), AckInterv
         ReaderStart("R1", 3, "Logger", durable=True, writers=("plant-*",)),
         ReaderAlive("R1", 3),
         ReaderStop("R1", 3),
+        ReaderStop("R1"),
         WriterStateRequest("w1"),
     ],
 )
@@ -77,6 +79,7 @@ def test_the_shapes_of_the_answers() -> None:
         ApplicationAcknowledged("w1", "R1", 5, 6, "Logger", b"\xfa"),
         SamplesDone("w1", ((2, 3),), 0),
         ReaderState("R1", 3, 1, 6, 1_000, (KnownWriter("w1", 1, 9, ((1, 3),), ((5, 9),)),), 1, 2),
+        ReaderRemoved("R1", 1, 6),
         WriterState("w1", 9, 3, ((5, 5),), ("A", "Logger")),
     ],
 )

@@ -13,6 +13,7 @@ from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
     KnownWriter,
+    ReaderRemoved,
     ReaderState,
     SamplesDone,
     WriterState,
@@ -72,7 +73,7 @@ class Settled(msgspec.Struct):
     confs: list[AppAckConf] = []
     events: list[ApplicationAcknowledged] = []
     done: list[SamplesDone] = []
-    states: list[ReaderState | WriterState] = []
+    states: list[ReaderState | ReaderRemoved | WriterState] = []
 
     def add(self, record: ReportRecord, report: Report, receipt: ReportReceipt) -> None:
         """Add the effects of a report, except the samples that became done."""
@@ -115,7 +116,8 @@ class Settled(msgspec.Struct):
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         for answer in (*self.confs, *self.events, *self.done, *self.states):
-            yield answer.reader if isinstance(answer, (AppAckConf, ReaderState)) else answer.writer, write(answer)
+            to_reader = isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved))
+            yield answer.reader if to_reader else answer.writer, write(answer)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 Report: TypeAlias = AppAck | ProtocolAck
 """A reader's report of what it has acknowledged."""
 Reason: TypeAlias = Literal[
-    "stale-epoch", "stale-count", "role-changed", "reversed", "never-delivered", "too-many-holes", "response-too-long"
+    "stale-epoch",
+    "stale-count",
+    "role-changed",
+    "reader-removed",
+    "reversed",
+    "never-delivered",
+    "too-many-holes",
+    "response-too-long",
 ]
 
 
@@ -106,11 +113,18 @@ class Retention:
         """Rejected numbers, which are not samples."""
         self.written = start - 1
         """The highest sample; acknowledgements of later ones are ignored."""
+        self.seen = 0
+        """The latest time of a record about the writer, epoch milliseconds; 0 if it is not known."""
 
     @property
     def released(self) -> int:
         """The watermark: all samples up to this one are done."""
         return self.done.watermark
+
+    @property
+    def complete(self) -> bool:
+        """Whether all samples are done."""
+        return self.released >= self.written
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
@@ -163,11 +177,19 @@ class Retention:
         if known is not None:
             known.present = True
 
-    def forget(self, reader: str) -> None:
-        """Drop a reader's acknowledgements, unless it has a required role."""
+    def forget(self, reader: str) -> bool:
+        """Drop a reader that is gone; return ``False`` if it stays without its epoch.
+
+        One of a required role stays as long as it has acknowledged a sample that is not done: that counts (R20).
+        """
         known = self.readers.get(reader)
-        if known is not None and known.role not in self._required:
-            del self.readers[reader]
+        if known is None:
+            return True
+        if known.role in self._required and any(known.acknowledged.missing(*kept) != [kept] for kept in self.retained):
+            known.epoch, known.count = 0, 0
+            return False
+        del self.readers[reader]
+        return True
 
     def settle(self) -> list[Interval]:
         """Mark what is done, as after a change of the required roles; return what was not done before."""

@@ -21,9 +21,11 @@ from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleSta
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
+    SKEW_MS,
     AppAck,
     ProtocolAck,
     ReaderAlive,
+    ReaderRemoved,
     ReaderStart,
     ReaderStop,
     WriterStateRequest,
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
-
-SKEW_MS = 1_000
-"""How far the clocks of two brokers may differ: of two records this close, either may have come first."""
 
 
 class SettleShard:
@@ -57,7 +56,7 @@ class SettleShard:
         self._begin()
 
     def _restore(self, state: SettleState) -> None:
-        self._writers = Writers(self._rules, state.writers)
+        self._writers = Writers(self._rules, state.writers, state.idle)
         self._readers = dict(state.readers)
         self._early = EarlyReports(state.early)
 
@@ -66,6 +65,7 @@ class SettleShard:
         self._done: dict[str, list[Interval]] = {}
         self._starting: dict[str, int] = {}
         self._asking: dict[str, None] = {}
+        self._removed: dict[str, None] = {}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,8 @@ class SettleShard:
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        return encode(SettleState(self._writers.dump(), self._readers, self._early.records))
+        writers, idle = self._writers.dump()
+        return encode(SettleState(writers, self._readers, self._early.records, idle))
 
     @property
     def next_timeout(self) -> int | None:
@@ -95,6 +96,7 @@ class SettleShard:
         self._begin()
         for writer in self._early.writers:
             self._review(writer, watermark - SKEW_MS)
+        self._writers.expire(watermark, self._early)
         self._expire(watermark)
         for record in in_order(records):
             self._process(record)
@@ -103,6 +105,7 @@ class SettleShard:
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
+        self._settled.states += [ReaderRemoved(reader, *shard) for reader in self._removed]
         for writer in self._asking:
             self._settled.states += writer_states(writer, self._writers[writer])
         return self._settled
@@ -124,6 +127,7 @@ class SettleShard:
         elif isinstance(report, (ReaderAlive, ReaderStop)):
             self._continue(record, report)
         elif isinstance(report, WriterStateRequest):
+            self._writers.expire(record.timestamp, self._early, report.writer)
             self._asking[report.writer] = None
             # fewer roles may be required than before
             self._note(report.writer, self._writers[report.writer].settle())
@@ -140,9 +144,12 @@ class SettleShard:
             raise RecordError(f"There is no run of messages from {stored.first} to {stored.last}.")
         # earlier reports are not about these samples
         self._review(stored.client, record.timestamp - SKEW_MS)
+        self._writers.expire(record.timestamp, self._early, stored.client)
         if stored.client not in self._writers:
             self._add_writer(stored.client, stored.first)
-        self._note(stored.client, self._writers[stored.client].write(stored.last, stored.refused))
+        writer = self._writers[stored.client]
+        writer.seen = max(writer.seen, record.timestamp)
+        self._note(stored.client, writer.write(stored.last, stored.refused))
         self._review(stored.client)
 
     def _add_writer(self, writer: str, start: int) -> None:
@@ -159,6 +166,7 @@ class SettleShard:
         if self._is_stale(record, report):
             return
         self._see(record, report.reader, report.epoch, report.role)
+        self._writers.expire(record.timestamp, self._early, report.writer)
         if report.writer in self._writers:
             self._admit(record, report)
         else:
@@ -166,7 +174,9 @@ class SettleShard:
         self._review(report.writer)
 
     def _admit(self, record: ReportRecord, report: Report) -> None:
-        reason, done = self._writers[report.writer].admit(report)
+        writer = self._writers[report.writer]
+        writer.seen = max(writer.seen, record.timestamp)
+        reason, done = writer.admit(report)
         self._note(report.writer, done)
         if reason is None:
             self._early.add(record, report)
@@ -187,9 +197,11 @@ class SettleShard:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def _start(self, record: ReportRecord, start: ReaderStart) -> None:
-        if self._is_stale(record, start):
-            return
         known = self._readers.get(start.reader)
+        if known is not None and self._is_stale(record, start):
+            # a clock may have been set back, or be behind: the answer names the epoch to exceed
+            self._starting[start.reader] = known.epoch
+            return
         if known is not None and (known.epoch, known.present) == (start.epoch, True) and known.role != start.role:
             self._ignore(record, start, "role-changed")
             return
@@ -206,13 +218,26 @@ class SettleShard:
 
     def _continue(self, record: ReportRecord, report: ReaderAlive | ReaderStop) -> None:
         known = self._readers.get(report.reader)
-        if known is None or self._is_stale(record, report):
+        if report.epoch is None:
+            self._remove(report.reader)
+        elif known is None or self._is_stale(record, report):
             return
-        if isinstance(report, ReaderAlive):
+        elif isinstance(report, ReaderAlive):
             self._see(record, report.reader, report.epoch, known.role)
         else:
             known.epoch, known.durable, known.seen = report.epoch, False, record.timestamp
             self._leave(report.reader)
+
+    def _remove(self, reader: str) -> None:
+        """Remove a reader at once, whatever its epoch."""
+        self._starting.pop(reader, None)
+        self._removed[reader] = None
+        for record, report in self._early.withdraw(reader):
+            self._ignore(record, report, "reader-removed")
+        if reader in self._readers:
+            self._readers[reader].durable = False
+            self._leave(reader)
+            self._forget(reader)
 
     def _see(self, record: ReportRecord, reader: str, epoch: int, role: str | None) -> None:
         """Mark a reader as present at the time of a record."""
@@ -242,14 +267,17 @@ class SettleShard:
             self._note(writer, retention.leave(reader))
 
     def _forget(self, reader: str) -> None:
-        del self._readers[reader]
-        for _, retention in self._writers.all():
-            retention.forget(reader)
+        """Drop a reader; where an acknowledgement of it still counts for a role, it is looked at again later."""
+        known = self._readers[reader]
+        if [writer for writer, retention in self._writers.all() if not retention.forget(reader)]:
+            known.epoch, known.seen = 0, known.seen + self._rules.reader_memory
+        else:
+            del self._readers[reader]
 
     def _is_stale(self, record: ReportRecord, report: ReaderRecord) -> bool:
         """Return whether a later epoch of the reader is known, and record that."""
         known = self._readers.get(report.reader)
-        stale = known is not None and report.epoch < known.epoch
+        stale = known is not None and report.epoch is not None and report.epoch < known.epoch
         if stale:
             self._ignore(record, report, "stale-epoch")
         return stale

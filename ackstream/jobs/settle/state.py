@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settle
 
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 NEVER = MAX_NUMBER
 """Later than every timestamp."""
 
@@ -55,11 +55,15 @@ class Presence(msgspec.Struct, array_like=True):
 
 
 class SettleState(msgspec.Struct, array_like=True):
-    """The shape of the blob; :data:`STATE_VERSION` is its version."""
+    """The shape of the blob; :data:`STATE_VERSION` is its version.
+
+    :ivar idle: the writers whose samples are all done, with the time of the last record about each
+    """
 
     writers: dict[str, msgspec.Raw] = {}
     readers: dict[str, Presence] = {}
     early: list[ReportRecord] = []
+    idle: dict[str, int] = {}
 
 
 class _SavedReader(msgspec.Struct, array_like=True):
@@ -77,6 +81,7 @@ class _SavedWriter(msgspec.Struct, array_like=True):
     done: list[int]
     readers: dict[str, _SavedReader]
     refused: list[int] = []
+    seen: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -89,9 +94,11 @@ def decode(version: int, blob: bytes) -> SettleState:
 
     :raises ValueError: if this release cannot read the version
     """
-    if version != STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-    return _decode(blob)
+    if version not in (2, STATE_VERSION):
+        raise ValueError(f"The state has version {version}; this release reads versions 2 and {STATE_VERSION}.")
+    state = _decode(blob)
+    # version 2 had neither `idle` nor `seen`: its writers are idle from now on, until one has an open sample
+    return state if version == STATE_VERSION else msgspec.structs.replace(state, idle=dict.fromkeys(state.writers, 0))
 
 
 def encode(state: SettleState) -> tuple[int, bytes]:
@@ -102,10 +109,11 @@ def encode(state: SettleState) -> tuple[int, bytes]:
 class Writers:
     """The writers of a shard, decoded when they are first accessed."""
 
-    def __init__(self, rules: Settle, encoded: Mapping[str, msgspec.Raw]) -> None:
-        """Begin with the result of :meth:`dump`."""
+    def __init__(self, rules: Settle, encoded: Mapping[str, msgspec.Raw], idle: Mapping[str, int]) -> None:
+        """Begin with the results of :meth:`dump`."""
         self._rules = rules
         self._known: dict[str, Retention | msgspec.Raw] = dict(encoded)
+        self._idle = dict(idle)
 
     def __contains__(self, writer: str) -> bool:
         return writer in self._known
@@ -129,12 +137,34 @@ class Writers:
         found = self._known[writer] = self._new(writer, start)
         return found
 
-    def dump(self) -> dict[str, msgspec.Raw]:
-        """Encode the writers that were decoded; return all."""
-        return {
-            name: _encode_writer(known) if isinstance(known, Retention) else known
-            for name, known in self._known.items()
-        }
+    def expire(self, now: int, early: EarlyReports, *names: str) -> None:
+        """Forget writers without open samples that were silent for ``reader_memory``: of the named ones, or of all.
+
+        Nothing is lost with them: a writer that returns begins with its next sample. One with early reports stays.
+        """
+        before = now - self._rules.reader_memory
+        for name in names or [name for name, seen in self._idle.items() if seen < before]:
+            if name not in self._known or name in early:
+                continue
+            writer = self[name]
+            # unknown in a state of version 2
+            writer.seen = writer.seen or now
+            if writer.complete and writer.seen < before:
+                del self._known[name]
+                self._idle.pop(name, None)
+
+    def dump(self) -> tuple[dict[str, msgspec.Raw], dict[str, int]]:
+        """Encode the writers that were decoded; return all, and when the idle ones were seen last."""
+        encoded: dict[str, msgspec.Raw] = {}
+        for name, known in self._known.items():
+            if not isinstance(known, Retention):
+                encoded[name] = known
+                continue
+            encoded[name] = _encode_writer(known)
+            self._idle.pop(name, None)
+            if known.complete:
+                self._idle[name] = known.seen
+        return encoded, self._idle
 
     def _new(self, writer: str, start: int = 1) -> Retention:
         return Retention(writer, self._rules.quorums(writer), start=start, max_holes=self._rules.max_holes)
@@ -142,7 +172,7 @@ class Writers:
     def _decode(self, name: str, blob: msgspec.Raw) -> Retention:
         state = _decode_writer.decode(blob)
         writer = self._new(name, state.start)
-        writer.written = state.written
+        writer.written, writer.seen = state.written, state.seen
         writer.done = Intervals.load(state.done, start=state.start)
         writer.refused = Intervals.load(state.refused, start=state.start)
         for reader, known in state.readers.items():
@@ -159,8 +189,8 @@ def _encode_writer(writer: Retention) -> msgspec.Raw:
         )
         for name, known in writer.readers.items()
     }
-    state = _SavedWriter(writer.done.start, writer.written, writer.done.dump(), readers, writer.refused.dump())
-    return msgspec.Raw(_encode(state))
+    done, refused = writer.done.dump(), writer.refused.dump()
+    return msgspec.Raw(_encode(_SavedWriter(writer.done.start, writer.written, done, readers, refused, writer.seen)))
 
 
 class EarlyReports:
@@ -173,6 +203,9 @@ class EarlyReports:
             report = read(record.value or b"")
             if isinstance(report, (AppAck, ProtocolAck)):
                 self.add(record, report)
+
+    def __contains__(self, writer: str) -> bool:
+        return writer in self._waiting
 
     def add(self, record: ReportRecord, report: Report) -> None:
         """Add a report."""
@@ -194,6 +227,12 @@ class EarlyReports:
         if not readers:
             self._waiting.pop(writer, None)
         return taken
+
+    def withdraw(self, reader: str) -> list[tuple[ReportRecord, Report]]:
+        """Remove and return the reports of a reader."""
+        found = [entry for readers in self._waiting.values() for entry in readers.pop(reader, ())]
+        self._waiting = {writer: readers for writer, readers in self._waiting.items() if readers}
+        return found
 
     @property
     def writers(self) -> list[str]:

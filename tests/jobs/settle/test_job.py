@@ -19,9 +19,8 @@ from ackstream.jobs.settle.job import (
     settle,
 )
 from ackstream.jobs.settle.output import ReportRecord
-from ackstream.jobs.settle.shard import SKEW_MS
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.protocol.readers import AppAckConf, read_answer
+from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.spark.operator import operator
 from tests.jobs.settle.logs import PLAIN, Log, Run
 

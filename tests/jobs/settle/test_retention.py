@@ -303,15 +303,17 @@ def test_a_reader_that_had_only_been_silent_is_waited_for_again() -> None:
     assert writer.retention.retained == [(2, 5)]
 
 
-def test_a_plain_reader_can_be_forgotten_one_of_a_required_role_counts_for_ever() -> None:
-    writer = _Writer({"Logger": 1}, written=1)
+def test_a_plain_reader_can_be_forgotten_one_of_a_required_role_once_its_acknowledgements_do_not_count() -> None:
+    writer = _Writer({"Logger": 2}, written=1)
     retention = writer.written()
     retention.join("A")
     writer.ack("L1", (1, 1), role="Logger")
     for reader in ("A", "L1", "nobody"):
         retention.leave(reader)
-        retention.forget(reader)
-    assert (list(retention.readers), retention.released) == (["L1"], 1)
+    assert [retention.forget(reader) for reader in ("A", "L1", "nobody")] == [True, False, True]
+    assert list(retention.readers) == ["L1"]
+    writer.ack("L2", (1, 1), role="Logger")
+    assert (retention.forget("L1"), list(retention.readers), retention.released) == (True, ["L2"], 1)
 
 
 def test_a_new_epoch_makes_earlier_reports_stale_and_may_change_the_role() -> None:

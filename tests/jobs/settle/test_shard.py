@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
-from ackstream.jobs.settle.shard import SKEW_MS
 from ackstream.protocol.readers import (
+    SKEW_MS,
     AckInterval,
     AppAck,
     AppAckConf,
@@ -16,6 +16,7 @@ from ackstream.protocol.readers import (
     KnownWriter,
     ProtocolAck,
     ReaderAlive,
+    ReaderRemoved,
     ReaderState,
     ReaderStop,
     SamplesDone,
@@ -304,6 +305,82 @@ def test_a_plain_reader_is_forgotten_in_the_end() -> None:
     assert b"A" not in run.state[1]
 
 
+def test_a_start_with_an_older_epoch_is_answered_with_the_epoch_to_exceed(log: Log) -> None:
+    run = Run()
+    run.feed(log.stored(1, 1), log.start("A", 9_000))
+    (state,) = run.feed(log.start("A", 7)).states
+    assert isinstance(state, ReaderState)
+    assert (state.epoch, [known.writer for known in state.writers]) == (9_000, ["w1"])
+    (state,) = run.feed(log.start("A", 9_001)).states
+    assert isinstance(state, ReaderState)
+    assert state.epoch == 9_001
+
+
+def test_a_durable_reader_can_be_removed_whatever_its_epoch(log: Log) -> None:
+    run = Run()
+    run.feed(log.start("A", 2**62, durable=True), log.stored(1, 5))
+    settled = run.feed(log.say(ReaderStop("A")))
+    assert (settled.states, run.done()) == ([ReaderRemoved("A", 0, 1)], {1, 2, 3, 4, 5})
+    assert run.state is not None
+    assert b"A" not in run.state[1]
+    (state,) = run.feed(log.start("A", 1, durable=True)).states
+    assert isinstance(state, ReaderState)
+    assert state.epoch == 1
+    assert run.feed(log.say(ReaderStop("unknown"))).states == [ReaderRemoved("unknown", 0, 1)]
+
+
+def test_reports_of_a_removed_reader_that_wait_for_their_samples_do_not_bring_it_back(log: Log) -> None:
+    run = Run()
+    run.feed(log.start("A", durable=True), log.stored(1, 1))
+    run.feed(log.ack("A", 1, (1, 2)), log.ack("A", 1, (1, 1), writer="w2"))
+    run.feed(log.say(ReaderStop("A")))
+    assert reasons(run.settled) == [("reader-removed", None, None)] * 2
+    run.feed(log.stored(2, 2), log.stored(1, 1, writer="w2"), log.stored(3, 3))
+    assert (run.done(), run.done("w2")) == ({1, 2, 3}, {1})
+
+
+def test_a_removed_reader_of_a_required_role_stays_as_long_as_its_acknowledgements_count(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.stored(1, 2), log.start("L1", 9), log.ack("L1", 1, (1, 1), epoch=9), log.ack("P1", 1, (1, 2)))
+    run.feed(log.say(ReaderStop("L1")))
+    assert run.feed(log.ack("L2", 1, (1, 2))).done == [SamplesDone("w1", ((1, 1),), 1)]
+    assert run.feed(log.ack("L1", 1, (2, 2))).done == [SamplesDone("w1", ((2, 2),), 2)], "under any epoch"
+
+
+# -- names are forgotten
+
+
+def test_a_silent_reader_of_a_required_role_is_forgotten_once_none_of_its_acknowledgements_counts() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s", required=(RequiredRole(role="Logger", quorum=2),)))
+    run.feed(log.stored(1, 1, at=0), log.ack("L1", 1, (1, 1), at=1), log.start("L1", at=2))
+    run.feed(watermark=31 * SECOND)
+    run.feed(watermark=150 * SECOND)
+    assert run.state is not None
+    assert b"L1" in run.state[1]
+    run.feed(log.ack("L2", 1, (1, 1), at=160 * SECOND))
+    assert run.done() == {1}
+    run.feed(watermark=300 * SECOND)
+    assert b"L1" not in run.state[1]
+
+
+def test_a_writer_without_open_samples_is_forgotten_and_begins_again_with_its_next_sample() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s"))
+    run.feed(log.start("A", durable=True, at=0), log.stored(1, 5, at=1), log.ack("A", 1, (1, 5), at=2))
+    run.feed(log.stored(1, 5, writer="w2", at=3))
+    run.feed(watermark=100 * SECOND + 2)
+    assert run.state is not None
+    assert b"w1" in run.state[1]
+    run.feed(watermark=100 * SECOND + 3)
+    assert (b"w1" in run.state[1], b"w2" in run.state[1]) == (False, True), "w2 has open samples"
+    (state,) = run.feed(log.say(WriterStateRequest("w1"), 110 * SECOND)).states
+    assert state == WriterState("w1", 0, 0)
+    run.feed(log.stored(6, 7, at=120 * SECOND), log.ack("A", 2, (1, 6), at=121 * SECOND))
+    assert run.done() == {1, 2, 3, 4, 5, 6}
+    (state,) = run.feed(log.start("A", 2, durable=True, writers=("w1",), at=122 * SECOND)).states
+    assert isinstance(state, ReaderState)
+    assert KnownWriter("w1", 6, 7, ((6, 6),), ((7, 7),)) in state.writers
+
+
 # -- state
 
 
@@ -331,7 +408,7 @@ READERS = [*ROLES, "A", "B"]
 runs = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair))), max_size=4)
 actions = st.tuples(
     st.integers(0, 20).map(lambda tenths: tenths * 4 * SECOND),
-    st.sampled_from(["stored", "stored", "ack", "ack", "ack", "start", "alive", "stop", "asks"]),
+    st.sampled_from(["stored", "stored", "ack", "ack", "ack", "start", "alive", "stop", "remove", "asks"]),
     st.sampled_from(READERS),
     st.integers(1, 3),
     st.integers(1, 6),
@@ -354,6 +431,8 @@ def _log(steps: list[Any]) -> list[ReportRecord]:
             found.append(log.start(reader, epoch, durable=flag and number == 1, at=time))
         elif what == "asks":
             found.append(log.say(WriterStateRequest(writer), time))
+        elif what == "remove":
+            found.append(log.say(ReaderStop(reader), time))
         else:
             found.append(log.say((ReaderAlive if what == "alive" else ReaderStop)(reader, epoch), time))
     return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from ackstream.jobs.settle.state import EarlyReports
@@ -56,10 +57,11 @@ def test_of_several_rules_for_a_role_the_first_that_matches_the_writer_counts() 
     assert rules.quorums("depot") == {"Logger": 1}
 
 
-def test_a_state_of_an_unknown_version_is_refused() -> None:
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
     run = Run()
-    run.state = (3, b"")
-    with pytest.raises(ValueError, match="The state has version 3; this release reads version 2"):
+    run.state = (version, b"")
+    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 and 3"):
         run.feed()
 
 
@@ -73,12 +75,40 @@ VERSION_2 = (
 """Of w1 samples 1 to 9, of which 7 was refused: L1 has 1 to 3 and 5, P1 all; the plain A is early with 20 and 21."""
 
 
-def test_a_saved_state_of_this_version_continues() -> None:
+VERSION_3 = (
+    b"\x94\x82\xa2w1\x96\x01\t\x92\x06\x00\x83\xa2L1\x96\x01\x96\x00\x02\x02\x00\x02\x00\xa6Logger\xc3\x01\x04\xa2P1"
+    b"\x96\x01\x92\x00\x08\xa9Processor\xc3\x01\x01\xa1A\x96\x01\x92\x06\x00\xc0\xc3\x01\x01\x92\x06\x00\xcd\x03\xed"
+    b"\xa2w2\x96\x01\x05\x92\x00\x04\x80\x90\xcd\x03\xe9"
+    b"\x83\xa2L1\x96\x01\xa6Logger\xcd\x03\xeb\xc3\x91\xa2w*\xc3\xa2P1\x96\x01\xa9Processor\xcd\x03\xec\xc2\x90\xc3"
+    b"\xa1A\x96\x01\xc0\xcd\x03\xed\xc2\x90\xc3\x91\x95\xcd\x03\xed\x01\x00\x04\xc4f"
+    b'{"type":"app_ack","reader":"A","writer":"w1","epoch":1,"count":1,"intervals":[{"first":20,"last":21}]}'
+    b"\x81\xa2w2\xcd\x03\xe9"
+)
+"""The same; all samples of w2 are done."""
+
+
+@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3)])
+def test_a_saved_state_continues(version: int, blob: bytes) -> None:
     log, run = Log(), Run(RULES)
-    run.state = (2, VERSION_2)
+    run.state = (version, blob)
     run.feed(log.stored(10, 21, at=2_000), log.ack("L2", 1, (1, 5)), log.ack("A", 2, (1, 19)))
     assert run.done() >= {1, 2, 3, 5}
     early = run.settled.deliveries[0]
     assert (early["reader"], early["first"], early["last"]) == ("A", 20, 21)
     run.feed(log.ack("L1", 3, (1, 9)))
     assert reasons(run.settled) == [("stale-count", None, None)]
+
+
+def test_writers_of_a_state_of_version_2_are_silent_from_its_first_batch_on() -> None:
+    log, saved = Log(), Run(Settle(shards=1, reader_memory="100s"))
+    saved.feed(log.stored(1, 5), log.stored(1, 5, writer="w2"))
+    assert saved.state is not None
+    writers, readers, early, _idle = msgspec.msgpack.decode(saved.state[1])
+    run = Run(saved.rules)
+    run.state = (2, msgspec.msgpack.encode([{name: old[:5] for name, old in writers.items()}, readers, early]))
+    run.feed(watermark=500_000)
+    run.feed(watermark=600_000)
+    assert b"w2" in run.state[1]
+    run.feed(log.stored(6, 6, at=600_000))
+    run.feed(watermark=600_001)
+    assert (b"w1" in run.state[1], b"w2" in run.state[1]) == (True, False)
