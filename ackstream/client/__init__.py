@@ -12,7 +12,6 @@ from ackstream.client.errors import (
     CorrelationIdInUseError,
     FlushTimeout,
     LogonTimeout,
-    MessageGoneError,
     NoReplyExpectedError,
     NotSentError,
     PublisherClosedError,
@@ -33,7 +32,7 @@ from ackstream.client.open_requests import RequesterStatistics, Stored
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
-from ackstream.client.queue_session import QueueMessage
+from ackstream.client.queued_messages import QueueMessage
 from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
@@ -59,7 +58,6 @@ __all__ = [
     "FlushTimeout",
     "LogonTimeout",
     "Message",
-    "MessageGoneError",
     "MessageStream",
     "NoReplyExpectedError",
     "NotSentError",

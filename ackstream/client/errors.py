@@ -106,10 +106,6 @@ class UnknownQueueError(ClientError):
     """No work queue has this name."""
 
 
-class MessageGoneError(ClientError):
-    """A delivered message has been removed from Kafka, and the consumer has no table to read it from."""
-
-
 class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
     """A command was not acknowledged in time; a subscription that it might have started is cancelled."""
 

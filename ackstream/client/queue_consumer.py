@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
-from collections import Counter, deque
-from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from kafka.errors import KafkaError
 
-from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.queue_session import QueueMessage, QueueSession, after_handler, takes_call
-from ackstream.client.stored_samples import MessageFetcher
+from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.queue_link import QueueLink, new_session
+from ackstream.client.queue_session import after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.kafka.clients import Closing, monotonic_ms
-from ackstream.kafka.reader import POLL_MS, ClientConnection
-from ackstream.protocol import queues
-from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import Bind, MessageDelivered
+from ackstream.protocol.queues import MAX_NAME, Bind
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.queue_session import AckMode
-    from ackstream.protocol.queues import NotSettled, QueueRequest
+    from ackstream.client.queued_messages import QueueMessage
+    from ackstream.protocol.queues import NotSettled
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 
 BIND_TIMEOUT = 60.0
-MAX_READY = 1_000
-"""The most messages that are fetched before the application asks for them."""
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):
     """Counts since the consumer began.
 
     ``received`` deliveries arrived, ``copies`` of them again after a crash of the service (the application never saw
-    those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``lost``
+    those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``expired``
+    leases ended before the application asked for the message; ``unavailable`` messages could not be read; ``lost``
     sessions expired because the service received no sign of life.
     """
 
@@ -53,22 +45,25 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     failed: int
     rejected: int
     refused: int
+    expired: int
+    unavailable: int
     lost: int
 
 
-class QueueConsumer(Closing):
+class QueueConsumer(Client):
     """Receives messages of a queue, one by one, and settles them.
 
     With a ``handler`` each message is given to it in a thread of the consumer's own; without one the application
     iterates over the consumer, or calls ``receive``. The ``mode`` defines who settles:
 
     - ``client``: the application, with ``message.settle(…)``, in any order and from any thread
-    - ``auto``: the library accepts a message when its handler has returned, or when the next one is requested; one
-      whose handler raised stays with the consumer until that is closed (as in Solace)
+    - ``auto``: the library accepts a message when its handler has returned, or when the thread that received it
+      requests the next one; one whose handler raised stays with the consumer until that is closed (as in Solace)
     - ``auto-cancel``: likewise, but a message whose handler raised is failed (as in AMPS)
 
-    No delivery is handed out twice. When a session expires, the messages it held are given to others; settling them
-    raises ``NotConnectedError``, and the consumer binds again by itself.
+    No delivery is handed out twice, and none whose lease has ended. When a session expires, the messages it held are
+    given to others; settling them raises ``NotConnectedError``, and the consumer binds again by itself. A message that
+    cannot be read is rejected as unavailable, and the consumer goes on. Safe to use from several threads.
     """
 
     def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
@@ -86,6 +81,7 @@ class QueueConsumer(Closing):
         ack_timeout: float = 1.0,
         bind_timeout: float = BIND_TIMEOUT,
         on_refused: Callable[[NotSettled], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -99,68 +95,54 @@ class QueueConsumer(Closing):
         :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout`` seconds
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
+        :param on_error: called with the error that ends the consumer, if one does
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
-        :raises InconsistentQosError: a backlog below 1, or batches of acceptances that might never be full
+        :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, or batches of
+            acceptances that might never be full
         """
+        for text in (queue, name):
+            if not 1 <= len(text) <= MAX_NAME:
+                raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
         if backlog is not None and backlog < 1:
             raise InconsistentQosError(f"The backlog is {backlog}; it must be at least 1, or be omitted.")
-        self._queue, self._name, self._mode = queue, name, mode
-        self._on_refused = on_refused
+        self._queue, self._mode = queue, mode
         declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
-        self._counts: Counter[str] = Counter()
-        self._bind = Bind(queue, name, secrets.randbits(53), backlog, tuple(sorted(declared)))
-        self._batches = (ack_batch, round(ack_timeout * 1000))
-        self._session = QueueSession(self._bind, *self._batches, self._counts)
-        self._changed = threading.Condition()
+        bind = Bind(queue, name, new_session(), backlog, tuple(sorted(declared)))
+        self._previous = threading.local()
         self._closing = threading.Event()
-        self._unsent: deque[QueueRequest] = deque()
-        self._delivered: list[MessageDelivered] = []
-        self._ready: deque[QueueMessage] = deque()
-        self._previous: QueueMessage | None = None
-        self.ended: Exception | None = None
-        """What ended the consumer before it was closed."""
+        self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
         kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
-        with ExitStack() as stack:
-            self._link = ClientConnection(
-                kafka, name, self._closing, sends="app-acks", addressed="queue-deliveries", checked=("messages",)
-            )
-            stack.callback(self._link.close)
-            self._fetcher = MessageFetcher(kafka, lake)
-            stack.callback(self._fetcher.close)
-            self._connections = stack.pop_all()
-        self._threads = [threading.Thread(target=self._run, name="ackstream-queue", daemon=True)]
-        if handler is not None:
-            work = partial(self._handle_all, handler)
-            self._threads.append(threading.Thread(target=work, name="ackstream-queue-handler", daemon=True))
-        self._threads[0].start()
+        batches = (ack_batch, round(ack_timeout * 1000))
+        self._link = QueueLink(kafka, lake, bind, batches, self._life, self._settle_call, on_refused)
+        self._handling: threading.Thread | None = None
         try:
-            self._wait_until_bound(bind_timeout)
+            self._link.start(bind_timeout)
         except BaseException:
             self.close()
             raise
-        for thread in self._threads[1:]:
-            thread.start()
+        if handler is not None:
+            self._handling = self._life.thread(partial(self._handle_all, handler), "ackstream-queue-handler")
+            self._handling.start()
 
     # -- for the application ------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> QueueMessage | None:
-        """Return the next message; where the library settles, the one before is accepted now.
+        """Return the next message; where the library settles, the one that this thread received before is accepted.
 
         :param timeout: seconds; ``None``: for ever
         :return: ``None`` after the timeout, and once the consumer is closed
         :raises NotConnectedError: another consumer of the same name has taken over
-        :raises MessageGoneError: the value of a message is neither in Kafka nor in the table
         """
-        previous, self._previous = self._previous, None
+        previous, self._previous.message = getattr(self._previous, "message", None), None
         if previous is not None:
             self._settle_or_warn(previous, "accepted")
-        message = self._next(timeout)
-        if message is None and self.ended is not None and not self._closing.is_set():
-            raise self.ended
+        message = self._link.next(timeout)
+        if message is None and self._life.error is not None and not self._closing.is_set():
+            raise self._life.error
         if self._mode != "client":
-            self._previous = message
+            self._previous.message = message
         return message
 
     def __iter__(self) -> Iterator[QueueMessage]:
@@ -171,43 +153,35 @@ class QueueConsumer(Closing):
     @property
     def backlog(self) -> int | None:
         """How many messages it may hold at once (0: any number); ``None`` while it is not bound."""
-        bound = self._session.bound
+        bound = self._link.bound
         return None if bound is None else bound.backlog
 
     @property
     def lease(self) -> float | None:
         """How many seconds it may hold a message; ``None``: as long as its session lasts."""
-        bound = self._session.bound
+        bound = self._link.bound
         return bound.lease_ms / 1000 if bound is not None and bound.lease_ms else None
 
     @property
     def statistics(self) -> QueueStatistics:
         """Counts since the consumer began."""
-        return QueueStatistics(**{name: self._counts[name] for name in QueueStatistics.__struct_fields__})
+        return QueueStatistics(**{name: self._link.counts[name] for name in QueueStatistics.__struct_fields__})
 
     def close(self) -> None:
         """Let the handler finish, send the settlements, and release all other messages; may be called twice."""
         if self._closing.is_set():
             return
-        with self._changed:
-            self._closing.set()
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
-        with self._changed:
-            self._send(self._session.end())
-        self._connections.close()
+        self._closing.set()
+        self._link.stop()
+        if self._handling is not None and self._handling is not threading.current_thread():
+            self._handling.join()
+        self._link.close()
+        self._life.close()
 
-    # -- handing out and settling -------------------------------------------------------------------------------------
-
-    def _next(self, timeout: float | None) -> QueueMessage | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self.ended or self._closing.is_set(), timeout)
-            return self._ready.popleft() if self._ready and not self._closing.is_set() else None
+    # -- settling ------------------------------------------------------------------------------------------------------
 
     def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
-        while (message := self._next(None)) is not None:
+        while (message := self._link.next(None)) is not None:
             raised = False
             try:
                 handler(message)
@@ -218,110 +192,12 @@ class QueueConsumer(Closing):
             if outcome is not None:
                 self._settle_or_warn(message, outcome)
 
-    def _settle(self, message: QueueMessage, outcome: SampleOutcome) -> None:
-        with self._changed:
-            self._send(self._session.settle(message.delivery, outcome, monotonic_ms()))
-
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):
-            self._settle(message, outcome)
+            self._link.settle(message.delivery, outcome)
 
     def _settle_or_warn(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         try:
-            self._settle(message, outcome)
+            self._link.settle(message.delivery, outcome)
         except NotConnectedError as error:
             log.warning("%s", error)
-
-    # -- the connection -----------------------------------------------------------------------------------------------
-
-    def _wait_until_bound(self, timeout: float) -> None:
-        with self._changed:
-            answered = self._changed.wait_for(lambda: self._session.bound or self.ended, timeout)
-        if self.ended is not None:
-            raise self.ended
-        if not answered:
-            raise BindTimeout(
-                f"No answer to the bind of {self._name} to the queue {self._queue} within {timeout:g} s: start the job"
-                " that serves the queues (`ackstream submit queues`)."
-            )
-
-    def _run(self) -> None:
-        try:
-            while not self._closing.is_set() and self.ended is None:
-                with self._changed:
-                    self._send(self._session.due(monotonic_ms()))
-                for record in self._link.read(0 if self._fetchable else POLL_MS):
-                    self._receive(record)
-                self._fetch()
-        except Exception as error:  # noqa: BLE001 - such as what a lake may raise; it is raised to the application
-            self._end(error)
-
-    def _send(self, records: Iterable[QueueRequest]) -> None:
-        """Send records after those that Kafka rejected before; to be called with the lock."""
-        self._unsent.extend(records)
-        while self._unsent:
-            try:
-                self._link.send(queues.write(self._unsent[0]))
-            except (KafkaError, ValueError) as error:
-                log.warning("Kafka rejected a record of consumer %s, which will be sent again: %s", self._name, error)
-                return
-            self._unsent.popleft()
-
-    def _receive(self, record: Any) -> None:
-        try:
-            answer = queues.read_answer(record.value)
-        except RecordError as error:
-            log.warning("%s", error)
-            return
-        with self._changed:
-            news = self._session.receive(answer)
-            if self._session.over is not None:
-                self._start_again(self._session.over.reason)
-            self._changed.notify_all()
-        if isinstance(news, MessageDelivered):
-            self._delivered.append(news)
-        elif news is not None:
-            log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)
-            if self._on_refused is not None:
-                self._on_refused(news)
-
-    def _start_again(self, reason: str) -> None:
-        """Begin a new session after the end of one, unless the consumer cannot continue."""
-        self._ready.clear()
-        self._delivered.clear()
-        if reason == "replaced":
-            self._end(NotConnectedError(f"Another consumer named {self._name} has bound to the queue {self._queue}."))
-        elif reason == "unknown-queue":
-            remedy = "add it to [[queues]] of the service's settings, or correct the name"
-            self._end(UnknownQueueError(f"There is no queue {self._queue}: {remedy}."))
-        else:
-            log.warning("The session of %s at the queue %s was lost; it binds again.", self._name, self._queue)
-            self._counts["lost"] += 1
-            bind = msgspec.structs.replace(self._bind, session=secrets.randbits(53))
-            self._session = QueueSession(bind, *self._batches, self._counts)
-
-    def _end(self, error: Exception) -> None:
-        log.error("%s", error)
-        with self._changed:
-            self.ended = error
-            self._changed.notify_all()
-
-    @property
-    def _fetchable(self) -> int:
-        """How many of the delivered messages to fetch now."""
-        return min(len(self._delivered), MAX_READY - len(self._ready))
-
-    def _fetch(self) -> None:
-        """Fetch delivered messages, and make them ready in the order of their deliveries."""
-        deliveries = self._delivered[: self._fetchable]
-        if not deliveries:
-            return
-        try:
-            contents = self._fetcher.fetch(deliveries)
-        except KafkaError as error:
-            log.warning("Fetching messages failed and will be retried: %s", error)
-            return
-        del self._delivered[: len(deliveries)]
-        with self._changed:
-            self._ready.extend(QueueMessage(one, contents[one.message], self._settle_call) for one in deliveries)
-            self._changed.notify_all()

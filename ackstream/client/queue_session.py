@@ -5,7 +5,6 @@ Times are milliseconds of any clock that only goes forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
@@ -13,9 +12,8 @@ from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotS
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from ackstream.client.samples import Sample
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
     from ackstream.protocol.readers import SampleOutcome
 
@@ -25,6 +23,9 @@ BIND_MS = 2_000
 
 ALIVE_PER_SESSION = 3
 """A sign of life may be lost twice before the session expires."""
+
+MAX_BATCH = 1_000
+"""The most messages settled by one record, which stays far smaller than Kafka's limit."""
 
 AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
 """Who settles (brokers.md S17, A30): the application; or the library after the handler. If the handler raised, the
@@ -63,7 +64,7 @@ class AckBatches:
                 f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
             )
         self._identity = (bind.queue, bind.consumer, bind.session)
-        self._size = size
+        self._size = min(size, MAX_BATCH)
         self._timeout_ms = timeout_ms
         self._waiting: list[str] = []
         self._since: int | None = None
@@ -96,61 +97,6 @@ class AckBatches:
         return [SettleMessages(*self._identity, messages)] if messages else []
 
 
-@dataclass(frozen=True, eq=False)
-class QueueMessage:
-    """One delivery of a message, which belongs to its consumer until it is settled.
-
-    Safe to settle from any thread and in any order; see :class:`QueueConsumer` for who settles when.
-    """
-
-    delivery: MessageDelivered
-    content: Sample
-    _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
-
-    @property
-    def id(self) -> str:
-        """Its id in the queue, the same in each delivery."""
-        return self.delivery.message
-
-    @property
-    def topic(self) -> str | None:
-        """The subject that its publisher named."""
-        return self.delivery.subject
-
-    @property
-    def key(self) -> bytes | None:
-        """The application's key."""
-        return self.content.key
-
-    @property
-    def value(self) -> bytes | None:
-        """The message itself."""
-        return self.content.value
-
-    @property
-    def headers(self) -> Mapping[str, bytes | None]:
-        """The application's own record headers."""
-        return self.content.headers
-
-    @property
-    def count(self) -> int:
-        """How often it has been delivered, including this time."""
-        return self.delivery.count
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before."""
-        return self.delivery.redelivered
-
-    def settle(self, outcome: SampleOutcome = "accepted") -> None:
-        """Settle the message; a second time has no effect.
-
-        :raises OutcomeNotEnabledError: the consumer did not declare the outcome; it keeps the message
-        :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
-        """
-        self._settle(self, outcome)
-
-
 class QueueSession:
     """One session of a consumer at a queue.
 
@@ -167,18 +113,24 @@ class QueueSession:
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._next_ms: int | None = None
         self._last = 0
-        self._held: set[str] = set()
+        self._held: dict[str, MessageDelivered] = {}
+        self._ahead_ms: int | None = None
         self._batches = AckBatches(bind, ack_batch, ack_timeout_ms)
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
         self.over: Unbound | None = None
 
-    def receive(self, record: QueueAnswer) -> MessageDelivered | NotSettled | None:
+    def receive(self, record: QueueAnswer, now_ms: int = 0, broker_ms: int = 0) -> MessageDelivered | NotSettled | None:
         """Receive an answer of the service; return it if it concerns the application.
 
         Duplicates, and answers to other sessions and queues, are ignored.
+
+        :param broker_ms: the timestamp of its record
         """
+        # what arrives soonest after it was written shows the broker's clock best
+        ahead = broker_ms - now_ms
+        self._ahead_ms = ahead if self._ahead_ms is None else max(ahead, self._ahead_ms)
         if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
             return None
         if isinstance(record, Unbound):
@@ -194,7 +146,7 @@ class QueueSession:
             return None
         if isinstance(record, MessageDelivered):
             self._counts["received"] += 1
-            self._held.add(record.message)
+            self._held[record.message] = record
         else:
             self._counts["refused"] += 1
         return record
@@ -214,11 +166,32 @@ class QueueSession:
                 f"Message {delivery.message} cannot be settled as {outcome}; name that outcome when you create the"
                 " consumer."
             )
-        if delivery.message not in self._held:
+        if self._held.pop(delivery.message, None) is None:
             return []
-        self._held.remove(delivery.message)
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
+
+    def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
+        """Return what to send about a delivery whose message cannot be read: the queue gives it up."""
+        if self._held.get(delivery.message) is not delivery or self.over is not None:
+            return []
+        del self._held[delivery.message]
+        self._counts["unavailable"] += 1
+        return [SettleMessages(*self._identity, (delivery.message,), "rejected", unavailable=True)]
+
+    def lease_end(self, delivery: MessageDelivered) -> int | None:
+        """Return when the lease of a delivery ends, by the clock of ``now_ms``; ``None``: with the session."""
+        return delivery.until - (self._ahead_ms or 0) if delivery.until else None
+
+    def expire(self, delivery: MessageDelivered, now_ms: int) -> bool:
+        """Return whether the lease of a delivery has ended; if so, it is not the consumer's any more."""
+        end = self.lease_end(delivery)
+        if end is None or now_ms < end:
+            return False
+        if self._held.get(delivery.message) is delivery:
+            del self._held[delivery.message]
+            self._counts["expired"] += 1
+        return True
 
     def due(self, now_ms: int) -> Iterator[QueueRequest]:
         """Return what to send now: the bind until it is answered, signs of life, acceptances that have waited."""

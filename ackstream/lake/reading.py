@@ -6,6 +6,8 @@ table cannot be read depends on where it is stored.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
@@ -28,9 +30,10 @@ def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict
     return _messages(lake, (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last))
 
 
-def batch_messages(lake: Lake, batches: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the accepted messages of some batches, in any order."""
-    return _messages(lake, field("batch").isin(sorted(set(batches))))
+def messages_at(lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
+    """Return the accepted messages at some positions (batch, partition, offset), in any order, perhaps among others."""
+    names = zip(("batch", "partition", "offset"), zip(*positions, strict=True), strict=True)
+    return _messages(lake, reduce(and_, [field(name).isin(sorted(set(values))) for name, values in names]))
 
 
 def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id: str) -> list[dict[str, Any]]:

@@ -30,12 +30,17 @@ UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"
 Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
 """A whole number for every JSON reader."""
 
+MAX_NAME = 255
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
+"""A topic of Kafka has at most 249 characters; partition and offset follow."""
+
 
 class _Record(msgspec.Struct, frozen=True):
     """What every record names."""
 
-    queue: str
-    consumer: str
+    queue: Name
+    consumer: Name
     session: Session
 
 
@@ -59,10 +64,14 @@ class Unbind(_Record, frozen=True, tag_field="type", tag="queue_unbind"):
 
 
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
-    """Settles messages with one outcome."""
+    """Settles messages with one outcome.
 
-    messages: tuple[str, ...]
+    :ivar unavailable: the consumer cannot read them; it may reject them whatever outcomes it declared
+    """
+
+    messages: tuple[MessageId, ...]
     outcome: SampleOutcome = "accepted"
+    unavailable: bool = False
 
 
 QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
@@ -90,6 +99,7 @@ class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type
     :ivar topic: with ``partition`` and ``offset`` its coordinates in Kafka, and in the table ``messages``
     :ivar batch: its batch in that table
     :ivar count: 1 for the first delivery
+    :ivar until: when its lease ends, in epoch milliseconds of the broker; 0: with the session
     """
 
     number: int
@@ -100,6 +110,7 @@ class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type
     batch: int
     count: int
     subject: str | None = None
+    until: int = 0
 
     @property
     def redelivered(self) -> bool:

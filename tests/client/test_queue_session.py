@@ -123,6 +123,32 @@ def test_closing_sends_the_acceptances_then_the_unbind() -> None:
     assert list(_session(Unbound("q", "A", 7, "lost")).end()) == []
 
 
+def test_a_message_that_cannot_be_read_is_rejected_once_whatever_was_declared() -> None:
+    delivery = _delivered(2)
+    session = _session(BOUND, delivery)
+    assert session.refuse(delivery) == [SettleMessages("q", "A", 7, ("m",), "rejected", unavailable=True)]
+    assert session.refuse(delivery) == session.settle(delivery, "accepted", 0) == []
+
+
+def test_a_lease_ends_by_the_brokers_clock_as_the_fastest_answer_showed_it() -> None:
+    session = _session()
+    session.receive(BOUND, now_ms=100, broker_ms=5_000)
+    delivery = _delivered(2, until=8_000)
+    # an answer that was read late says little about the broker's clock
+    session.receive(delivery, now_ms=900, broker_ms=5_100)
+    assert session.lease_end(delivery) == 3_100
+    assert [session.expire(delivery, now) for now in (3_099, 3_100, 3_200)] == [False, True, True]
+    assert session.settle(delivery, "accepted", 3_200) == []
+    assert session.lease_end(_delivered(3)) is None
+
+
+def test_a_redelivery_is_not_expired_with_the_delivery_before() -> None:
+    first, again = _delivered(2, until=10), _delivered(3, count=2, until=20)
+    session = _session(BOUND, first, again)
+    assert session.expire(first, 15)
+    assert len(session.settle(again, "accepted", 15)) == 1
+
+
 def test_everything_is_counted() -> None:
     counts: Counter[str] = Counter()
     session = QueueSession(BIND, 1, 1_000, counts)
@@ -162,6 +188,13 @@ def test_another_outcome_is_sent_at_once_alone() -> None:
     assert batches.add("b", 1, "failed") == [SettleMessages("q", "A", 7, ("b",), "failed")]
     assert batches.flush() == _accepted("a")
     assert batches.flush() == []
+
+
+def test_a_record_settles_no_more_messages_than_fit() -> None:
+    batches = AckBatches(BIND, 5_000)
+    batches.grant(0)
+    sent = [len(records[0].messages) for number in range(2_500) if (records := batches.add(f"m{number}", 0))]
+    assert sent == [1_000, 1_000]
 
 
 @pytest.mark.parametrize(("granted", "size"), [(2, 2), (9, 3), (0, 3)])

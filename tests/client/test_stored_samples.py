@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client import stored_samples
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.samples import ReaderQos, Sample
-from ackstream.client.stored_samples import Location, Recovery, _take, read_stored
+from ackstream.client.stored_samples import Recovery, read_stored
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import ReaderStart
 from ackstream.settings import Lake
@@ -173,33 +170,3 @@ def test_what_is_nowhere_is_skipped_and_logged(
     assert _numbers(history) == got
     assert recovering.counts["lost"] == lost
     assert text in caplog.text
-
-
-def _record(offset: int, headers: list[tuple[str, bytes | None]] | None = None) -> Any:
-    return SimpleNamespace(
-        topic="m",
-        partition=0,
-        offset=offset,
-        value=b"%d" % offset,
-        headers=headers or [("client", b"p"), ("seq", b"1")],
-        timestamp=offset,
-    )
-
-
-def test_the_application_does_not_get_the_headers_of_the_service() -> None:
-    found: dict[Location, Sample] = {}
-    own = [("client", b"p"), ("seq", b"1"), ("key", b"k"), ("colour", b"red"), ("colour", b"blue")]
-    _take([_record(3, own)], [3], found)
-    sample = found["m", 0, 3]
-    assert (sample.key, sample.value, sample.headers, sample.timestamp_ms) == (b"k", b"3", {"colour": b"blue"}, 3)
-
-
-@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
-def test_wanted_records_of_a_poll_are_taken_and_those_missing_between_them_are_given_up(
-    wanted: set[int], there: set[int]
-) -> None:
-    found: dict[Location, Sample] = {}
-    pending = sorted(wanted, reverse=True)
-    _take([_record(offset) for offset in sorted(there)], pending, found)
-    assert {offset for *_, offset in found} == wanted & there
-    assert pending == sorted((offset for offset in wanted if offset > max(there, default=-1)), reverse=True)
