@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
 """Reasons in acks of a publish that the client treats specially."""
 
+WITHDRAWN = "withdrawn"
+"""The answer to a publisher that takes a number back, because Kafka refused its message for good."""
+
+MAX_CLIENT_CHARACTERS = 255
+"""Of the name of a client: of a publisher, and of a reader, whose reports name both."""
+
 MAX_NUMBER = 2**63 - 1
 _MAX_DIGITS = len(str(MAX_NUMBER))
 
@@ -55,6 +61,7 @@ class CommandAck(
     A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
     ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal.
 
+    :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
     :ivar effective_conflation_ms: the conflation interval in force if it is longer than the one requested
     :ivar ack_id: see :meth:`identified`
     """
@@ -65,6 +72,7 @@ class CommandAck(
     cid: str | None = None
     first: int | None = None
     seq: int | None = None
+    highest: int | None = None
     reason: str | None = None
     bookmark: str | int | None = None
     sub_id: str | None = None

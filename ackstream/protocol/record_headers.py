@@ -27,6 +27,7 @@ TOPIC: Final = "topic"
 TTL: Final = "ttl"
 FIRST: Final = "first"
 ACK_CONFLATION: Final = "ack-conflation"
+SESSION: Final = "publisher-session"
 KEY: Final = "key"
 
 # queries and their results alone
@@ -42,5 +43,5 @@ TOP_N: Final = "top_n"
 APPLICATION: Final = "header-"
 """Before the names of the application's own headers in a query's results."""
 
-PUBLISHER: Final = frozenset({CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, KEY})
+PUBLISHER: Final = frozenset({CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, KEY})
 """Headers of the topic ``messages`` that are the service's; all others are the application's own."""

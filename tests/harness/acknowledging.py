@@ -24,7 +24,7 @@ from ackstream.settings import Persist, PublishRule, RequiredRole, Settle
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ackstream.jobs.persist.publishers import PublisherState
+    from ackstream.jobs.persist.state import PublisherState
     from ackstream.settings import Kafka
 
 TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")

@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import deltalake
+from msgspec.json import encode
 
-from ackstream.jobs.persist.job import load
-from ackstream.jobs.persist.publishers import PublisherState
+from ackstream.jobs.persist.job import StoredStates
+from ackstream.jobs.persist.state import PublisherState
 from ackstream.lake import maintenance, tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.settings import Lake, Settings
@@ -29,6 +30,11 @@ def _put(spark: SparkSession, lake: Lake, *rows: Row) -> None:
     written.save(lake.table("publishers"))
 
 
+def _load(spark: SparkSession, settings: Settings, batch: int) -> tuple[int, dict[str, PublisherState]]:
+    stored = StoredStates(spark, settings, NEW)
+    return stored.first, stored.before(batch)
+
+
 def _rows(lake: Lake) -> list[tuple[int, str]]:
     found = deltalake.DeltaTable(lake.table("publishers")).to_pyarrow_table(columns=["batch", "client"]).to_pylist()
     return sorted((row["batch"], row["client"]) for row in found)
@@ -45,28 +51,42 @@ def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, la
         *[("b", 3, NEW, 2, None), ("a", 4, NEW, 3, "[]"), ("b", 4, NEW, 3, "[]"), ("a", 5, NEW, 4, "[]")],
         *[("b", 5, NEW, 4, None), ("a", 6, NEW, 4, None), ("a", 7, NEW, 4, None), ("c", 7, NEW, 4, None)],
     )
-    before = [load(spark, settings, NEW, batch) for batch in (4, 5)]
+    before = [_load(spark, settings, batch) for batch in (4, 5)]
     maintenance.maintain(spark, settings, ["publishers"])
     # batch 4 is told, 5 is not; 7 may run again and starts from 5 and 6; the others are where the queries begin and end
     assert _rows(lake) == [
         (0, "a"), (2, "a"), (3, "b"), (5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "c"),
     ]  # fmt: skip
-    assert [load(spark, settings, NEW, batch) for batch in (4, 5)] == before
+    assert [_load(spark, settings, batch) for batch in (4, 5)] == before
     assert before[0] == (3, {"a": PublisherState(watermark=6), "b": PublisherState(watermark=5)})
 
 
 def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])
-    assert load(spark, settings, NEW, 0) == (0, {})
+    assert _load(spark, settings, 0) == (0, {})
     _put(spark, lake, ("a", 0, OLD, None, None))
     _put_message(spark, lake, OLD, 1)
-    assert load(spark, settings, NEW, 0) == (2, {"a": PublisherState(watermark=0)})
+    assert _load(spark, settings, 0) == (2, {"a": PublisherState(watermark=0)})
     # and stay where they were
     _put_message(spark, lake, NEW, 2)
-    assert load(spark, settings, NEW, 0)[0] == 2
+    assert _load(spark, settings, 0)[0] == 2
     _put(spark, lake, ("a", 3, NEW, None, None))
-    assert load(spark, settings, NEW, 2)[0] == 2
+    assert _load(spark, settings, 2)[0] == 2
+
+
+def test_a_publisher_that_has_been_silent_is_loaded_when_it_sends_again(spark: SparkSession, lake: Lake) -> None:
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    states = [("idle", PublisherState(watermark=5, day=20_000)), ("busy", PublisherState(watermark=7, day=20_002))]
+    rows = [(name, batch, 0, None, NEW, encode(state).decode(), None) for batch, (name, state) in enumerate(states)]
+    spark.createDataFrame(rows, PUBLISHERS).coalesce(1).write.format("delta").mode("append").save(
+        lake.table("publishers")
+    )
+    stored = StoredStates(spark, settings, NEW)
+    assert (stored.before(2), stored.complete) == ({"busy": states[1][1]}, False)
+    assert stored.before(2, {"idle", "new"}) == {"idle": states[0][1]}
+    assert stored.before(0, {"idle"}) == {}
 
 
 def _put_message(spark: SparkSession, lake: Lake, query: str, batch: int) -> None:

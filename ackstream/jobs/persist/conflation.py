@@ -1,17 +1,20 @@
 """Merging the acknowledgements of one publisher's messages by sequence number (brokers.md 1.1 A6 to A8, A11).
 
-A success covers all numbers up to it, so it never passes an undecided number, and a failure ends the run before it: 1
-to 5 with 3 rejected becomes success 2, failure 3, success 5.
+A success covers all numbers from its first to its last, so it never passes an undecided one, and a failure ends the run
+before it, whoever asked: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import DUPLICATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OUTCOME_UNKNOWN = "outcome unknown"
 """Answer to a repeated number that was decided so long ago that it may have been rejected: not a success."""
@@ -26,10 +29,14 @@ class AckRun(NamedTuple):
     """Why it failed; ``None``: success."""
 
 
-class _Failure(NamedTuple):
-    seq: int
-    reason: str
-    repeated: bool
+class _Mark(NamedTuple):
+    """Numbers that no success covers: a failure (of one number), or withdrawn ones, without a reason."""
+
+    first: int
+    last: int
+    reason: str | None
+    asked: bool
+    repeated: bool = False
 
 
 class Conflation:
@@ -45,10 +52,26 @@ class Conflation:
         self.unknown_through = unknown_through
         self._decided = Intervals(start=expected)
         self._asked = Intervals(start=expected)
+        self._withdrawn = Intervals(start=expected)
         self._count = 0
         self._failed = {} if failed is None else failed
-        self._failures: list[_Failure] = []
+        # ascending; every failure, whether or not its ack was requested: a success must not cover it
+        self._marks: list[_Mark] = []
         self._position = expected
+
+    def restore(self, held: Iterable[Interval], asked: Iterable[Interval], withdrawn: Iterable[Interval]) -> None:
+        """Continue with numbers that were decided behind a hole; see ``beyond``. Their failures are known."""
+        for first, last in held:
+            self._add(first, last)
+        self._asked.merge(asked)
+        self._withdrawn.merge(withdrawn)
+        self._marks = [_Mark(first, last, None, asked=False) for first, last in self._withdrawn]
+        self._marks += [
+            _Mark(seq, seq, reason, asked=seq in self._asked)
+            for seq, reason in self._failed.items()
+            if seq >= self._decided.start and seq in self._decided
+        ]
+        self._marks.sort(key=attrgetter("first"))
 
     @property
     def watermark(self) -> int:
@@ -56,15 +79,19 @@ class Conflation:
         return self._decided.watermark
 
     @property
-    def beyond(self) -> tuple[list[Interval], list[Interval]]:
-        """The runs behind the first hole: of decided numbers, and of those whose acknowledgement was requested."""
-        decided, asked = ([run for run in runs if run[0] > self.watermark] for runs in (self._decided, self._asked))
-        return decided, asked
+    def beyond(self) -> tuple[list[Interval], list[Interval], list[Interval]]:
+        """The runs behind the first hole: of decided numbers, of those whose ack was requested, of withdrawn ones."""
+        sets = (self._decided, self._asked, self._withdrawn)
+        decided, asked, withdrawn = ([run for run in runs if run[0] > self.watermark] for runs in sets)
+        return decided, asked, withdrawn
 
     @property
     def held_count(self) -> int:
-        """The count of decided numbers behind the first hole."""
-        return self._count - (self.watermark + 1 - self._decided.start)
+        """The count of decided numbers behind the first hole; a run of withdrawn ones counts as one."""
+        watermark = self.watermark
+        runs = [(first, last) for first, last in self._withdrawn if first > watermark]
+        withdrawn = sum(last - first + 1 for first, last in runs)
+        return self._count - (watermark + 1 - self._decided.start) - withdrawn + len(runs)
 
     def decided(self, seq: int) -> bool:
         """Return whether a number is decided, or lies below the first one to acknowledge."""
@@ -94,12 +121,21 @@ class Conflation:
             reason = self.repeated(seq)
         elif reason is not None:
             self._failed[seq] = reason
-        if reason is not None and asked:
-            insort(self._failures, _Failure(seq, reason, repeated), key=attrgetter("seq"))
+        if reason is not None and (asked or not repeated):
+            insort(self._marks, _Mark(seq, seq, reason, asked, repeated), key=attrgetter("first"))
         if not repeated:
             self._add(seq, seq)
             if asked:
                 self._asked.add(seq)
+
+    def withdraw(self, first: int, last: int) -> list[Interval]:
+        """Stop waiting for the undecided numbers of a run, which will never arrive; return their runs."""
+        missing = self._decided.missing(first, last)
+        for low, high in missing:
+            self._add(low, high)
+            self._withdrawn.add(low, high)
+            insort(self._marks, _Mark(low, high, None, asked=False), key=attrgetter("first"))
+        return missing
 
     def forget(self, expected: int) -> None:
         """Forget the failures of numbers below ``expected``."""
@@ -112,7 +148,7 @@ class Conflation:
         missing = self._decided.missing(self._decided.start, expected - 1)
         for first, last in missing:
             self._add(first, last)
-        self._failures = [failure for failure in self._failures if failure.seq >= expected]
+        self._marks = [mark for mark in self._marks if mark.first >= expected]
         self._position = max(self._position, expected)
         return missing
 
@@ -120,12 +156,13 @@ class Conflation:
         """Return, once, the runs up to the first undecided number."""
         watermark = self.watermark
         runs: list[AckRun] = []
-        ready = [failure for failure in self._failures if failure.seq <= watermark]
-        del self._failures[: len(ready)]
-        for failure in ready:
-            self._append_success(runs, failure.seq if failure.repeated else failure.seq - 1)
-            runs.append(AckRun(failure.seq, failure.seq, failure.reason))
-            self._position = max(self._position, failure.seq + 1)
+        ready = [mark for mark in self._marks if mark.first <= watermark]
+        del self._marks[: len(ready)]
+        for first, last, reason, asked, repeated in ready:
+            self._append_success(runs, first if repeated else first - 1)
+            if asked:
+                runs.append(AckRun(first, last, reason))
+            self._position = max(self._position, last + 1)
         self._append_success(runs, watermark)
         return runs
 

@@ -71,13 +71,25 @@ class Backlog:
     A batch without messages waits for those before it, because no destination ever reports it.
     """
 
-    def __init__(self, destinations: Iterable[Destination], *, acknowledged: int, stored: int) -> None:
+    def __init__(
+        self,
+        destinations: Iterable[Destination],
+        *,
+        acknowledged: int,
+        stored: int,
+        written: int = -1,
+        deferred: Iterable[int] = (),
+        now: int = 0,
+    ) -> None:
         """Start after a restart, waiting for all sync destinations.
 
         :param acknowledged: the batch up to which all acks were sent
         :param stored: the newest batch with messages, -1 for none
+        :param written: the newest batch with states, -1 for none
+        :param deferred: the batches whose acks are in the table and were not sent, ascending
         """
         self.acknowledged = acknowledged
+        self._written, self._deferred = written, frozenset(deferred)
         self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
         self._stored = stored
         self._newest = acknowledged
@@ -85,6 +97,17 @@ class Backlog:
         """Batches, and the batch with messages that each of them needs."""
         self._lacking: deque[tuple[int, int]] = deque()
         """Batches with messages that some destination lacks, and their times."""
+        for batch in sorted(self._deferred):
+            self.add(batch, now, stored=False)
+
+    def defers(self, batch: int) -> bool:
+        """Return whether the acks of a batch wait: for a sync destination, or for acks before them that still do.
+
+        Those of a replayed batch wait if its row has them, whatever the settings are now.
+        """
+        if batch <= self._written:
+            return batch in self._deferred
+        return batch > self.acknowledged and bool(self._destinations or self._waiting)
 
     def add(self, batch: int, now: int, *, stored: bool = True) -> None:
         """Note a committed batch, and whether it added messages; a replayed one is ignored."""
@@ -156,23 +179,31 @@ class DeferredAcks:
         :raises StartError: if a table's schema is not that of this version
         """
         sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
-        self._spark, self._settings, self._sync = spark, settings, bool(sync)
+        self._spark, self._settings = spark, settings
         publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
         told = F.max("told")
-        acknowledged, deferred = publishers.agg(
-            F.coalesce(told, F.max("batch"), F.lit(-1)), told.isNotNull()
-        ).collect()[0]
-        self._active = self._sync or deferred
+        newest = F.coalesce(F.max("batch"), F.lit(-1))
+        acknowledged, deferred, written = publishers.agg(F.coalesce(told, newest), told.isNotNull(), newest).collect()[
+            0
+        ]
+        self._active = bool(sync) or deferred
         stored = messages.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0] if self._active else -1
         self._lock = threading.Lock()
-        self._backlog = Backlog(settings.destinations, acknowledged=acknowledged, stored=stored)
+        waiting = []
         if deferred:
-            waiting = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
-            for (batch,) in waiting.orderBy("batch").collect():
-                self._backlog.add(batch, _now(), stored=False)
+            rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
+            waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
+        self._backlog = Backlog(
+            settings.destinations,
+            acknowledged=acknowledged,
+            stored=stored,
+            written=written,
+            deferred=waiting,
+            now=_now(),
+        )
         self._source = source_id(spark, settings.lake) if self._active else ""
         self._changes: list[DestinationChange] = []
-        if self._sync:
+        if sync:
             tables.create(spark, settings.lake, ("destinations",))
             # those that were not waited for at the end of the last run
             modes = tables.read(spark, settings.lake, "destinations").groupBy("destination")
@@ -189,8 +220,9 @@ class DeferredAcks:
         return self._backlog.acknowledged if self._active else None
 
     def defers(self, batch: int) -> bool:
-        """Return whether the acks of a batch wait; those of a replayed, acknowledged one do not."""
-        return self._sync and batch > self._backlog.acknowledged
+        """Return whether the acks of a batch wait: see :meth:`Backlog.defers`."""
+        with self._lock:
+            return self._backlog.defers(batch)
 
     def committed(self, batch: int, *, stored: bool) -> None:
         """Note that a batch is in the tables, and whether it added messages."""

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.metadata import message_rows, metadata_table, read_metadata, with_headers
-from ackstream.jobs.persist.publishers import PersistResult, PublisherState, fold, is_durability_ack
+from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, read_metadata, with_headers
+from ackstream.jobs.persist.publishers import PersistResult, fold, is_durability_ack
+from ackstream.jobs.persist.state import PublisherState
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.protocol.messages import MAX_NUMBER, encode_ack, write_stored
@@ -29,7 +31,7 @@ from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -65,34 +67,43 @@ JOB = Job(
     build=build,
     trigger="persist.interval",
     topics=("messages", "publisher-acks", "stored", "destinations"),
+    reads=("messages",),
     group="persist.group",
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
+    committed=partial(tables.newest_own_batch, ("messages", "publishers")),
 )
 
 
+DAYS_IN_MEMORY = 1
+"""A publisher that stored nothing today or as many days before is forgotten, until it sends again: the table has it."""
+
+
 class PersistFold:
-    """Folds batches over the publishers' states, which it keeps in memory."""
+    """Folds batches over the publishers' states, of which it keeps the recent ones in memory."""
 
     def __init__(self, settings: Settings, deferred: DeferredAcks) -> None:
         """Load no states yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._deferred = deferred
         self._admission = Admission(settings.persist)
-        self._states: dict[str, PublisherState] | None = None
-        self._first = 0
+        self._table: StoredStates | None = None
+        self._states: dict[str, PublisherState] = {}
+        self._day = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
         """Fold one batch, write its messages and states, acknowledge its publishers."""
         spark = frame.sparkSession
-        if self._states is None:
-            self._first, self._states = load(spark, self._settings, query_id, batch_id)
+        if self._table is None:
+            self._table = StoredStates(spark, self._settings, query_id)
+            self._states = self._table.before(batch_id)
         # read twice, which costs less than keeping the values in between
         found = with_headers(frame)
         headers = metadata_table(found)
         if not headers.num_rows:
             return
-        batch = self._first + batch_id
+        self._recall(self._table, headers, batch_id)
+        batch = self._table.first + batch_id
         floor_ms = self._settings.persist.interval
         result = fold(read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
         deferred = self._deferred.defers(batch)
@@ -111,6 +122,19 @@ class PersistFold:
         publish(spark, self._settings, now, result.stored)
         if deferred:
             self._deferred.committed(batch, stored=result.stores(headers.num_rows))
+
+    def _recall(self, table: StoredStates, headers: pa.Table, batch_id: int) -> None:
+        """Forget publishers that have been silent, and load those of the batch that were forgotten."""
+        day = pc.max(headers.column("timestamp")).as_py() // DAY_MS
+        if day > self._day:
+            self._day = day
+            recent = {client: state for client, state in self._states.items() if state.day >= day - DAYS_IN_MEMORY}
+            table.complete = table.complete and len(recent) == len(self._states)
+            self._states = recent
+        if not table.complete:
+            clients = {client or "" for client in pc.unique(headers.column("client")).to_pylist()}
+            if unknown := clients - self._states.keys():
+                self._states |= table.before(batch_id, unknown)
 
     def _append_messages(self, found: DataFrame, result: PersistResult, count: int, query_id: str, batch: int) -> None:
         rows = message_rows(found, result.rejected, query_id, batch)
@@ -139,26 +163,50 @@ class PersistFold:
         tables.append(rows, self._settings.lake, "publishers", query_id, batch)
 
 
-def load(
-    spark: SparkSession, settings: Settings, query_id: str, batch_id: int
-) -> tuple[int, dict[str, PublisherState]]:
-    """Return the number of the query's first batch, and the states as they were before the given batch.
+class StoredStates:
+    """The publishers' states in the table.
 
-    The batches of earlier checkpoints precede those of this one. The last of them may have written no state, because
-    no client was named in its records or because it was interrupted; or states alone, and its messages are read again.
+    :ivar first: the number of the query's first batch; the batches of earlier checkpoints precede those of this one
+    :ivar complete: whether all clients of the table were in what :meth:`before` returned for all
     """
-    publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
-    own, batch = F.col("query_id") == query_id, F.col("batch")
-    last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
-    last = -1 if last is None else last
-    # no more than the files in between are read
-    behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
-    newest = behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
-    first = max(last, newest) + 1
-    # messages as late as its states, or later: the last one is whole
-    before = publishers.where(batch < first + batch_id).where(own | (batch < (last + 1 if newest >= last else last)))
-    states = before.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
-    return first, {client: _decode(state) for client, state in states.collect()}
+
+    def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
+        """Find out where the batches of other checkpoints end.
+
+        The last of them may have written no state, because no client was named in its records or because it was
+        interrupted; or states alone, and its messages are read again.
+        """
+        self.complete = True
+        self._spark, self._lake = spark, settings.lake
+        publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
+        own, batch = F.col("query_id") == query_id, F.col("batch")
+        last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
+        last = -1 if last is None else last
+        # no more than the files in between are read
+        behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
+        newest = behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
+        self.first = max(last, newest) + 1
+        # messages as late as its states, or later: the last one is whole
+        self._whole = own | (batch < (last + 1 if newest >= last else last))
+
+    def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
+        """Return the states before a batch of this query.
+
+        :param clients: the publishers; ``None``: all that stored something of late
+        """
+        rows = tables.read(self._spark, self._lake, "publishers").where(self._whole)
+        rows = rows.where(F.col("batch") < self.first + batch_id)
+        if clients is not None:
+            rows = rows.where(F.col("client").isin(*sorted(clients)))
+        states = rows.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
+        if clients is None:
+            day = F.coalesce(F.get_json_object("state", "$.day").cast("long"), F.lit(0))
+            newest, count = states.agg(F.max(day), F.count("client")).collect()[0]
+            states = states.where(day >= (newest or 0) - DAYS_IN_MEMORY)
+        found = {client: _decode(state) for client, state in states.collect()}
+        if clients is None:
+            self.complete = len(found) == count
+        return found
 
 
 def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:

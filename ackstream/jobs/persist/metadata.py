@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
     Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-    from ackstream.jobs.persist.publishers import RejectedRecord
+    from ackstream.jobs.persist.state import RejectedRecord
 
 
 DAY_MS = 86_400_000
@@ -42,6 +42,7 @@ HEADER_COLUMNS = {
     "ttl": record_headers.TTL,
     "first": record_headers.FIRST,
     "conflation": record_headers.ACK_CONFLATION,
+    "session": record_headers.SESSION,
 }
 """The record header of each column."""
 
@@ -66,6 +67,7 @@ class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
     ttl: str | None = None
     first: str | None = None
     conflation: str | None = None
+    session: str | None = None
 
 
 class MessageRun(NamedTuple):
@@ -79,6 +81,7 @@ class MessageRun(NamedTuple):
     """Bytes of the largest."""
     newest: int
     """The latest of their timestamps."""
+    last_offset: int
     members: Callable[[], list[MessageMetadata]]
     """Returns them one by one."""
 
@@ -100,6 +103,7 @@ def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
     sizes, times = table.column("size").to_numpy(), table.column("timestamp").to_numpy()
     totals, largest = np.add.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
     newest = np.maximum.reduceat(times, starts)
+    offsets = table.column("offset").to_numpy()
     for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         (message,) = _messages(table, start, 1)
         if end - start == 1:
@@ -112,6 +116,7 @@ def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
             int(totals[index]),
             int(largest[index]),
             int(newest[index]),
+            int(offsets[end - 1]),
             partial(_messages, table, start, end - start),
         )
 
@@ -124,7 +129,7 @@ def _continues(table: pa.Table, numbers: Integers) -> Booleans:
     continues: Booleans = plain.copy()
     continues[0] = False
     continues[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
-    codes = [_codes(table, name) for name in ("client", "ack", "topic")]
+    codes = [_codes(table, name) for name in ("client", "ack", "topic", "session")]
     days = table.column("timestamp").to_numpy() // DAY_MS
     for same in (*codes, table.column("partition").to_numpy(), days):
         continues[1:] &= same[1:] == same[:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from ackstream.jobs.persist.admission import ACCEPTED, Verdict
 from ackstream.jobs.persist.conflation import Conflation
 from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
+from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol import queries
-from ackstream.protocol.intervals import Interval, Intervals
-from ackstream.protocol.messages import CommandAck, StoredRange, read_number
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, WITHDRAWN, CommandAck, StoredRange, read_number
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
@@ -20,48 +22,12 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.admission import Admission
     from ackstream.protocol.messages import AckType
 
-NO_CLIENT, NO_NUMBER = "no client name", "no sequence number"
-NO_COMMAND, SEQUENCE_GAP = "no such command", "sequence gap"
+NO_CLIENT, INVALID_CLIENT, NO_NUMBER = "no client name", "invalid client name", "no sequence number"
+NO_COMMAND, SEQUENCE_GAP, SESSION_OVER = "no such command", "sequence gap", "session over"
 MAX_HELD = 10_000
 """Messages of a publisher behind a hole; further ones are rejected, and accepted when resent after it was filled."""
 MAX_REJECTIONS = 10_000
 """Rejections of a publisher that are remembered with their reasons; repeats of older ones never count as stored."""
-
-
-class PublisherState(msgspec.Struct):
-    """What is remembered of a publisher between batches; the fields are the JSON in the table ``publishers``.
-
-    :ivar watermark: the number up to which all are decided
-    :ivar begins: the first number announced by the last logon; it takes effect with the next message
-    :ivar held: runs of decided, unacknowledged numbers behind a hole
-    :ivar absent: runs of them that are not in the table
-    :ivar refused: reasons of rejections, by number
-    :ivar unknown_through: up to this number, reasons of rejections may have been forgotten
-    :ivar asked: the runs of ``held`` whose acknowledgement was requested
-    :ivar flushes: pending flush commands: the number each waits for, and its command id
-    :ivar day: the UTC day of ``stored``, counted from 1970
-    :ivar stored: bytes stored on that day
-    """
-
-    watermark: int = 0
-    highest: int = -1
-    begins: int = 0
-    held: list[Interval] = []
-    absent: list[Interval] = []
-    refused: dict[int, str] = {}
-    unknown_through: int = msgspec.field(default=-1, name="doubt")
-    asked: list[Interval] = []
-    flushes: list[tuple[int, str | None]] = []
-    day: int = 0
-    stored: int = 0
-
-
-class RejectedRecord(NamedTuple):
-    """A record that is not stored as a message, with the reason; ``None``: it is a command or a duplicate."""
-
-    partition: int
-    offset: int
-    reason: str | None
 
 
 class PublisherBatch:
@@ -80,14 +46,14 @@ class PublisherBatch:
         self._client = client
         self._known = state is not None and state.highest >= 0
         state = state or PublisherState()
-        self._state = msgspec.structs.replace(state, refused=dict(state.refused), flushes=list(state.flushes))
+        self._state = msgspec.structs.replace(
+            state, refused=dict(state.refused), flushes=list(state.flushes), read=dict(state.read)
+        )
         self._admission, self._floor_ms, self._newest = admission, floor_ms, newest
         self._expect(state.watermark + 1)
         self._absent.merge(state.absent)
-        asked = Intervals(state.asked, start=self._first)
-        for first, last in state.held:
-            for seq in range(first, last + 1):
-                self._conflation.decide(seq, self._state.refused.get(seq), asked=seq in asked)
+        if state.held:
+            self._conflation.restore(state.held, state.asked, state.withdrawn)
 
     def _expect(self, first: int) -> None:
         state = self._state
@@ -99,14 +65,27 @@ class PublisherBatch:
 
     def add(self, item: MessageMetadata | MessageRun) -> None:
         """Add the next record, or the next run."""
-        if isinstance(item, MessageMetadata):
+        if isinstance(item, MessageRun):
+            if self._add_run(item):
+                self._state.note(item.first.partition, item.last_offset, item.newest)
+            else:
+                for message in item.members():
+                    self.add(message)
+        elif self._state.was_read(item.partition, item.offset, item.timestamp):
+            self._reject(item, None)
+        else:
+            self._state.note(item.partition, item.offset, item.timestamp)
             self._add(item)
-        elif not self._add_run(item):
-            for message in item.members():
-                self._add(message)
 
     def _add_run(self, run: MessageRun) -> bool:
         """Add all messages of a run at once if the same holds for all; return whether it did."""
+        message, state = run.first, self._state
+        if (
+            not self._client
+            or state.was_read(message.partition, message.offset, message.timestamp)
+            or state.is_superseded(message.session)
+        ):
+            return False
         asked = queries.asked((run.first.ack or "").split(","))
         first, last = run.numbers[0], run.numbers[-1]
         self._open(first)
@@ -125,6 +104,9 @@ class PublisherBatch:
 
     def _add(self, message: MessageMetadata) -> None:
         asked = queries.asked((message.ack or "").split(","))
+        if not self._client:
+            self._reject(message, INVALID_CLIENT if message.client else NO_CLIENT)
+            return
         if message.command in (None, "publish"):
             self._publish(message, asked)
             return
@@ -133,6 +115,8 @@ class PublisherBatch:
             self._log_on(message)
         elif message.command == "flush":
             self._state.flushes.append((self._state.highest, message.cid))
+        elif message.command == "withdraw":
+            self._withdraw(message, asked)
         else:
             self._acknowledge("processed", cid=message.cid, reason=NO_COMMAND)
 
@@ -141,8 +125,12 @@ class PublisherBatch:
         if seq is None:
             self._reject(message, NO_NUMBER)
             return
-        self._open(seq)
         command = QueryCommand("publish", message.cid, asked, seq)
+        if self._state.is_superseded(message.session):
+            self._reject(message, SESSION_OVER)
+            self._acknowledge_arrival(command, SESSION_OVER)
+            return
+        self._open(seq)
         repeated = self._conflation.decided(seq)
         if not repeated and self._too_far(seq, seq):
             self._reject(message, SEQUENCE_GAP)
@@ -164,6 +152,30 @@ class PublisherBatch:
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
         self._conflation.decide(seq, reason, asked="persisted" in asked)
+
+    def _withdraw(self, message: MessageMetadata, asked: frozenset[str]) -> None:
+        """Stop waiting for the numbers ``first`` to ``seq``; a single one can be answered, as a refused message is."""
+        first, last = read_number(message.first), read_number(message.seq)
+        reason = None
+        if first is None or last is None or first > last:
+            reason = NO_NUMBER
+        elif self._state.is_superseded(message.session):
+            reason = SESSION_OVER
+        else:
+            self._open(first)
+            undecided = self._conflation.undecided(first, first)
+            if undecided and self._too_far(first, first):
+                reason = SEQUENCE_GAP
+            elif first == last:
+                if undecided:
+                    self._absent.add(first)
+                self._conflation.decide(first, WITHDRAWN, asked="persisted" in asked)
+            else:
+                self._absent.merge(self._conflation.withdraw(first, last))
+            if reason is None:
+                self._state.highest = max(self._state.highest, last)
+        if reason is not None or "processed" in asked:
+            self._acknowledge("processed", cid=message.cid, reason=reason)
 
     def _too_far(self, first: int, last: int) -> bool:
         """Return whether these numbers would leave too many waiting behind a hole."""
@@ -198,15 +210,20 @@ class PublisherBatch:
         self.rejected.append(RejectedRecord(message.partition, message.offset, reason))
 
     def _log_on(self, message: MessageMetadata) -> None:
-        """Report how far the publisher's messages are known, and repeat the rejections of those it still keeps.
+        """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps.
 
         A publisher that would continue with a higher number learns of the gap and may give up: only its next message
-        skips the numbers in between.
+        skips the numbers in between. One that keeps nothing has nothing to fill a hole with: it is skipped at once, and
+        the session begins behind everything that was received.
         """
+        self._state.begin_session(message.session)
         self._acknowledge_decided()
-        watermark = self._conflation.watermark
+        watermark, highest = self._conflation.watermark, self._state.highest
         first = read_number(message.first)
         if first is None:
+            if highest > watermark:
+                self._absent.merge(self._conflation.skip(highest + 1))
+                watermark = highest
             first = watermark + 1
         self._state.begins = first
         # rejections behind a hole keep their reasons
@@ -224,6 +241,7 @@ class PublisherBatch:
             "processed",
             cid=message.cid,
             seq=watermark,
+            highest=highest if highest > watermark else None,
             # distinguishes logons of one name: the later one counts
             bookmark=message.offset,
             effective_conflation_ms=self._floor_ms if wanted is not None and wanted < self._floor_ms else None,
@@ -252,7 +270,7 @@ class PublisherBatch:
         self._acknowledge_decided()
         state = self._state
         watermark = state.watermark = self._conflation.watermark
-        state.held, state.asked = self._conflation.beyond
+        state.held, state.asked, state.withdrawn = self._conflation.beyond
         state.absent = [run for run in self._absent if run[0] > watermark]
         for number, cid in state.flushes:
             if number <= watermark:
@@ -304,15 +322,18 @@ def fold(
     """
     rejected: list[RejectedRecord] = []
     clients: dict[str, list[MessageMetadata | MessageRun]] = {}
+    nameless: list[MessageMetadata] = []
     newest = 0
     for item in records:
         message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
         newest = max(newest, timestamp)
-        if message.client:
+        if message.client and len(message.client) <= MAX_CLIENT_CHARACTERS:
             clients.setdefault(message.client, []).append(item)
         else:
-            members = item.members() if isinstance(item, MessageRun) else [item]
-            rejected += [RejectedRecord(member.partition, member.offset, NO_CLIENT) for member in members]
+            nameless += item.members() if isinstance(item, MessageRun) else [item]
+    if nameless:
+        # under the empty name it is only noted which of them were read
+        clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
     acks: list[tuple[str, CommandAck]] = []
     stored: list[StoredRange] = []
     changed: dict[str, PublisherState] = {}

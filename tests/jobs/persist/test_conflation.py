@@ -61,6 +61,66 @@ def test_runs_without_requested_acks_are_not_reported() -> None:
     assert conflation.take() == [AckRun(3, 3, None)]
 
 
+def test_a_success_never_covers_a_failure_that_nobody_asked_about() -> None:
+    conflation = Conflation(1)
+    for seq in range(1, 6):
+        conflation.decide(seq, "x" if seq == 3 else None, asked=seq in (1, 5))
+    assert conflation.take() == [AckRun(1, 2, None), AckRun(4, 5, None)]
+
+
+def test_withdrawn_numbers_hold_nothing_up_and_are_no_success() -> None:
+    conflation = Conflation(1)
+    conflation.decide(1, None)
+    conflation.decide(4, "x")
+    assert conflation.withdraw(2, 10**18) == [(2, 3), (5, 10**18)]
+    assert conflation.withdraw(2, 3) == []
+    conflation.decide(10**18 + 1, None)
+    assert conflation.take() == [
+        AckRun(1, 1, None),
+        AckRun(4, 4, "x"),
+        AckRun(10**18 + 1, 10**18 + 1, None),
+    ]
+
+
+def test_a_withdrawn_run_behind_a_hole_counts_as_one_message() -> None:
+    conflation = Conflation(1)
+    conflation.decide(2, None)
+    conflation.withdraw(3, 10**18)
+    assert conflation.held_count == 2
+    conflation.decide(1, None)
+    assert conflation.held_count == 0
+    assert conflation.take() == [AckRun(1, 2, None)]
+
+
+Outcome = st.tuples(st.sampled_from(["stored", "stored", "refused", "withdrawn"]), st.booleans())
+
+
+@given(outcomes=st.lists(Outcome, max_size=20), data=st.data())
+def test_successes_are_about_stored_messages_whoever_asked_and_wherever_the_state_is_kept(
+    outcomes: list[tuple[str, bool]], data: st.DataObject
+) -> None:
+    conflation = Conflation(1)
+    failed: dict[int, str] = {}
+    runs: list[AckRun] = []
+    for seq, (what, asked) in data.draw(st.permutations(list(enumerate(outcomes, start=1)))):
+        if what == "withdrawn":
+            conflation.withdraw(seq, seq)
+        else:
+            conflation.decide(seq, "x" if what == "refused" else None, asked=asked)
+            failed |= {seq: "x"} if what == "refused" else {}
+        if data.draw(st.booleans()):
+            runs += conflation.take()
+            held = conflation.beyond
+            conflation = Conflation(conflation.watermark + 1, failed=failed)
+            conflation.restore(*held)
+    runs += conflation.take()
+    told = {seq: run.reason for run in runs for seq in range(run.first, run.last + 1)}
+    for seq, (what, asked) in enumerate(outcomes, start=1):
+        if seq in told:
+            assert (told[seq] is None) == (what == "stored")
+        assert seq in told or not asked or what == "withdrawn"
+
+
 OUTCOMES = st.lists(st.sampled_from([None, None, "x", "y"]), max_size=30)
 
 

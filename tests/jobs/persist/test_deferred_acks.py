@@ -151,3 +151,21 @@ def test_no_batch_is_ready_before_every_sync_destination_has_it(names: tuple[str
         ready = backlog.ready(100)
         lacking = [batch for batch in brought if batch > min(reported.values())]
         assert ready == (lacking[0] - 1 if lacking else count - 1)
+
+
+def test_acks_wait_while_earlier_ones_do_even_if_no_destination_is_waited_for_any_more() -> None:
+    backlog = Backlog([], acknowledged=3, stored=5, written=5, deferred=[4, 5])
+    # told at once, a success of batch 6 would overtake a failure of batch 4
+    assert backlog.defers(6)
+    backlog.add(6, 0)
+    assert backlog.ready(100) == 6
+    backlog.confirm(5)
+    assert backlog.defers(7)
+    backlog.confirm(6)
+    assert not backlog.defers(7)
+
+
+def test_a_replayed_batch_waits_only_if_its_row_has_the_acks() -> None:
+    # 5 was written when no destination was waited for: a second row of it, with acks, would be refused
+    backlog = Backlog([_destination("a")], acknowledged=3, stored=5, written=5, deferred=[4])
+    assert [backlog.defers(batch) for batch in (3, 4, 5, 6)] == [False, True, False, True]

@@ -16,7 +16,7 @@ from ackstream.settings import Persist, PublishRule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackstream.jobs.persist.publishers import RejectedRecord
+    from ackstream.jobs.persist.state import RejectedRecord
 
 ADMISSION = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),), max_message_bytes=100))
 
@@ -58,6 +58,7 @@ def test_consecutive_numbers_are_a_run_even_interleaved_with_other_clients() -> 
         _message(2, 3, topic="secret"),
         _message(2, 3, ack="none"),
         _message(2, 3, cid="c"),
+        _message(2, 3, session="s"),
         _message(2, 3, ttl="5"),
         _message(2, 3, command="logon"),
         _message(2, "x"),

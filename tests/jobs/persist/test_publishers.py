@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ackstream.jobs.persist import publishers
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
-from ackstream.jobs.persist.publishers import PersistResult, PublisherState, RejectedRecord, fold, is_durability_ack
+from ackstream.jobs.persist.publishers import PersistResult, fold, is_durability_ack
+from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Persist, PublishRule
@@ -35,9 +36,18 @@ def _logon(offset: int, **fields: Any) -> MessageMetadata:
 
 
 def _fold(
-    records: list[MessageMetadata], states: dict[str, PublisherState] | None = None, limits: Persist = LIMITS
+    records: list[MessageMetadata | MessageRun],
+    states: dict[str, PublisherState] | None = None,
+    limits: Persist = LIMITS,
+    *,
+    again: bool = False,
 ) -> PersistResult:
-    return fold(records, states or {}, Admission(limits), floor_ms=500, batch=7)
+    """Fold a batch; its records are later than those of the states, unless they are read ``again``."""
+    known = states or {}
+    if known and not again:
+        later = 1 + max(newest for state in known.values() for _, newest in [*state.read.values(), (0, -1)])
+        records = [msgspec.structs.replace(one, timestamp=one.timestamp + later) for one in records]  # type: ignore[type-var]
+    return fold(records, known, Admission(limits), floor_ms=500, batch=7)
 
 
 def _told(result: PersistResult) -> list[tuple[str, str | None, int | None, str | None]]:
@@ -134,7 +144,7 @@ def test_a_client_that_begins_higher_leaves_no_hole() -> None:
 
 def test_a_client_that_does_not_go_on_higher_after_all_has_jumped_nowhere() -> None:
     told = _fold([_logon(3, first="900")], _fold(_messages(1, 2)).changed)
-    again = _fold([_logon(4, first="3"), *_messages(3)], told.changed)
+    again = _fold([_logon(4, first="3"), _message(5, 3)], told.changed)
     assert _told(told) == [("processed", "l", 2, None)]
     assert _told(again) == [("processed", "l", 2, None), ("persisted", None, 3, None)]
     assert again.stored == [StoredRange("p1", 3, 3, 7)]
@@ -196,9 +206,10 @@ def test_messages_behind_a_hole_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_run_that_is_too_long_to_wait_is_accepted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers, "MAX_HELD", 2)
     members = _messages(3, 4, 5)
-    run = MessageRun(members[0], range(3, 6), 30, 10, 1002, lambda: members)
+    members = [msgspec.structs.replace(member, offset=member.offset + 1) for member in members]
+    run = MessageRun(members[0], range(3, 6), 30, 10, 1002, 3, lambda: members)
     first = _fold([*_messages(1), run])
-    assert first.rejected == [RejectedRecord(0, 2, "sequence gap")]
+    assert first.rejected == [RejectedRecord(0, 3, "sequence gap")]
     assert first.changed["p1"].held == [(3, 4)]
 
 
@@ -290,7 +301,7 @@ def test_it_does_not_matter_where_batches_are_cut(numbers: list[int | str], cut:
             records.append(_message(at, seq, topic="secret" if seq % 4 == 0 else "open"))
     whole = _fold(records)
     first = _fold(records[:cut])
-    second = _fold(records[cut:], first.changed)
+    second = _fold(records[cut:], first.changed, again=True)
     assert {item.offset: item.reason for item in (*first.rejected, *second.rejected)} == {
         item.offset: item.reason for item in whole.rejected
     }
@@ -327,7 +338,6 @@ STATE = (
 
 def test_a_state_stored_by_an_earlier_release_is_continued() -> None:
     state = msgspec.json.decode(STATE, type=PublisherState)
-    assert msgspec.json.encode(state) == STATE
     result = _fold([_message(10, 2), _message(11, 3), _message(12, 6)], {"p1": state})
     assert _told(result) == [
         ("persisted", None, 2, "outcome unknown"),
@@ -337,3 +347,156 @@ def test_a_state_stored_by_an_earlier_release_is_continued() -> None:
         ("persisted", "f", None, None),
     ]
     assert result.stored == [StoredRange("p1", 3, 7, 7, ((5, 5),))]
+
+
+STATE_WITH_SESSIONS = (
+    b'{"watermark":2,"highest":9,"begins":0,"held":[[4,9]],"absent":[[5,8]],"refused":{},"doubt":-1,"asked":[[4,4],[9,9]],'
+    b'"flushes":[],"day":0,"stored":30,"withdrawn":[[5,8]],"session":"b","superseded":["a"],"read":{"1":[12,1012]}}'
+)
+"""A row of ``publishers``: 5 to 8 were withdrawn and, with 4 and 9, wait behind 3; session b has superseded a."""
+
+
+def test_a_state_with_sessions_is_continued() -> None:
+    state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
+    assert msgspec.json.encode(state) == STATE_WITH_SESSIONS
+    records = [
+        MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
+        MessageMetadata(1, 13, 1013, 10, "p1", "3", ack="persisted", topic="open", session="a"),
+        MessageMetadata(1, 14, 1014, 10, "p1", "3", ack="persisted", topic="open", session="b"),
+    ]
+    result = _fold(records, {"p1": state}, again=True)
+    assert result.rejected == [RejectedRecord(1, 12, None), RejectedRecord(1, 13, "session over")]
+    assert _told(result) == [("persisted", None, 4, None), ("persisted", None, 9, None)]
+    assert result.stored == [StoredRange("p1", 3, 9, 7, ((5, 8),))]
+
+
+def test_a_later_publisher_of_the_name_ends_the_session_of_the_first() -> None:
+    first = _fold([_logon(0, session="a"), *[_message(at, at, session="a") for at in (1, 2)]])
+    late = [_message(5, 3, session="a", ack="processed,persisted", cid="c"), _message(6, 3, session="b")]
+    second = _fold([_logon(4, session="b"), *late], first.changed)
+    # the 3 of the first is another message than the 3 of the second, which alone has the number
+    assert second.rejected == [RejectedRecord(0, 4, None), RejectedRecord(0, 5, "session over")]
+    assert _told(second) == [("processed", "l", 2, None), ("processed", "c", None, "session over"),
+                             ("persisted", None, 3, None)]  # fmt: skip
+
+
+def test_a_run_of_a_superseded_session_is_refused() -> None:
+    members = [_message(at, at, session="a") for at in (3, 4)]
+    run = MessageRun(members[0], range(3, 5), 20, 10, 1004, 4, lambda: members)
+    result = _fold([_logon(0, session="a"), _logon(1, session="b"), run])
+    assert [item.reason for item in result.rejected] == [None, None, "session over", "session over"]
+
+
+def test_a_session_that_never_logged_on_and_a_message_without_one_are_accepted() -> None:
+    first = _fold([_logon(0, session="a"), _message(1, 1, session="new"), _message(2, 2)])
+    assert first.changed["p1"].watermark == 2
+
+
+def test_only_so_many_sessions_are_remembered() -> None:
+    state = _fold([_logon(at, session=f"s{at}" + "x" * 1000) for at in range(20)]).changed["p1"]
+    assert [text[:3] for text in state.superseded] == ["s11", "s12", "s13", "s14", "s15", "s16", "s17", "s18"]
+    assert {len(text) for text in (*state.superseded, state.session)} == {64}
+
+
+def test_a_publisher_that_keeps_nothing_begins_behind_the_holes_of_its_last_run() -> None:
+    first = _fold(_messages(1, 2, 3, 4, 6, 7))
+    second = _fold([_logon(7, session="b"), _message(8, 8, session="b")], first.changed)
+    assert _told(second) == [("processed", "l", 7, None), ("persisted", None, 8, None)]
+    assert second.rejected == [RejectedRecord(0, 7, None)]
+    assert second.stored == [StoredRange("p1", 5, 8, 7, ((5, 5),))]
+
+
+def test_a_publisher_that_keeps_messages_learns_where_new_numbers_begin() -> None:
+    first = _fold(_messages(1, 2, 3, 4, 6, 7))
+    answer = _fold([_logon(7, first="5")], first.changed).acks[-1][1]
+    assert (answer.seq, answer.highest) == (4, 7)
+
+
+def test_withdrawn_numbers_hold_nothing_up() -> None:
+    withdraw = {"command": "withdraw", "first": "2", "cid": "w", "ack": "none"}
+    first = _fold([_message(0, 1), _message(1, 4, **withdraw), _message(2, 5)])
+    assert first.stored == [StoredRange("p1", 1, 5, 7, ((2, 4),))]
+    assert [(ack.first, ack.seq, ack.reason) for _, ack in first.acks] == [(1, 1, None), (5, 5, None)]
+    assert first.rejected == [RejectedRecord(0, 1, None)]
+
+
+def test_a_single_number_that_is_withdrawn_is_answered() -> None:
+    withdraw = {"command": "withdraw", "ack": "persisted"}
+    first = _fold([_message(0, 1), _message(1, 2, first="2", **withdraw)])
+    assert _told(first) == [("persisted", None, 1, None), ("persisted", None, 2, "withdrawn")]
+    # what is in the table after all cannot be taken back
+    second = _fold([_message(2, 1, first="1", **withdraw), _message(3, 2, first="2", **withdraw)], first.changed)
+    assert _told(second) == [("persisted", None, 1, "duplicate"), ("persisted", None, 2, "withdrawn")]
+    assert _fold([_message(4, 2)], first.changed).rejected == [RejectedRecord(0, 4, None)]
+
+
+@pytest.mark.parametrize(("first", "last"), [("x", 3), (None, 3), ("4", 3), ("1", "x")])
+def test_an_invalid_withdrawal_is_answered(first: str | None, last: int | str) -> None:
+    result = _fold([_message(0, last, command="withdraw", cid="w", first=first)])
+    assert _told(result) == [("processed", "w", None, "no sequence number")]
+
+
+def test_a_withdrawal_of_a_superseded_session_is_refused() -> None:
+    logons = [_logon(0, session="a"), _logon(1, session="b")]
+    result = _fold([*logons, _message(2, 9, command="withdraw", cid="w", first="1", session="a")])
+    assert _told(result)[-1] == ("processed", "w", None, "session over")
+
+
+def test_a_new_checkpoint_does_not_answer_what_was_answered_before() -> None:
+    records = [
+        _logon(0, session="a"),
+        *[_message(at, at, session="a") for at in (1, 2)],
+        _message(3, None, client=None),
+    ]
+    first = _fold(records)
+    again = _fold([*records, _message(4, 3, session="a")], first.changed, again=True)
+    assert again.rejected == [RejectedRecord(0, at, None) for at in (0, 1, 2, 3)]
+    assert _told(again) == [("persisted", None, 3, None)]
+
+
+def test_a_topic_that_was_made_anew_is_read() -> None:
+    first = _fold(_messages(1, 2))
+    again = _fold(_messages(3, 4), first.changed)
+    assert again.changed["p1"].watermark == 4
+
+
+@pytest.mark.parametrize(("name", "reason"), [("x" * 255, None), ("x" * 256, "invalid client name")])
+def test_a_name_that_no_report_could_contain_is_refused(name: str, reason: str | None) -> None:
+    result = _fold([_message(0, 1, client=name)])
+    assert [item.reason for item in result.rejected] == [reason][: reason is not None]
+
+
+Step = st.tuples(st.sampled_from("mmmmwl"), st.integers(1, 12), st.integers(0, 4), st.integers(0, 2))
+
+
+@given(steps=st.lists(Step, max_size=40), cut=st.integers(0, 40))
+def test_sessions_and_withdrawals_do_not_depend_on_where_batches_are_cut(
+    steps: list[tuple[str, int, int, int]], cut: int
+) -> None:
+    sessions, records = ["s0"], [_logon(0, session="s0", first="1")]
+    for at, (what, seq, more, back) in enumerate(steps, start=1):
+        session = sessions[-1 - min(back, len(sessions) - 1)]
+        if what == "l":
+            sessions.append(f"s{at}")
+            records.append(_logon(at, session=sessions[-1], first=str(seq) if more else None))
+        elif what == "w":
+            records.append(_message(at, seq + more, command="withdraw", first=str(seq), session=session))
+        else:
+            records.append(_message(at, seq, topic="secret" if seq % 4 == 0 else "open", session=session))
+    whole = _fold(records)
+    first = _fold(records[:cut])
+    second = _fold(records[cut:], first.changed, again=True)
+    assert (first.changed | second.changed) == whole.changed
+    assert sorted([*first.rejected, *second.rejected]) == sorted(whole.rejected)
+    assert _learnt(first, second) == _learnt(whole)
+    assert _relied_on(first, second) == _relied_on(whole)
+    # a new checkpoint reads everything once more, and adds nothing
+    again = _fold(records, whole.changed, again=True)
+    assert ({item.reason for item in again.rejected}, again.acks, again.stored) == ({None}, [], [])
+    # what is reported as stored has a row, and what was refused or withdrawn has none
+    rows = {int(one.seq or 0) for one in records if one.command is None} - {0}
+    rejected = {item.offset for item in whole.rejected}
+    stored = {int(one.seq or 0) for one in records if one.command is None and one.offset not in rejected}
+    numbers, absent = _relied_on(whole)
+    assert {seq for seq in numbers if not any(low <= seq <= high for low, high in absent)} <= stored
+    assert stored <= rows

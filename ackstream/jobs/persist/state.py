@@ -1,0 +1,79 @@
+"""What is remembered of a publisher: which numbers are decided, whose session counts, and what was read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from ackstream.protocol.intervals import Interval
+
+MAX_SESSIONS = 8
+"""Superseded sessions of a publisher that are remembered; a deployment has one."""
+MAX_SESSION_CHARACTERS = 64
+
+
+class RejectedRecord(NamedTuple):
+    """A record that is not stored as a message, with the reason; ``None``: it is a command or a duplicate."""
+
+    partition: int
+    offset: int
+    reason: str | None
+
+
+class PublisherState(msgspec.Struct):
+    """What is remembered of a publisher between batches; the fields are the JSON in the table ``publishers``.
+
+    :ivar watermark: the number up to which all are decided
+    :ivar begins: the first number announced by the last logon; it takes effect with the next message
+    :ivar held: runs of decided, unacknowledged numbers behind a hole
+    :ivar absent: runs of them that are not in the table
+    :ivar refused: reasons of rejections, by number
+    :ivar unknown_through: up to this number, reasons of rejections may have been forgotten
+    :ivar asked: the runs of ``held`` whose acknowledgement was requested
+    :ivar withdrawn: the runs of ``held`` that will never arrive
+    :ivar flushes: pending flush commands: the number each waits for, and its command id
+    :ivar day: the UTC day of ``stored``, counted from 1970
+    :ivar stored: bytes stored on that day
+    :ivar session: that of the newest logon; empty for a publisher that names none
+    :ivar superseded: those before it, of which no message is accepted any more
+    :ivar read: by partition: the last record that was read, its offset and the latest timestamp
+    """
+
+    watermark: int = 0
+    highest: int = -1
+    begins: int = 0
+    held: list[Interval] = []
+    absent: list[Interval] = []
+    refused: dict[int, str] = {}
+    unknown_through: int = msgspec.field(default=-1, name="doubt")
+    asked: list[Interval] = []
+    flushes: list[tuple[int, str | None]] = []
+    day: int = 0
+    stored: int = 0
+    withdrawn: list[Interval] = []
+    session: str = ""
+    superseded: list[str] = []
+    read: dict[int, tuple[int, int]] = {}
+
+    def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
+        """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer.
+
+        A topic that was made anew has the same offsets again, but not the same times.
+        """
+        last, newest = self.read.get(partition, (-1, -1))
+        return offset <= last and timestamp <= newest
+
+    def note(self, partition: int, offset: int, timestamp: int) -> None:
+        """Note the last record that was read."""
+        self.read[partition] = (offset, max(timestamp, self.read.get(partition, (-1, -1))[1]))
+
+    def begin_session(self, session: str | None) -> None:
+        """Begin the session that a logon names; it supersedes all before it."""
+        text = (session or "")[:MAX_SESSION_CHARACTERS]
+        before = [one for one in (*self.superseded, self.session) if one not in ("", text)]
+        self.session, self.superseded = text, before[-MAX_SESSIONS:]
+
+    def is_superseded(self, session: str | None) -> bool:
+        """Return whether a later publisher of the name has logged on: its numbers count, no longer this one's."""
+        return session is not None and session[:MAX_SESSION_CHARACTERS] in self.superseded
