@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from ackstream.errors import LocalError, StartError
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka, Settings
 
 
-TIMESTAMP_TYPE, IN_SYNC = "message.timestamp.type", "min.insync.replicas"
+TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"
+KAFKA_MAX_BYTES = 1_048_588
+"""Kafka's default of the last one, for topics that other people created."""
 SAFE_REPLICAS = 3
 """With as many, a record counts as accepted only once several brokers have it, and one of them may still fail."""
 
@@ -40,7 +42,7 @@ class Topic:
 
     def config(self, replication: int = 1) -> dict[str, str]:
         """Return the topic's configuration."""
-        config = {TIMESTAMP_TYPE: "LogAppendTime", "max.message.bytes": str(MAX_RECORD_BYTES)}
+        config = {TIMESTAMP_TYPE: "LogAppendTime", MAX_BYTES: str(MAX_RECORD_BYTES)}
         if replication >= SAFE_REPLICAS:
             config[IN_SYNC] = str(replication // 2 + 1)
         return config | COMPACTED if self.compacted else config
@@ -87,16 +89,20 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
         return _create(admin, settings.kafka, names)
 
 
+LIMITED = ("replies", "ledger", "dead-letters")
+"""The topics whose records correlate may have to make as large as the settings allow."""
+
+
 def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
     :raises StartError: the records of a topic carry their producer's clock, or may be accepted by one of several
-        brokers; with the command that corrects it
+        brokers, or are refused for their size; with the command that corrects it
     """
     names = list(names)
     with connect_admin(settings.kafka) as admin:
         _create(admin, settings.kafka, names)
-        _check(admin, settings.kafka, names)
+        _check(admin, settings, names)
 
 
 def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
@@ -126,29 +132,37 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
     return created
 
 
-def _check(admin: Any, kafka: Kafka, names: Iterable[str]) -> None:
+def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
     """Make sure that topics are configured as the promises need them."""
+    kafka, largest = settings.kafka, settings.correlate.record_bytes
     topics = [kafka.topic(name) for name in names]
-    wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC))
+    needed = {kafka.topic(name): largest for name in LIMITED}
+    wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES))
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
     found = admin.describe_configs(resources, config_filter="all")
     configs = {name: config for described in found.values() for name, config in described.items()}
     copies = {partition.topic: len(brokers) for partition, brokers in replicas(admin, topics).items()}
     for name, config in sorted(configs.items()):
-        check_config(kafka, name, {key: config[key]["value"] for key in wanted}, copies[name])
+        values = {key: config[key]["value"] for key in wanted}
+        check_config(kafka, name, values, copies[name], needed.get(name, 0))
 
 
-def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int) -> None:
+def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int, needed: int = 0) -> None:
     """Refuse the configuration of a topic (real name) of which there are ``copies`` replicas.
 
+    :param needed: the bytes of its largest record
     :raises StartError: with the command that corrects it
     """
 
-    def refuse(key: str, why: str, wanted: str) -> None:
+    def refuse(key: str, why: str, wanted: str, or_else: str = "") -> None:
         raise StartError(
             f"The topic {name} has {key}={config[key]}, {why}: run `kafka-configs.sh --bootstrap-server "
-            f"{kafka.bootstrap} --alter --topic {name} --add-config {key}={wanted}`."
+            f"{kafka.bootstrap} --alter --topic {name} --add-config {key}={wanted}`{or_else}."
         )
+
+    if needed and int(config[MAX_BYTES]) < needed:
+        why = f"but correlate may have to write a record of {needed} bytes"
+        refuse(MAX_BYTES, why, str(max(needed, MAX_RECORD_BYTES)), ", or lower correlate.max_value_bytes")
 
     if config[TIMESTAMP_TYPE] != "LogAppendTime":
         refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
@@ -170,6 +184,24 @@ def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]
     return found
 
 
+def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
+    """Return how many bytes a record of a topic (real name) may have, of the topics that exist and may be written."""
+    described = admin.describe_topics(list(topics)) if topics else []
+    found = [topic["name"] for topic in described if topic["error_code"] == 0 and _may_write(topic)]
+    if not found:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name, {MAX_BYTES: None}) for name in found]
+    configs = admin.describe_configs(resources, config_filter="all")["topic"]
+    # without the right to read the configuration there is none
+    return {name: int(configs[name].get(MAX_BYTES, {"value": KAFKA_MAX_BYTES})["value"]) for name in found}
+
+
+def _may_write(topic: Mapping[str, Any]) -> bool:
+    operations = topic["topic_authorized_operations"]
+    # a broker that does not know has none of the bits
+    return operations < 0 or bool(operations >> ACLOperation.WRITE & 1)
+
+
 def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
     """Return the partitions of topics (real names).
 
@@ -179,7 +211,7 @@ def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
 
 
 def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
-    """Return the ids that Kafka gave to topics (real names), of those that exist; no two topics ever have the same."""
+    """Return the ids of topics (real names) that exist; no two topics ever have the same."""
     found = {topic["name"]: str(topic["topic_id"] or "") for topic in admin.describe_topics(list(topics))}
     # a topic that does not exist has only zeros, and so has one of a broker before 2.8
     return {name: identity for name, identity in found.items() if identity.strip("-0")}

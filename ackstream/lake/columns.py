@@ -37,12 +37,13 @@ PARTITION = "day"
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and the job that writes it."""
+    """A table, and the job that writes it; a ``derived`` one is merged from another, and its rows change."""
 
     name: str
     comment: str
     schema: Any
     writer: str
+    derived: bool = False
 
 
 def schema(*columns: Any) -> Any:

@@ -261,8 +261,8 @@ ALL_TABLES = {
         Table("outcomes", "One row per decided request.", OUTCOMES, "archive"),
         Table("dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive"),
         Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
-        Table("things", "One row per thing, in its present state.", THINGS, "twin"),
-        Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin"),
+        Table("things", "One row per thing, in its present state.", THINGS, "twin", derived=True),
+        Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin", derived=True),
         Table("messages", "One row per message of a publisher, accepted or refused.", MESSAGES, "persist"),
         Table("publishers", "The progress of each publisher, batch by batch.", PUBLISHERS, "persist"),
         # exists only if there are sync destinations

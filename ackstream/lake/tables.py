@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
@@ -15,16 +16,26 @@ from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ackstream.settings import Lake
+    from ackstream.settings import Lake, Settings
 
 
 ATTEMPTS = 5
 ROWS_PER_FILE = 100_000
 """The rows of an append go to one file, unless there are more than this."""
+
+LOG_DAYS = 3
+"""How long commits are kept in a table's log, which is listed whole at each commit; Delta's default is 30 days."""
+
+SHORTEST_RETENTION_HOURS = 24
+"""How long removed files are kept at least: longer than any query or transaction should run."""
+
+MILLISECONDS_AN_HOUR = 3_600_000
+_UNSAFE_STORES = ("s3", "s3a", "s3n")
+"""Stores where Delta's default log store lets two processes write the same version, and the later one wins."""
 
 
 def location(lake: Lake, name: str) -> str:
@@ -33,35 +44,35 @@ def location(lake: Lake, name: str) -> str:
     return path if ":" in path.partition("/")[0] else str(Path(path).absolute())
 
 
-def properties(lake: Lake) -> dict[str, str]:
-    """Return the Delta properties of every table.
+def properties(lake: Lake, table: Table) -> dict[str, str]:
+    """Return the Delta properties of a table.
 
-    Reader version 1 and writer version 2 are enough: delta-rs, DuckDB and Trino read and compact such tables.
+    A table of appends has reader version 1 and writer version 2: delta-rs, DuckDB and Trino read and compact it. A
+    derived one has deletion vectors, or each merge would copy every file with a changed row; delta-rs reads it by
+    ``scan()``. Its past is in the table it is derived from, so its removed files go early.
     """
-    return {
-        "delta.minReaderVersion": "1",
-        "delta.minWriterVersion": "2",
-        "delta.enableDeletionVectors": "false",
+    kept = min(lake.retention, SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR) if table.derived else lake.retention
+    protocol = {} if table.derived else {"delta.minReaderVersion": "1", "delta.minWriterVersion": "2"}
+    return protocol | {
+        "delta.enableDeletionVectors": str(table.derived).lower(),
         # each costs 1.5 s, a commit 1 s
         "delta.checkpointInterval": str(lake.checkpoint_interval),
         "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
         # one value for every tool that vacuums
-        "delta.deletedFileRetentionDuration": f"interval {lake.retention} milliseconds",
+        "delta.deletedFileRetentionDuration": f"interval {kept} milliseconds",
+        "delta.logRetentionDuration": f"interval {LOG_DAYS} days",
     }
 
 
 def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> None:
-    """Create the missing tables, and bring the properties of the others up to the settings.
+    """Create the missing tables; add new columns to the others, and bring their properties up to the settings.
 
-    :raises StartError: if a table has other columns, or a directory holds something else
+    :raises StartError: if a table has a column of another type, a directory holds something else, or a table in S3
+        would have to be altered without a log store for several writers
     """
     for name in names:
-        table, path = ALL_TABLES[name], location(lake, name)
-        if DeltaTable.isDeltaTable(spark, path):
-            _check(spark, table, path)
-            _adjust(spark, path, properties(lake))
-        else:
-            _create(spark, table, path, properties(lake))
+        # another job may be at the same table
+        retried(partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name])))
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
@@ -98,19 +109,69 @@ def append(rows: DataFrame, lake: Lake, name: str, application: str, version: in
     )
 
 
-def retried(merge: Callable[[], None]) -> None:
-    """Run a merge; retry it if another commit, such as a compaction, conflicts with it.
+def retried(work: Callable[[], object]) -> None:
+    """Run a merge or a compaction; retry it if another commit conflicts with it.
 
     :raises DeltaConcurrentModificationException: if each attempt conflicts
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            merge()
+            work()
         except DeltaConcurrentModificationException:
             if attempt == ATTEMPTS:
                 raise
         else:
             return
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
+    """Return the newest version that each application has appended to a table (:func:`append`); Delta keeps them all.
+
+    The first look at a version of the table costs a Spark job, which the next append would do otherwise.
+    """
+    path = location(lake, name)
+    if not DeltaTable.isDeltaTable(spark, path):
+        return {}
+    jvm = spark._jvm  # noqa: SLF001 - Delta has no public way
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    snapshot = log.forTableWithSnapshot(spark._jsparkSession, path)._2()  # noqa: SLF001
+    found = jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.transactions())
+    # names that a table got as a copy of another lake's are of no query here
+    return {key.removesuffix(f"/{name}"): int(version) for key, version in found.items() if key.endswith(f"/{name}")}
+
+
+def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
+    """Return the number of a query's first batch, where batches are numbered across queries, and its newest; or -1.
+
+    :param versions: of the table's applications (:func:`transactions`): the queries, or ``QUERY+PART``
+    """
+    own = {key: version for key, version in versions.items() if key.partition("+")[0] == query_id}
+    others = [version for key, version in versions.items() if key not in own]
+    return max(others, default=-1) + 1, max(own.values(), default=-1)
+
+
+def newest_batch_of(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
+    """Return the newest batch of a query in the tables that it appends to; -1 if there is none."""
+    versions = [transactions(spark, settings.lake, name) for name in names]
+    return max((first_and_newest(found, query_id)[1] for found in versions), default=-1)
+
+
+def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
+    """Return the same for tables whose batches are numbered across queries, as the query itself numbers it."""
+    versions: dict[str, int] = {}
+    for name in names:
+        for key, version in transactions(spark, settings.lake, name).items():
+            versions[key] = max(version, versions.get(key, -1))
+    first, newest = first_and_newest(versions, query_id)
+    return max(newest - first, -1)
+
+
+def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
+    make = _adjust if DeltaTable.isDeltaTable(spark, path) else _create
+    make(spark, table, path, wanted)
 
 
 def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
@@ -129,25 +190,71 @@ def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
         ) from None
 
 
-def _check(spark: SparkSession, table: Table, path: str) -> None:
-    found = {field.name: field.dataType.simpleString() for field in DeltaTable.forPath(spark, path).toDF().schema}
-    wanted = {field.name: field.dataType.simpleString() for field in table.schema}
-    for column in {**wanted, **found}:
-        if found.get(column) != wanted.get(column):
+def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:
+    """Return the columns that a table of an earlier release lacks; columns that it has in addition stay null.
+
+    :param found: the types of the columns it has
+    :raises StartError: a column has another type, or one without nulls is missing: its old rows cannot have it
+    """
+    missing = []
+    for column in table.schema:
+        kind = column.dataType.simpleString()
+        if column.name not in found and column.nullable:
+            missing.append(column)
+        elif found.get(column.name) != kind:
+            wanted = {column.name: kind}
             raise StartError(
-                f"The table {table.name} at {path} has {_described(column, found)} where this version writes"
-                f" {_described(column, wanted)}; move the table away, or point lake.path to another directory."
+                f"The table {table.name} at {path} has {_described(column.name, found)} where this version writes"
+                f" {_described(column.name, wanted)}; move the table away, or point lake.path to another directory."
             )
+    return missing
 
 
 def _described(column: str, types: dict[str, str]) -> str:
     return f"a column {column} of type {types[column]}" if column in types else f"no column {column}"
 
 
-def _adjust(spark: SparkSession, path: str, wanted: dict[str, str]) -> None:
-    found = DeltaTable.forPath(spark, path).detail().select("properties").first()[0]
+def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
+    delta = DeltaTable.forPath(spark, path)
+    columns = {field.name: field.dataType.simpleString() for field in delta.toDF().schema}
+    missing = new_columns(table, columns, path)
+    found = delta.detail().select("properties").first()[0]
     # the protocol versions of an existing table are not among its properties
     changed = {key: value for key, value in wanted.items() if not key.endswith("Version") and found.get(key) != value}
+    if missing:
+        added = [f"`{c.name}` {c.dataType.simpleString()} COMMENT {_quoted(c.metadata['comment'])}" for c in missing]
+        alter(spark, path, f"ADD COLUMNS ({', '.join(added)})")
     if changed:
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in changed.items())
-        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({listed})")
+        listed = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in changed.items())
+        alter(spark, path, f"SET TBLPROPERTIES ({listed})")
+
+
+def alter(spark: SparkSession, path: str, change: str) -> None:
+    """Alter a table.
+
+    :raises StartError: see :func:`check_log_store`
+    """
+    check_log_store(spark.sparkContext.getConf().get, path)
+    spark.sql(f"ALTER TABLE delta.`{path}` {change}")
+
+
+def check_log_store(conf: Callable[[str, str], str | None], path: str) -> None:
+    """Refuse a second writer where Delta cannot keep two writers apart: one of two commits would be lost in silence.
+
+    :param conf: returns the value of a key of Spark's conf, or the default it is given
+    :raises StartError: the table is in S3, and no log store for several writers is set; naming the key
+    """
+    scheme = path.partition("://")[0]
+    if scheme not in _UNSAFE_STORES:
+        return
+    key = f"spark.delta.logStore.{scheme}.impl"
+    if not (conf(key, "") or conf("spark.delta.logStore.class", "")):
+        raise StartError(
+            f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
+            f" lost in silence. Set {key} in [spark.conf] of all jobs, for example to"
+            " io.delta.storage.S3DynamoDBLogStore with its jar; without it, never run a second writer."
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -19,7 +19,9 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.window import Window
 
+from ackstream.errors import StartError
 from ackstream.lake import tables
 from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
 from ackstream.protocol.json import escape
@@ -32,26 +34,54 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake
 
 
+JOURNAL = "thing_events"
+ORIGIN, BEGIN = "ackstream.origin", "ackstream.begin"
+"""Properties of the journal: the id of the topic its offsets are of, and the first batch that has read that topic."""
+
+
 def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
     """Return the number of a query's first batch: the batches of earlier checkpoints precede it."""
-    events = tables.read(spark, lake, "thing_events")
-    return tables.newest_batch(events.where(F.col("query_id") != query_id)) + 1
+    return tables.first_and_newest(tables.transactions(spark, lake, JOURNAL), query_id)[0]
+
+
+def origin(spark: SparkSession, lake: Lake) -> str | None:
+    """Return the id of the topic whose offsets the journal has; ``None`` if it has not remembered one yet."""
+    return _properties(spark, lake).get(ORIGIN)
+
+
+def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
+    """Remember that the commands of all further batches are of a topic."""
+    found = _properties(spark, lake)
+    if found.get(ORIGIN) != topic_id:
+        # a journal of an earlier release has that topic's offsets already
+        begin = first_batch(spark, lake, "") if ORIGIN in found else 0
+        wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
+        tables.alter(spark, tables.location(lake, JOURNAL), wanted)
+
+
+def _properties(spark: SparkSession, lake: Lake) -> dict[str, str]:
+    path = tables.location(lake, JOURNAL)
+    if not DeltaTable.isDeltaTable(spark, path):
+        return {}
+    found: dict[str, str] = DeltaTable.forPath(spark, path).detail().select("properties").collect()[0][0]
+    return found
 
 
 def next_offsets(spark: SparkSession, lake: Lake, topic: str) -> dict[int, int]:
-    """Return, by partition of the signals topic, the offset after the last command in the journal."""
-    events = tables.read(spark, lake, "thing_events").where(F.col("topic") == topic)
+    """Return, by partition of the signals topic, the offset after the last command in the journal; scans all of it."""
+    begin = int(_properties(spark, lake).get(BEGIN, 0))
+    events = tables.read(spark, lake, JOURNAL).where((F.col("batch") >= begin) & (F.col("topic") == topic))
     return {partition: last + 1 for partition, last in events.groupBy("partition").agg(F.max("offset")).collect()}
 
 
-def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int) -> None:
-    """Append the rows of a batch, unless the journal already has that batch.
+def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int, part: int = 0) -> None:
+    """Append the rows of a batch, or of a part of it, unless the journal already has them.
 
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
     """
     own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
     journal = spark.createDataFrame(rows).withColumns(own).select(*THING_EVENTS.fieldNames())
-    tables.append(journal, lake, "thing_events", query_id, batch)
+    tables.append(journal, lake, JOURNAL, f"{query_id}+{part}" if part else query_id, batch)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
@@ -61,12 +91,14 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     """
     things = tables.read(spark, lake, "things")
     last = F.col("last") & (F.col("batch") < batch)
-    events = tables.read(spark, lake, "thing_events").where(last)
-    later = events.where(F.col("batch") > tables.newest_batch(things))
-    # things that the batch has already changed are restored from the journal
-    undone = events.join(things.where(F.col("batch") >= batch).select("thing_id"), "thing_id", "left_semi")
-    parts = [part.select(*THINGS.fieldNames()) for part in (things.where(F.col("batch") < batch), later, undone)]
-    return latest(reduce(lambda one, other: one.union(other), parts))
+    events = tables.read(spark, lake, JOURNAL).where(last)
+    # the newest batch may be merged in part
+    parts = [things.where(F.col("batch") < batch), events.where(F.col("batch") >= tables.newest_batch(things))]
+    # things that the batch has already changed are restored from the journal, of which all is read then
+    ahead = things.where(F.col("batch") >= batch).select("thing_id")
+    if not ahead.isEmpty():
+        parts.append(events.join(ahead, "thing_id", "left_semi"))
+    return latest(reduce(lambda one, other: one.union(other), [part.select(*THINGS.fieldNames()) for part in parts]))
 
 
 def latest(rows: DataFrame) -> DataFrame:
@@ -80,10 +112,69 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     """Merge rows of the journal into ``things``; rows that are not newer change nothing."""
     changed = latest(events.where("last").select(*THINGS.fieldNames()))
     known, new = F.col("known.thing_id") == F.col("new.thing_id"), F.col("new.revision") > F.col("known.revision")
+    # by name: the table may have columns of a later release
+    columns = {name: F.col(f"new.{name}") for name in THINGS.fieldNames()}
 
     def attempt() -> None:
-        target = DeltaTable.forPath(spark, tables.location(lake, "things")).alias("known")
-        target.merge(changed.alias("new"), known).whenMatchedUpdateAll(new).whenNotMatchedInsertAll().execute()
+        target = (
+            DeltaTable.forPath(spark, tables.location(lake, "things")).alias("known").merge(changed.alias("new"), known)
+        )
+        target.whenMatchedUpdate(new, columns).whenNotMatchedInsert(values=columns).execute()
+
+    tables.retried(attempt)
+
+
+# -- the end of old changes --------------------------------------------------------------------------------------------
+
+
+def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
+    """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile.
+
+    What things are restored from stays: the last state of each thing, and all that is not merged or may be replayed. So
+    does the last command of each partition, after which a new checkpoint starts.
+    """
+    merged = tables.newest_batch(tables.read(spark, lake, "things"))
+    events = tables.read(spark, lake, JOURNAL).where(F.col("batch") < merged)
+    state = F.max(F.when(F.col("last"), F.col("revision"))).over(Window.partitionBy("thing_id"))
+    end = F.max("offset").over(Window.partitionBy("topic", "partition"))
+    superseded = (F.col("revision") < F.col("state")) & (F.col("offset") < F.col("end"))
+    old = events.withColumns({"state": state, "end": end}).where(superseded)
+    _remove(spark, lake, old.where(F.col("modified_at") < F.timestamp_millis(F.lit(before_ms))))
+
+
+def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
+    """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
+
+    :raises StartError: the thing exists, or its deletion may still be replayed from what would be erased
+    """
+    own = F.col("thing_id") == thing_id
+    found = tables.read(spark, lake, "things").where(own).select("deleted", "batch", "revision").collect()
+    if not found:
+        raise StartError(f"There is no thing {thing_id} in the table things; correct the id, or wait for its index.")
+    deleted, batch, revision = found[0]
+    if not deleted:
+        raise StartError(f"The thing {thing_id} exists: delete it first by a command, then erase it.")
+    events = tables.read(spark, lake, JOURNAL)
+    if batch >= tables.newest_batch(events):
+        raise StartError(
+            f"The deletion of {thing_id} is in the newest batch: erase it after another thing has changed."
+        )
+    _remove(spark, lake, events.where(own & (F.col("revision") < revision)))
+
+
+def _remove(spark: SparkSession, lake: Lake, rows: DataFrame) -> None:
+    """Remove rows of the journal; the index query ignores that."""
+    old = rows.select("thing_id", "revision", "day").localCheckpoint()
+    days = [f"DATE'{day}'" for (day,) in old.select("day").distinct().collect()]
+    if not days:
+        return
+    same = "row.thing_id = old.thing_id AND row.revision = old.revision"
+
+    def attempt() -> None:
+        journal = DeltaTable.forPath(spark, tables.location(lake, JOURNAL)).alias("row")
+        # no other day is looked into
+        merge = journal.merge(old.alias("old"), f"row.day IN ({', '.join(days)}) AND {same}")
+        merge.whenMatchedDelete().execute()
 
     tables.retried(attempt)
 

@@ -86,6 +86,12 @@ class Correlate(Part):
                 raise ValueError(f"{pattern!r} is not a regular expression ({error})") from error
         return patterns
 
+    @property
+    def record_bytes(self) -> int:
+        """How many bytes a record may have that the job must write, whatever it reads (docs/operations.md)."""
+        # JSON written anew has up to four times the size; each label has its entry, and its correlation-id there
+        return 4 * self.max_value_bytes + 2048 * self.max_labels + 65_536
+
     def allowed_reply_topics(self, topics: Iterable[str]) -> frozenset[str]:
         """Return those of the existing topics that a request may choose: a pattern matches the whole name.
 
@@ -118,6 +124,7 @@ class Twin(Part):
     max_offsets_per_trigger: int = Field(20_000, ge=1)
     index_trigger: str = "10 seconds"
     index_partitions: int = Field(1, ge=1)
+    starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)
     group: str = "ackstream-twin"
 
@@ -183,6 +190,7 @@ class QueueJob(Part):
     shuffle_partitions: int = Field(2, ge=1)
     max_bytes_per_trigger: int = Field(16_000_000, ge=1)
     group: str = "ackstream-queues"
+    starting: Start = "latest"
 
 
 class Query(Part):

@@ -11,13 +11,19 @@ import sys
 import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.errors import AckstreamError, StartError
+from pyspark.errors import StreamingQueryException
+
+from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.spark.progress import clock, committer
+from ackstream.spark.checkpoint import TOPIC_ID, compare_batches, compare_topics, planned, topic_ids
+from ackstream.spark.clock import clock
+from ackstream.spark.kafka import RUN
+from ackstream.spark.progress import committer, consumed_offsets
 from ackstream.spark.session import session
 
 if TYPE_CHECKING:
@@ -34,6 +40,12 @@ STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
 """How long the batch at hand may take to finish when a job is stopped."""
 
 AWAIT_SECONDS = 1
+DATA_LOSS = "KAFKA_DATA_LOSS"
+_LOSS = (
+    "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of their "
+    "topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log then says "
+    "how many they were."
+)
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
@@ -50,13 +62,15 @@ class Job:
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
     :ivar topics: the topics it reads and writes, without the prefix
     :ivar group: the settings key of the consumer group that shows its lag
-    :ivar ticks: the topic of its clock, which never passes an unread record of the topics ``reads``
+    :ivar reads: those whose offsets its checkpoint counts, without its clock's
+    :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
     :ivar conf: what it needs of its Spark session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
     :ivar resharding: how it divides the states among another number of shards
     :ivar otherwise: what to do if another one has to change, as the end of a sentence
     :ivar check: refuses what does not fit together, before anything is written
+    :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
     :ivar whole_batches: whether stopping waits for the batch at hand
     """
 
@@ -73,21 +87,30 @@ class Job:
     resharding: Resharding | None = None
     otherwise: str = "start with a new checkpoint"
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
+    committed: Callable[[SparkSession, Settings, str], int] = lambda _, __, ___: -1
     whole_batches: bool = False
 
-    def start(self, spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
+    def start(
+        self, spark: SparkSession, settings: Settings, *, available_now: bool = False, run: str | None = None
+    ) -> StreamingQuery:
         """Start the query alone, without clock and offsets; it runs until it is stopped.
 
         :param available_now: stop at the present end of its topics
+        :param run: of the clock whose ticks count; ``None``: those that something else publishes
         :raises StartError: if settings, checkpoint and tables are inconsistent
         """
         # what the job sets, and what the query takes from it when it starts, is no other query's business
         own = spark.newSession()
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
+        if run is not None:
+            own.conf.set(RUN, run)
         self.check(own, settings)
-        fixed = fixed_values(settings, self.fixed)
-        guard_checkpoint(own, settings.lake.checkpoint(self.name), fixed, self.remedy)
+        location = settings.lake.checkpoint(self.name)
+        fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
+        guard_checkpoint(own, location, fixed, self.remedy)
+        if (last := planned(own, location)) is not None:
+            compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         return self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
@@ -102,18 +125,24 @@ class Job:
     def running(self, spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
         """Run the job for the time of the block: create missing topics, start the query, its clock and its offsets.
 
-        :raises StartError: if settings, checkpoint, topics and tables are inconsistent
+        :raises StartError: if settings, checkpoint, topics and tables are inconsistent, or another process runs the job
         :raises LocalError: if Kafka does not answer
+        :raises StoppedError: at the end of the block, if its clock could not go on and stopped the query
         """
         if self.topics:
             prepare(settings, self.topics)
-        query = self.start(spark, settings)
         with ExitStack() as stack:
+            own = None
+            if self.ticks is not None and settings.clock.enabled:
+                # its run begins before the query and ends after it
+                own = stack.enter_context(clock(settings, self.ticks, self.reads))
+            query = self.start(spark, settings, run=own.run if own else None)
             stack.callback(self._stop, query)
             if self.group is not None:
-                stack.enter_context(committer(settings.kafka, query, attrgetter(self.group)(settings)))
-            if self.ticks is not None and settings.clock.enabled:
-                stack.enter_context(clock(settings, query, self.ticks, self.reads))
+                group = attrgetter(self.group)(settings)
+                stack.enter_context(committer(settings.kafka, query, group, self.reads))
+            if own is not None:
+                own.follow(partial(consumed_offsets, query), query.stop)
             yield query
 
     def _stop(self, query: StreamingQuery) -> None:
@@ -132,8 +161,13 @@ def main(*jobs: Job) -> None:
         with ExitStack() as stack:
             queries = [stack.enter_context(job.running(spark, settings)) for job in jobs]
             # started again, all of them go on where they were
-            while not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
-                pass
+            try:
+                while not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
+                    pass
+            except StreamingQueryException as error:
+                if DATA_LOSS in str(error):
+                    raise StoppedError(_LOSS) from error
+                raise
 
     run_with_settings(run)
 
@@ -177,9 +211,12 @@ def guard_checkpoint(
     if files.exists(path):
         with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
+        compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values(ours, theirs, location, remedy)
-        return
-    if files.exists(_file(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
+        if ours.keys() <= theirs.keys():
+            return
+        ours = theirs | dict(ours)
+    elif files.exists(_file(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
@@ -188,6 +225,7 @@ def guard_checkpoint(
     _, draft = _file(spark, f"{location}/.{REMEMBERED}.draft")
     with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
         out.write(json.dumps(dict(ours)).encode())
+    files.delete(path, False)  # noqa: FBT003 - not a directory
     files.rename(draft, path)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class MergingTwin(TwinFold):
     """Everything as the product does it, but for the commit."""
 
-    def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int) -> None:  # noqa: ARG002
+    def _append(self, spark: SparkSession, rows: Sequence[JournalRow], _query: str, batch: int, _part: int) -> None:
         last = arrow([msgspec.structs.astuple(row) for row in rows if row.last], _ROWS)
         events = spark.createDataFrame(last).withColumn("batch", F.lit(batch).cast("long"))
         things.merge(spark, self._settings.lake, events)

@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import deltalake
+import duckdb
 import pytest
 
 from ackstream.errors import StartError
-from ackstream.lake import columns, schemas, tables
-from ackstream.settings import Lake
+from ackstream.jobs.archive.job import ArchiveFold
+from ackstream.lake import columns, schemas, tables, things
+from ackstream.settings import Lake, Settings
+from tests.lake import changes, records
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -30,9 +34,44 @@ def test_a_first_start_makes_tables_that_every_delta_reader_understands(spark: S
             "delta.checkpointInterval": "100",
             "delta.dataSkippingNumIndexedCols": "4",
             "delta.deletedFileRetentionDuration": "interval 604800000 milliseconds",
+            "delta.logRetentionDuration": "interval 3 days",
         }
         comments = {field.name: field.metadata["comment"] for field in found.schema().fields}
         assert comments == {field.name: field.metadata["comment"] for field in table.schema}
+
+
+def test_a_table_that_rows_are_merged_into_has_deletion_vectors_and_keeps_removed_files_for_a_day_only() -> None:
+    lake = Lake(retention="7d")
+    derived = tables.properties(lake, schemas.ALL_TABLES["things"])
+    assert derived["delta.enableDeletionVectors"] == "true"
+    assert derived["delta.deletedFileRetentionDuration"] == "interval 86400000 milliseconds"
+    assert not [key for key in derived if key.endswith("Version")]
+    assert [table.name for table in schemas.ALL_TABLES.values() if table.derived] == ["things", "things_search"]
+
+
+@pytest.mark.parametrize("table", schemas.ALL_TABLES.values(), ids=schemas.ALL_TABLES)
+def test_commits_are_kept_for_days_not_for_a_month(table: columns.Table) -> None:
+    assert tables.properties(Lake(), table)["delta.logRetentionDuration"] == "interval 3 days"
+
+
+def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_programs_read_it(
+    spark: SparkSession, lake: Lake
+) -> None:
+    old = columns.Table("things", "", schemas.THINGS, "twin")
+    tables._create(spark, old, lake.table("things"), tables.properties(lake, old))
+    tables.create(spark, lake, ["things"])
+    for number in range(2):
+        things.merge(spark, lake, spark.createDataFrame(changed(number)).selectExpr("*", f"{number}L AS batch"))
+    found = deltalake.DeltaTable(lake.table("things"))
+    assert "deletionVectors" in (found.protocol().reader_features or [])
+    rows = found.scan(columns=["thing_id", "revision"])  # noqa: F841 - DuckDB's by name
+    assert sorted(duckdb.sql("SELECT * FROM rows").fetchall()) == [(f"a:{at}", 2 if at < 5 else 1) for at in range(50)]
+    # the second merge has changed five rows and copied none
+    assert found.get_add_actions(flatten=True)["num_records"].to_pylist() == [5, 50]
+
+
+def changed(number: int) -> pa.Table:
+    return changes.table(*[changes.change(f"a:{at}", number + 1, {"n": number}) for at in range(5 if number else 50)])
 
 
 def test_a_second_start_changes_nothing(spark: SparkSession, lake: Lake) -> None:
@@ -52,7 +91,7 @@ def test_changed_settings_reach_a_table_at_the_next_start(spark: SparkSession, l
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ("'x' AS correlation_id", "no column decided_at"),
+        ("'x' AS correlation_id", "no column decided_at where this version writes a column decided_at"),
         (
             "1 AS correlation_id",
             "a column correlation_id of type int where this version writes a column correlation_id",
@@ -65,11 +104,97 @@ def test_a_table_with_other_columns_is_refused(spark: SparkSession, lake: Lake, 
         tables.create(spark, lake, ["outcomes"])
 
 
-def test_a_table_with_a_column_more_is_refused(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, ["outcomes"])
-    spark.sql(f"ALTER TABLE delta.`{lake.table('outcomes')}` ADD COLUMN shade STRING")
-    with pytest.raises(StartError, match="a column shade of type string where this version writes no column shade"):
-        tables.create(spark, lake, ["outcomes"])
+def types(name: str) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schemas.ALL_TABLES[name].schema}
+
+
+@pytest.mark.parametrize("name", schemas.ALL_TABLES)
+def test_a_table_of_an_earlier_release_gets_the_columns_that_it_lacks(name: str) -> None:
+    table, found = schemas.ALL_TABLES[name], types(name)
+    assert tables.new_columns(table, found, "/lake") == []
+    for column in table.schema:
+        fewer = {key: kind for key, kind in found.items() if key != column.name}
+        if column.nullable:
+            assert tables.new_columns(table, fewer, "/lake") == [column]
+        else:
+            with pytest.raises(StartError, match=f"has no column {column.name} where this version writes a column"):
+                tables.new_columns(table, fewer, "/lake")
+        with pytest.raises(StartError, match=f"has a column {column.name} of type void where"):
+            tables.new_columns(table, {**found, column.name: "void"}, "/lake")
+
+
+def test_a_column_that_someone_has_added_stays() -> None:
+    assert tables.new_columns(schemas.ALL_TABLES["outcomes"], {**types("outcomes"), "shade": "string"}, "/lake") == []
+
+
+def test_a_job_adds_a_column_and_writes_beside_one_that_it_does_not_know(spark: SparkSession, lake: Lake) -> None:
+    older = [column for column in schemas.OUTCOMES if column.name != "reply_topic"]
+    shade = columns.optional("shade", columns.TEXT, "someone's own")
+    old = columns.Table("outcomes", "", columns.schema(*older, shade), "archive")
+    tables._create(spark, old, lake.table("outcomes"), tables.properties(lake, old))
+    tables.create(spark, lake)
+    ArchiveFold(lake).write(records.frame(spark, [records.outcome(1)]), 0, "query")
+    found = deltalake.DeltaTable(lake.table("outcomes"))
+    assert {field.name: field.metadata["comment"] for field in found.schema().fields}["reply_topic"] == (
+        "Kafka topic of the reply; null if none was requested"
+    )
+    (row,) = found.to_pyarrow_table(columns=["reply_topic", "shade"]).to_pylist()
+    assert row == {"reply_topic": "replies", "shade": None}
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------------
+
+STORE = "spark.delta.logStore.s3a.impl"
+
+
+@pytest.mark.parametrize(
+    ("path", "conf"),
+    [
+        ("/lake", {}),
+        ("abfss://c@a.dfs.core.windows.net/lake", {}),
+        ("s3a://bucket/lake", {STORE: "io.delta.storage.S3DynamoDBLogStore"}),
+        ("s3a://bucket/lake", {"spark.delta.logStore.class": "com.example.Store"}),
+    ],
+)
+def test_a_table_may_have_two_writers_where_delta_keeps_them_apart(path: str, conf: dict[str, str]) -> None:
+    tables.check_log_store(conf.get, path)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_a_second_writer_in_s3_is_refused_without_a_log_store_for_several(scheme: str) -> None:
+    with pytest.raises(StartError, match=f"one process only.* Set spark.delta.logStore.{scheme}.impl in .spark.conf. "):
+        tables.check_log_store({}.get, f"{scheme}://bucket/lake")
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("versions", "first", "newest"),
+    [
+        ({}, 0, -1),
+        ({"q": 7}, 0, 7),
+        ({"old": 3, "older": 1}, 4, -1),
+        ({"old": 3, "q": 9, "q+1": 8}, 4, 9),
+        ({"old+2": 3, "q": 4, "q+1": 6}, 4, 6),
+    ],
+)
+def test_batches_are_numbered_across_queries(versions: dict[str, int], first: int, newest: int) -> None:
+    assert tables.first_and_newest(versions, "q") == (first, newest)
+
+
+def test_a_table_knows_the_newest_batch_of_each_query(spark: SparkSession, lake: Lake) -> None:
+    assert tables.transactions(spark, lake, "publishers") == {}
+    tables.create(spark, lake, ["publishers", "messages"])
+    rows = spark.createDataFrame([], schemas.PUBLISHERS)
+    for query, version in (("old", 3), ("q", 4), ("q", 6)):
+        tables.append(rows, lake, "publishers", query, version)
+    assert tables.transactions(spark, lake, "publishers") == {"old": 3, "q": 6}
+    settings = Settings(lake=lake)
+    assert tables.newest_batch_of(["publishers"], spark, settings, "q") == 6
+    # as the query itself counts them
+    assert tables.newest_own_batch(["publishers", "messages"], spark, settings, "q") == 2
+    assert tables.newest_own_batch(["publishers", "messages"], spark, settings, "new") == -1
 
 
 def test_a_directory_with_something_else_is_refused(spark: SparkSession, lake: Lake) -> None:

@@ -14,6 +14,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka, Settings
+from ackstream.spark.checkpoint import TOPIC_ID
 from ackstream.spark.job import DRAFT, compare_values, fixed_values, guard_checkpoint, is_new_checkpoint, with_values
 
 if TYPE_CHECKING:
@@ -87,6 +88,22 @@ def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSessio
     guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
         guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+
+
+def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_start_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "checkpoints/x")
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "one"}, _anew)
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    with pytest.raises(StartError, match="the topic signals with the id one, but the topic now has the id two"):
+        guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "two"}, _anew)
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_every_job_that_reads_kafka_remembers_which_topics_it_counts_offsets_of(job: Job) -> None:
+    assert job.reads
 
 
 def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupted(

@@ -55,9 +55,7 @@ _decode = msgspec.json.Decoder(QueryState).decode
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
-    # persist may be making its own at the same time
-    names = ("messages", "publishers", "subscriptions", "sow_deletes")
-    tables.retried(lambda: tables.create(spark, settings.lake, names))
+    tables.create(spark, settings.lake, ("messages", "publishers", "subscriptions", "sow_deletes"))
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
     stream = source(spark, settings.kafka, topics, limit=limit, headers=True)
@@ -69,9 +67,11 @@ JOB = Job(
     build=build,
     trigger="query.interval",
     topics=("queries", "query-results", "stored", "dead-letters"),
+    reads=("queries", "stored"),
     group="query.group",
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
+    committed=partial(tables.newest_own_batch, ("subscriptions",)),
 )
 
 

@@ -1,9 +1,9 @@
 """One batch of signals folded over the things: commands in order, each with its own answer.
 
-Pure: records and things in; journal rows, messages and the changed things out. The same records over the same things
-give the same result, so a batch that is replayed after a crash sends the same messages again; and the result does not
-depend on where batches are cut. Source of the rules of responses and events: Eclipse Ditto,
-``ThingModifyCommandResponse`` and ``ThingEvent`` in its protocol adapters, ditto.md 8 and 9.
+Pure: records and things in; journal rows, messages and the changed things out, in parts of a limited size. The same
+records over the same things give the same parts, so a batch that is replayed after a crash sends the same messages
+again; and the result does not depend on where batches are cut. Source of the rules of responses and events: Eclipse
+Ditto, ``ThingModifyCommandResponse`` and ``ThingEvent`` in its protocol adapters, ditto.md 8 and 9.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ackstream.protocol.errors import DittoError
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ackstream.jobs.twin.changes import CommandResult
     from ackstream.jobs.twin.commands import TwinCommand
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COORDINATES = attrgetter("timestamp", "partition", "offset")
+PART_BYTES = 64 * 1024 * 1024
+"""The size of a result from which on the next command begins another part: what the driver lays out at once, and what
+Spark sends in one task (at most 128 MB). A batch at hand must be finished before this changes: its parts are cut by it.
+"""
+COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
+"""A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
 EVENTS, ACKS = "events", "acks"
 ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
@@ -105,22 +111,49 @@ class TwinMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TwinResult(msgspec.Struct):
-    """The result of a batch."""
+    """The result of a batch or of a part of it."""
 
     rows: list[JournalRow] = []
     messages: list[TwinMessage] = []
     changed: dict[str, Thing] = {}
 
 
-def fold(records: Sequence[SignalRecord], things: dict[str, Thing], settings: Settings) -> TwinResult:
-    """Apply the twin commands among the records to the things, in order; ``things`` itself stays as it is.
+def fold(
+    records: Iterable[SignalRecord], things: dict[str, Thing], settings: Settings, part_bytes: int = PART_BYTES
+) -> Iterator[TwinResult]:
+    """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty.
 
     Signals that are not for the twin are ignored, and so are those that correlate rejects and answers itself.
+
+    :param records: in order (:func:`ordered`)
+    :param things: gets the changes of a part when the next one is asked for: until then that part may fail
     """
     folding = _TwinBatch(things, settings)
-    for record in in_order(records, _COORDINATES):
+    for record in records:
+        if folding.size >= part_bytes:
+            yield (result := folding.result())
+            things.update(result.changed)
+            folding = _TwinBatch(things, settings)
         folding.add(record)
-    return folding.result()
+    yield (result := folding.result())
+    things.update(result.changed)
+
+
+def ordered(records: Sequence[SignalRecord]) -> Sequence[SignalRecord]:
+    """Return the records of a batch in the order in which they act."""
+    return in_order(records, _COORDINATES)
+
+
+def cut(sizes: Sequence[int], limit: int) -> Iterator[slice]:
+    """Cut a sequence, given by its sizes, into runs that are each within a limit or a single entry."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            yield slice(start, index)
+            start, total = index, 0
+        total += size
+    if sizes:
+        yield slice(start, len(sizes))
 
 
 class _TwinBatch:
@@ -130,6 +163,8 @@ class _TwinBatch:
         self._settings = settings
         self._signals = settings.kafka.topic("signals")
         self._result = TwinResult()
+        self.size = 0
+        """Of the result so far, in bytes: values of rows and messages, and the changed things."""
         self._things: ChainMap[str, Thing] = ChainMap(self._result.changed, things)
 
     def add(self, record: SignalRecord) -> None:
@@ -183,7 +218,7 @@ class _TwinBatch:
             # the other half of what correlate accepts is for the headers of the answer
             limit = self._settings.correlate.max_value_bytes // 2
             value = search.answer(envelope, self._things, record.timestamp, limit)
-            self._result.messages.append(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
+            self._send(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
             return
         command = read_command(envelope, record.timestamp)
         result = apply(self._things.get(command.thing_id), command, self._settings.twin.max_thing_bytes)
@@ -196,8 +231,15 @@ class _TwinBatch:
             messages.append(TwinMessage.of(ACKS, request, answer))
         # nothing can fail from here on
         if result.event is not None:
+            row = _row(command, request, result, result.event, record)
+            before = self._result.changed.get(command.thing_id)
+            self.size += len(row.value or "") + _size(result.thing) - _size(before)
             self._result.changed[command.thing_id] = result.thing
-            self._result.rows.append(_row(command, request, result, result.event, record))
+            self._result.rows.append(row)
+        self._send(*messages)
+
+    def _send(self, *messages: TwinMessage) -> None:
+        self.size += sum(len(message.value) for message in messages)
         self._result.messages += messages
 
     def _fail(self, command: Envelope, request: Request, error: DittoError) -> None:
@@ -209,7 +251,11 @@ class _TwinBatch:
             tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
         headers = request.headers if tag is None else request.headers | {ETAG: tag}
         envelope = error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
-        self._result.messages.append(TwinMessage.of(ACKS, request, envelope))
+        self._send(TwinMessage.of(ACKS, request, envelope))
+
+
+def _size(thing: Thing | None) -> int:
+    return 0 if thing is None or thing.content is None else len(thing.content)
 
 
 def _row(command: TwinCommand, request: Request, result: CommandResult, event: str, record: SignalRecord) -> JournalRow:

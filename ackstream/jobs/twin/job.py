@@ -11,31 +11,52 @@ slower and apart, so that an acknowledgement that a change is stored never waits
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
-from ackstream.jobs.twin.batch import JournalRow, SignalRecord, TwinMessage, fold, search_persisted
+from ackstream.jobs.twin.batch import (
+    COMMAND_MARKS,
+    JournalRow,
+    SignalRecord,
+    TwinMessage,
+    cut,
+    fold,
+    ordered,
+    search_persisted,
+)
 from ackstream.jobs.twin.changes import Thing
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
 from ackstream.spark import batches, kafka
+from ackstream.spark.checkpoint import compare_topics, planned, topic_ids
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
-from ackstream.spark.kafka import EARLIEST, header, header_entry, json_correlation_id, source, spring_correlation
+from ackstream.spark.kafka import (
+    EARLIEST,
+    ENDS,
+    header,
+    header_entry,
+    json_correlation_id,
+    source,
+    spring_correlation,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
+    from ackstream.spark.kafka import Start
 
 NAME, INDEX_NAME = "twin", "twin-index"
 
@@ -51,27 +72,72 @@ _MESSAGES = pa.schema(
 )
 """The fields of ``TwinMessage``, in their order."""
 
+FETCH_BYTES = 256 * 1024 * 1024
+"""What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
+
+SMALL_FILE_BYTES, COMPACT_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+"""The files that a merge leaves are compacted among themselves, 50 at a time; larger ones are left to maintenance."""
+
+
+def check(spark: SparkSession, settings: Settings) -> None:
+    """Refuse a new checkpoint on another topic than the journal's: its offsets would skip commands or repeat them.
+
+    :raises StartError: naming the topic, both ids and the ways out
+    """
+    if settings.twin.starting != "journal" or planned(spark, settings.lake.checkpoint(NAME)) is not None:
+        return
+    known, ours = things.origin(spark, settings.lake), topic_ids(settings.kafka, ["signals"])
+    if known is not None:
+        journal = f"The journal {tables.location(settings.lake, things.JOURNAL)}"
+        way_out = "set twin.starting to earliest or latest, for a new checkpoint that begins there"
+        compare_topics(ours, dict.fromkeys(ours, known), journal, way_out)
+
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the twin query."""
     tables.create(spark, settings.lake, ("thing_events", "things", "things_search"))
-    topic, limit = settings.kafka.topic("signals"), settings.twin.max_offsets_per_trigger
-    # a new checkpoint starts after the last command in the journal
-    start = things.next_offsets(spark, settings.lake, topic) or EARLIEST
-    stream = source(spark, settings.kafka, {"signals": start}, limit=limit, headers=True)
+    limit = settings.twin.max_offsets_per_trigger
+    for topic_id in topic_ids(settings.kafka, ["signals"]).values():
+        things.remember_origin(spark, settings.lake, topic_id)
+    stream = source(spark, settings.kafka, {"signals": _start(spark, settings)}, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, TwinFold(settings).write, trigger)
+
+
+def _start(spark: SparkSession, settings: Settings) -> Start:
+    """Return where a new checkpoint starts: after the last command in the journal, unless the settings differ."""
+    # an old one knows its offsets, and the journal is long
+    if planned(spark, settings.lake.checkpoint(NAME)) is not None:
+        return EARLIEST
+    if settings.twin.starting != "journal":
+        return ENDS[settings.twin.starting]
+    return things.next_offsets(spark, settings.lake, settings.kafka.topic("signals")) or EARLIEST
 
 
 def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the index query; the tables exist."""
-    journal = spark.readStream.format("delta").load(tables.location(settings.lake, "thing_events"))
+    journal = (
+        spark.readStream.format("delta")
+        # rows that are pruned or erased are merged long since
+        .options(skipChangeCommits="true", maxBytesPerTrigger=str(FETCH_BYTES))
+        .load(tables.location(settings.lake, things.JOURNAL))
+    )
     return batches.start(journal, settings.lake, INDEX_NAME, partial(write_index, spark, settings), trigger)
 
 
 def index_conf(settings: Settings) -> dict[str, str]:
-    """Limit the cores of a merge: it takes all it can get for seconds, and the twin waits for one."""
+    """Limit the cores of a merge: it takes all it can get for seconds, and the twin waits for one.
+
+    A merge writes what has changed, as a small file; many of them would slow down the next merges.
+    """
     count = str(settings.twin.index_partitions)
-    return {SHUFFLE_PARTITIONS: count, "spark.sql.files.minPartitionNum": count}
+    compaction = "spark.databricks.delta.autoCompact"
+    return {
+        SHUFFLE_PARTITIONS: count,
+        "spark.sql.files.minPartitionNum": count,
+        f"{compaction}.enabled": "true",
+        f"{compaction}.minFileSize": str(SMALL_FILE_BYTES),
+        f"{compaction}.maxFileSize": str(COMPACT_BYTES),
+    }
 
 
 JOB = Job(
@@ -79,7 +145,10 @@ JOB = Job(
     build=build,
     trigger="twin.trigger",
     topics=("signals", "acks", "events"),
+    reads=("signals",),
     group="twin.group",
+    check=check,
+    committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
     whole_batches=True,
 )
 INDEX = Job(
@@ -108,33 +177,91 @@ class TwinFold:
         spark = frame.sparkSession
         if self._things is None:
             self._first, self._things = load(spark, self._settings, query_id, batch_id)
-        result = fold(read_records(frame, self._settings), self._things, self._settings)
-        if result.rows:
-            self._append(spark, result.rows, query_id, self._first + batch_id)
-        self._things.update(result.changed)
-        send(spark, self._settings, result.messages)
+        records = read_records(frame, self._settings)
+        for part, result in enumerate(fold(records, self._things, self._settings)):
+            if result.rows:
+                self._append(spark, result.rows, query_id, self._first + batch_id, part)
+            send(spark, self._settings, result.messages)
 
-    def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int) -> None:
+    def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int, part: int) -> None:
         table = batches.arrow(map(msgspec.structs.astuple, rows), _ROWS)
         topic = pa.array([self._settings.kafka.topic("signals")] * len(rows), pa.string())
-        things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch)
+        things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch, part)
 
 
 def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Thing]]:
     """Return the number of the query's first batch, and the things as they were before the given batch."""
     first = things.first_batch(spark, settings.lake, query_id)
-    found = things.before(spark, settings.lake, first + batch_id).select(
+    rows = things.before(spark, settings.lake, first + batch_id).select(
         "thing_id", "revision", F.unix_millis("created_at"), F.unix_millis("modified_at"), F.col("thing").cast("binary")
     )
-    return first, {thing_id: Thing(*fields) for thing_id, *fields in batches.collect(found)}
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        total = rows.agg(F.coalesce(F.sum(F.length("thing") + F.length("thing_id")), F.lit(0))).collect()[0][0]
+        pieces = total // FETCH_BYTES + 1
+        piece = F.pmod(F.xxhash64("thing_id"), F.lit(pieces))
+        found = (row for number in range(pieces) for row in batches.collect(rows.where(piece == number)))
+        return first, {thing_id: Thing(*fields) for thing_id, *fields in found}
+    finally:
+        rows.unpersist()
 
 
-def read_records(frame: DataFrame, settings: Settings) -> list[SignalRecord]:
-    """Bring the records of a batch to the driver."""
-    found = frame.where(F.length("value") <= settings.correlate.max_value_bytes).select(
-        F.unix_millis("timestamp"), "partition", "offset", _correlation_id(), "value"
+def read_records(frame: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
+    """Bring the records of a batch that may be twin commands to the driver, in order.
+
+    Large values are fetched only when it is their turn, several at a time.
+    """
+    value, small = F.col("value"), FETCH_BYTES // settings.twin.max_offsets_per_trigger
+    marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
+    commands = frame.where((F.length(value) <= settings.correlate.max_value_bytes) & marked)
+    found = commands.select(
+        *[
+            F.unix_millis("timestamp"),
+            "partition",
+            "offset",
+            _correlation_id(),
+            F.when(F.length(value) <= small, value),
+        ],
+        F.length(value),
     )
-    return [SignalRecord(*row) for row in batches.collect(found)]
+    records, sizes = [], {}
+    for *fields, size in batches.collect(found):
+        record = SignalRecord(*fields)
+        records.append(record)
+        if record.value is None:
+            sizes[record.partition, record.offset] = size
+    if not sizes:
+        return iter(ordered(records))
+    return _with_values(commands.where(F.length(value) > small), ordered(records), sizes)
+
+
+def _with_values(
+    large: DataFrame, records: Sequence[SignalRecord], sizes: dict[tuple[int, int], int]
+) -> Iterator[SignalRecord]:
+    """Yield records with their values; ``sizes`` are those of the values that are missing."""
+    large = large.select("partition", "offset", "value").persist(StorageLevel.DISK_ONLY)
+    try:
+        for run in cut([sizes.get((record.partition, record.offset), 0) for record in records], FETCH_BYTES):
+            found = batches.collect(_among(large, [record for record in records[run] if record.value is None]))
+            values = {(partition, offset): value for partition, offset, value in found}
+            for record in records[run]:
+                value = values.pop((record.partition, record.offset), record.value)
+                yield msgspec.structs.replace(record, value=value)
+    finally:
+        large.unpersist()
+
+
+def _among(rows: DataFrame, records: Iterable[SignalRecord]) -> DataFrame:
+    """Return the rows within the ranges of offsets that records span, partition by partition."""
+    offsets: dict[int, list[int]] = {}
+    for record in records:
+        offsets.setdefault(record.partition, []).append(record.offset)
+    # an order of time never reorders a partition: no record of another run is within a range
+    ranges = [
+        (F.col("partition") == partition) & F.col("offset").between(min(found), max(found))
+        for partition, found in offsets.items()
+    ]
+    return rows.where(reduce(or_, ranges)) if ranges else rows.limit(0)
 
 
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold
+from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold, ordered
 from ackstream.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackstream.jobs.twin.batch import TwinMessage
+    from ackstream.jobs.twin.changes import Thing
 
 START = 1_700_000_000_000
 THING_ID = "org.acme:lamp"
@@ -38,9 +41,17 @@ def records(*commands: Any) -> list[SignalRecord]:
     ]
 
 
+def whole(
+    taken: Sequence[SignalRecord], things: dict[str, Thing] | None = None, settings: Settings | None = None
+) -> TwinResult:
+    """Fold a batch in one part, over a copy of the things."""
+    (result,) = fold(ordered(taken), dict(things or {}), settings or Settings())
+    return result
+
+
 def run(*commands: Any, settings: Settings | None = None) -> TwinResult:
     """Fold commands over nothing."""
-    return fold(records(*commands), {}, settings or Settings())
+    return whole(records(*commands), settings=settings)
 
 
 def sent_to(messages: list[TwinMessage], topic: str) -> list[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -11,11 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold, search_persisted
+from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold, search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to
+from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.jobs.twin.batch import JournalRow
 
 
 @pytest.mark.parametrize(("visible", "status", "weak"), [(True, 204, False), (False, 200, True), (None, 500, False)])
@@ -45,20 +51,76 @@ commands = st.builds(
 @given(st.lists(commands, max_size=12), st.data())
 def test_it_does_not_matter_where_batches_are_cut(sent: list[Any], data: st.DataObject) -> None:
     taken = records(*sent)
-    whole = fold(taken, {}, Settings())
+    expected = whole(taken)
     things: dict[str, Any] = {}
     messages, rows = [], []
     start = 0
     while start < len(taken):
         end = data.draw(st.integers(start + 1, len(taken)))
-        part = fold(taken[start:end], things, Settings())
+        part = whole(taken[start:end], things)
         things.update(part.changed)
         messages += part.messages
         rows += part.rows
         start = end
-    assert messages == whole.messages
-    assert things == whole.changed
-    assert [(row.thing_id, row.revision) for row in rows] == [(row.thing_id, row.revision) for row in whole.rows]
+    assert messages == expected.messages
+    assert things == expected.changed
+    assert [(row.thing_id, row.revision) for row in rows] == [(row.thing_id, row.revision) for row in expected.rows]
+
+
+@given(st.lists(commands, max_size=12), st.integers(1, 2_000))
+def test_the_parts_of_a_result_are_together_the_same_and_each_is_small(sent: list[Any], limit: int) -> None:
+    expected, things, parts = whole(records(*sent)), dict[str, Any](), []
+    before: dict[str, Any] = {}
+    for part in fold(records(*sent), things, Settings(), limit):
+        # this part may still fail: its changes are not among the things yet
+        assert things == before
+        before |= part.changed
+        # at most one command went beyond the limit: an event and an answer
+        assert sum(len(message.value) for message in part.messages[:-2]) < limit
+        assert {row.thing_id for row in part.rows if row.last} == part.changed.keys()
+        parts.append(part)
+    assert [message for part in parts for message in part.messages] == expected.messages
+    assert things == expected.changed
+    assert _bare(row for part in parts for row in part.rows) == _bare(expected.rows)
+
+
+def _bare(rows: Iterable[JournalRow]) -> list[JournalRow]:
+    return [msgspec.structs.replace(row, last=False, thing=None) for row in rows]
+
+
+def test_what_many_small_commands_do_to_large_things_is_stored_in_parts() -> None:
+    names = [f"a:{number}" for number in range(20)]
+    large = {"attributes": {"x": "x" * 90_000}}
+    things = run(*[body("create", value=large, thing=name) for name in names]).changed
+    changed = [body("modify", "/attributes/y", 1, thing=name, response_required=False) for name in names]
+    parts = list(fold(records(*changed), things, Settings(), 500_000))
+    assert [len(part.rows) for part in parts] == [6, 6, 6, 2]
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20))
+def test_a_sequence_is_cut_into_as_few_runs_as_the_limit_allows(sizes: list[int], limit: int) -> None:
+    runs = [sizes[run] for run in cut(sizes, limit)]
+    assert [size for run in runs for size in run] == sizes
+    assert all(len(run) == 1 or (run and sum(run) <= limit) for run in runs)
+    assert all(sum(one) + other[0] > limit for one, other in pairwise(runs))
+
+
+@given(commands, st.booleans(), st.sampled_from(["/", "\\/", "\\u002f", "\\u002F"]))
+def test_no_command_is_left_out_by_what_is_looked_for_in_the_raw_record(
+    sent: Any,
+    many: bool,  # noqa: FBT001
+    slash: str,
+) -> None:
+    topic = MANY if many else sent["topic"]
+    value = json.dumps(sent).replace(sent["topic"], topic.replace("/", slash)).encode()
+    assert run(value).messages
+    assert any(mark in value for mark in COMMAND_MARKS)
+
+
+@pytest.mark.parametrize("topic", ["live/messages/ask", "live/commands/modify", "twin/events/created"])
+def test_what_is_no_command_of_the_twin_does_not_reach_it(topic: str) -> None:
+    value = json.dumps({"topic": f"a/b/things/{topic}", "path": "/", "value": "x"}).encode()
+    assert not any(mark in value for mark in COMMAND_MARKS)
 
 
 @given(st.lists(commands, max_size=12))
@@ -84,10 +146,10 @@ def test_the_last_row_of_a_thing_in_a_batch_has_the_thing(sent: list[Any]) -> No
     assert all(row.thing is None for row in result.rows if not row.last)
 
 
-def test_the_things_a_fold_starts_from_stay_as_they_are() -> None:
+def test_the_things_stay_as_they_are_until_the_next_part_is_asked_for() -> None:
     before = run(body("create", value={})).changed
     copy = dict(before)
-    fold(records(body("delete")), before, Settings())
+    next(fold(records(body("delete")), before, Settings()))
     assert before == copy
 
 
@@ -156,7 +218,7 @@ def test_errors_are_sent_if_anything_is_awaited() -> None:
 )
 def test_signals_that_are_not_for_the_twin_are_ignored(value: bytes) -> None:
     assert run(value) == TwinResult()
-    assert fold([SignalRecord(START, 0, 0, None, None)], {}, Settings()) == TwinResult()
+    assert whole([SignalRecord(START, 0, 0, None, None)]) == TwinResult()
 
 
 def test_a_defect_in_one_command_is_reported_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +234,7 @@ def test_a_defect_in_one_command_is_reported_and_stops_no_other(monkeypatch: pyt
 
 def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_place() -> None:
     def key(record: SignalRecord) -> str:
-        return fold([record], {}, Settings()).messages[0].correlation_id
+        return whole([record]).messages[0].correlation_id
 
     (record,) = records(body("create", value={}, correlation_id="json"))
     assert key(record) == "c-0"
@@ -180,12 +242,12 @@ def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_plac
     (record,) = records(body("create", value={}))
     elsewhere = msgspec.structs.replace(record, correlation_id=None, partition=3, offset=9)
     assert key(elsewhere) == "signals-3-9"
-    prefixed = fold([elsewhere], {}, Settings(kafka=Kafka(topic_prefix="x-")))
+    prefixed = whole([elsewhere], settings=Settings(kafka=Kafka(topic_prefix="x-")))
     assert prefixed.messages[0].correlation_id == "x-signals-3-9"
 
 
 def test_commands_of_a_partition_act_in_their_order_although_its_broker_was_set_back() -> None:
     create, delete = records(body("create", value={}), body("delete"))
     set_back = msgspec.structs.replace(delete, timestamp=create.timestamp - 10_000)
-    result = fold([set_back, create], {}, Settings())
+    result = whole([set_back, create])
     assert [row.action for row in result.rows] == ["created", "deleted"]

@@ -1,0 +1,96 @@
+"""What a checkpoint rests on, and a start must find again: the topics it counts offsets of, and the tables it fills.
+
+Offsets mean nothing in another topic of the same name, one that was created anew or is on another cluster; Kafka gives
+each topic an id. And tables skip the batches that they have already: beside an older copy of the checkpoint (restored,
+or after a power failure) they would skip other records under the same numbers, in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ackstream.errors import StartError
+from ackstream.kafka import topics as kafka_topics
+from ackstream.kafka.clients import connect_admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka
+
+TOPIC_ID = "topic-id:"
+"""With a topic's real name the key under which a checkpoint remembers the topic's id."""
+
+
+class Planned(NamedTuple):
+    """The query of a checkpoint, and the newest batch that it has planned."""
+
+    query_id: str
+    batch: int
+
+
+def planned(spark: SparkSession, location: str) -> Planned | None:
+    """Return how far a checkpoint is; ``None`` if no query has planned a batch with it yet."""
+    files, path = _file(spark, f"{location}/metadata")
+    if not files.exists(path):
+        return None
+    with closing(files.open(path)) as stream:
+        query_id = json.loads(bytes(stream.readAllBytes()))["id"]
+    _, offsets = _file(spark, f"{location}/offsets")
+    names = [entry.getPath().getName() for entry in files.listStatus(offsets)] if files.exists(offsets) else []
+    batches = [int(name) for name in names if name.isdecimal()]
+    return Planned(query_id, max(batches)) if batches else None
+
+
+def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
+    """Refuse a checkpoint that is older than the tables.
+
+    :param batch: the newest batch that the checkpoint has planned
+    :param committed: the newest batch of its query in the tables; the one that is planned may be replayed
+    :param remedy: as the end of a sentence
+    :raises StartError: with both numbers and the ways out
+    """
+    if committed > batch:
+        raise StartError(
+            f"The checkpoint {location} is older than the tables: it ends with batch {batch}, they have batch"
+            f" {committed}. It is a copy from before, and what it reads now would be skipped in silence as already"
+            f" stored. Put the newest checkpoint back, or {remedy}."
+        )
+
+
+def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
+    """Return the ids of topics (without the prefix) that exist, by :data:`TOPIC_ID` and their real names."""
+    real = [kafka.topic(name) for name in names]
+    if not real:
+        return {}
+    with connect_admin(kafka) as admin:
+        found = kafka_topics.ids(admin, real)
+    return {TOPIC_ID + topic: identity for topic, identity in found.items()}
+
+
+def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:
+    """Refuse topics that are not the ones of a checkpoint or a table, although they have their names.
+
+    :param ours: the ids of the topics now (:func:`topic_ids`)
+    :param theirs: those that were remembered; a topic that was not remembered yet is accepted
+    :param whose: what remembers them, as the beginning of a sentence
+    :param remedy: as the end of a sentence
+    :raises StartError: naming the topic, both ids and the ways out
+    """
+    for key, identity in ours.items():
+        if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
+            raise StartError(
+                f"{whose} counts offsets of the topic {key.removeprefix(TOPIC_ID)} with the id {theirs[key]}, but the"
+                f" topic now has the id {identity}: it was created anew, or kafka.bootstrap names another cluster."
+                f" Correct kafka.bootstrap, or {remedy}."
+            )
+
+
+def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a file of a checkpoint."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.errors import StartError
+from ackstream.spark.checkpoint import TOPIC_ID, Planned, compare_batches, compare_topics, planned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(("batch", "committed"), [(7, -1), (7, 6), (7, 7)])
+def test_a_checkpoint_that_is_as_new_as_the_tables_passes_and_so_does_a_batch_to_replay(
+    batch: int, committed: int
+) -> None:
+    compare_batches("/c/x", batch, committed, "begin anew")
+
+
+def test_a_checkpoint_that_is_older_than_the_tables_is_refused_with_both_batches_and_the_ways_out() -> None:
+    with pytest.raises(StartError) as refused:
+        compare_batches("/c/x", 7, 8, "begin anew")
+    assert str(refused.value) == (
+        "The checkpoint /c/x is older than the tables: it ends with batch 7, they have batch 8. It is a copy from"
+        " before, and what it reads now would be skipped in silence as already stored. Put the newest checkpoint back,"
+        " or begin anew."
+    )
+
+
+SIGNALS, ACKS = f"{TOPIC_ID}signals", f"{TOPIC_ID}acks"
+
+
+@pytest.mark.parametrize("theirs", [{SIGNALS: "one"}, {}, {SIGNALS: "one", ACKS: "gone"}, {"x.shards": 6}])
+def test_the_same_topics_pass_and_so_do_those_that_were_not_remembered(theirs: dict[str, object]) -> None:
+    compare_topics({SIGNALS: "one", "x.shards": 3}, theirs, "The checkpoint /c/x", "begin anew")
+
+
+def test_another_topic_of_the_same_name_is_refused_with_both_ids_and_the_ways_out() -> None:
+    with pytest.raises(StartError) as refused:
+        compare_topics({SIGNALS: "1", ACKS: "two"}, {SIGNALS: "1", ACKS: "six"}, "The checkpoint /c/x", "begin anew")
+    assert str(refused.value) == (
+        "The checkpoint /c/x counts offsets of the topic acks with the id six, but the topic now has the id two: it was"
+        " created anew, or kafka.bootstrap names another cluster. Correct kafka.bootstrap, or begin anew."
+    )
+
+
+def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: SparkSession, tmp_path: Path) -> None:
+    location = str(tmp_path)
+    assert planned(spark, location) is None
+    (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
+    assert planned(spark, location) is None
+    (tmp_path / "offsets").mkdir()
+    assert planned(spark, location) is None
+    for name in ("9", "10", ".10.crc", "11.tmp"):
+        (tmp_path / "offsets" / name).write_text("v1")
+    assert planned(spark, location) == Planned("q", 10)
