@@ -40,6 +40,8 @@ OPTIONS: Final = "options"
 ORDER_BY: Final = "order_by"
 SOW_KEYS: Final = "sow_keys"
 TOP_N: Final = "top_n"
+OMITTED: Final = "omitted"
+"""In a copy of a message that would be too large for Kafka: the bytes that are left out, to be read from the table."""
 APPLICATION: Final = "header-"
 """Before the names of the application's own headers in a query's results."""
 

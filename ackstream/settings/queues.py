@@ -59,6 +59,7 @@ class QueueSettings(Part):
 
     :ivar topics: patterns of the messages it takes, as their publishers name them
     :ivar type: ``exclusive``: only the consumer that bound first receives messages, the others stand by (S25)
+    :ivar max_depth: messages in the queue, held or not; further ones are given up
     :ivar max_backlog: messages that one consumer may hold; a consumer may request fewer (A32, S19)
     :ivar max_total_backlog: messages that all consumers together may hold (A32)
     :ivar lease: how long a consumer may hold a message (A31)
@@ -79,6 +80,7 @@ class QueueSettings(Part):
     topics: tuple[str, ...] = Field(min_length=1)
     preset: Literal["solace", "amps"] = "solace"
     type: Literal["exclusive", "shared"] = "shared"
+    max_depth: Limit = 200_000
     max_backlog: Limit = 10_000
     max_total_backlog: Limit = 0
     lease: Milliseconds = UNLIMITED

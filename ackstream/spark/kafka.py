@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import connect_admin, spark_options
+from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS
 
@@ -27,8 +27,20 @@ ENDS = {"earliest": EARLIEST, "latest": LATEST}
 """The ends by their names in the settings."""
 
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
-LATEST_TICK = 4_102_444_800_000
-"""The year 2100 in epoch milliseconds: later ticks are no times but mistakes."""
+HEADER_BYTES = 16
+"""What a record header takes besides its name and its value, at most."""
+MAX_COPY_BYTES = MAX_RECORD_BYTES - 64 * 1024
+"""Of a record that is copied to another topic with some headers more; what is larger is named by its coordinates."""
+_SINK = {
+    "max.request.size": str(MAX_REQUEST_BYTES),
+    "linger.ms": "5",
+    # the promise that nothing sent is lost is not for options to change
+    "acks": "all",
+    "enable.idempotence": "true",
+}
+RUN, ANY_RUN = "ackstream.clock.run", "clock"
+"""The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where something
+else publishes the clock."""
 
 
 # -- source and sink ---------------------------------------------------------------------------------------------------
@@ -50,6 +62,7 @@ def source(
         spark.readStream.format("kafka")
         # the default of 500 ms is waited out by every almost empty batch
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
+        .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("subscribe", ",".join(starts))
         .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())
@@ -77,7 +90,7 @@ def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
 
 def sink_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the options of a Kafka sink of Spark; ``own`` are those of the JVM's producer."""
-    return spark_options(kafka, {"max.request.size": str(MAX_REQUEST_BYTES), "linger.ms": "5", **(own or {})})
+    return spark_options(kafka, {**_SINK, **(own or {})})
 
 
 def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
@@ -112,20 +125,45 @@ def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
     )
 
 
-def tick_time() -> Column:
-    """Return the time in a tick's ``value``; 0, which moves nothing, where it cannot be read."""
-    time = F.col("value").cast("string").try_cast("long")
-    return F.timestamp_millis(F.when(time.between(0, LATEST_TICK), time).otherwise(0))
+def tick_time(spark: SparkSession) -> Column:
+    """Return the time of a tick: its ``value``, at most its append time, as it cannot know of what came later.
+
+    0, which moves nothing, where it cannot be read or is not of the run that ``spark`` names.
+    """
+    time, own = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string") == spark.conf.get(RUN, ANY_RUN)
+    return F.timestamp_millis(F.when(own & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
 
 
 def header(name: str) -> Column:
-    """Return the value of a record header; of a repeated one the last counts."""
-    return F.try_element_at(F.filter("headers", lambda entry: entry["key"] == name), F.lit(-1))["value"]
+    """Return the value of a record header; of a repeated one the last counts, and an empty one is none."""
+
+    def filled(entry: Column) -> Column:
+        return (entry["key"] == name) & (F.length(entry["value"]) > 0)
+
+    return F.try_element_at(F.filter("headers", filled), F.lit(-1))["value"]
 
 
 def header_entry(name: str, value: Column) -> Column:
     """Return a record header to write, as an element of the column ``headers``."""
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def fitting(value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
+    """Return value and headers of a record for another topic, or its reference where the copy would be refused.
+
+    The reference has no value, and in place of ``headers`` the header ``omitted`` with the size in bytes.
+
+    :param headers: those of the record that is copied
+    :param own: those that are added, which are few and small; of a repeated name the last counts
+    """
+    size = F.aggregate(
+        headers,
+        F.coalesce(F.length(value), F.lit(0)),
+        lambda total, one: total + F.length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0)) + HEADER_BYTES,
+    )
+    fits = size <= MAX_COPY_BYTES
+    omitted = F.array(header_entry(record_headers.OMITTED, size.cast("string")))
+    return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own)
 
 
 def json_correlation_id(text: Column) -> Column:

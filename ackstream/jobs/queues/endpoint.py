@@ -7,6 +7,7 @@ depends on where batches are cut, and a replayed batch gives the same output.
 
 from __future__ import annotations
 
+import logging
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 
     Unreadable = tuple[ConsumerReport, str]
 
+log = logging.getLogger(__name__)
+
 STATE_VERSION = 1
+MAX_SUBJECT_BYTES = 64_000_000
+"""Of all messages in a queue: what they have in its state besides a hundred bytes each."""
+
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
 
@@ -96,6 +102,7 @@ class Endpoint:
         self._queue = Queue(rules, self._record)
         self._sessions: dict[str, _Session] = {}
         self._locations: dict[str, _MessageLocation] = {}
+        self._subject_bytes = 0
         self._now = 0
         self.answers: list[QueueAnswer] = []
         self.events: list[Event] = []
@@ -107,6 +114,7 @@ class Endpoint:
             raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
         state = _decode(blob)
         self._now, self._sessions, self._locations = state.now, state.sessions, state.locations
+        self._subject_bytes = sum(map(_subject_bytes, state.locations.values()))
         self._queue.load(state.queue)
 
     def dump(self) -> tuple[int, bytes] | None:
@@ -133,10 +141,13 @@ class Endpoint:
         records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
         for timestamp, record in timed(records, coordinates):
             self._pass_time(timestamp)
-            if isinstance(record, Arrival):
-                self._arrive(record)
-            else:
-                self._read(record)
+            try:
+                if isinstance(record, Arrival):
+                    self._arrive(record)
+                else:
+                    self._read(record)
+            except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
+                self._fail(record, error)
             self._queue.dispatch(self._now)
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -144,20 +155,31 @@ class Endpoint:
     def _arrive(self, record: Arrival) -> None:
         if record.id in self._locations:
             return
-        self._locations[record.id] = _MessageLocation(
+        location = self._locations[record.id] = _MessageLocation(
             record.topic, record.partition, record.offset, record.batch, record.subject, record.timestamp
         )
+        self._subject_bytes += _subject_bytes(location)
         self._queue.enqueue(
             record.id,
             record.timestamp,
             ttl_ms=min(record.ttl_ms, MAX_TTL_MS),
             eligible=record.eligible,
             barrier=record.barrier,
+            room=self._subject_bytes <= MAX_SUBJECT_BYTES,
         )
+
+    def _fail(self, record: Arrival | ConsumerReport, error: Exception) -> None:
+        """Give up a record that nobody foresaw: a message, or what a consumer sent."""
+        log.error("A record of the queue %s failed: %r", self._name, record, exc_info=error)
+        if isinstance(record, Arrival):
+            self._queue.messages.pop(record.id, None)
+            self._record(Event(self._name, record.id, self._now, "left", None, 0, "dead-letter", "error"))
+        else:
+            self.unreadable.append((record, f"It cannot be processed: {error!r}."))
 
     def _read(self, report: ConsumerReport) -> None:
         try:
-            record = queues.read(report.value)
+            record = read(report)
         except RecordError as error:
             self.unreadable.append((report, str(error)))
             return
@@ -195,7 +217,9 @@ class Endpoint:
 
     def _settle(self, record: SettleMessages, session: _Session | None) -> None:
         for message in record.messages:
-            refusal = self._queue.settle(record.consumer, message, record.outcome, self._now)
+            refusal = self._queue.settle(
+                record.consumer, message, record.outcome, self._now, unavailable=record.unavailable
+            )
             if refusal is not None:
                 consumer, outcome = record.consumer, record.outcome
                 self._record(Event(self._name, message, self._now, "refused", consumer, 0, outcome, refusal))
@@ -231,6 +255,7 @@ class Endpoint:
                 self._deliver(event.message, event.consumer, location)
             elif event.event == "left":
                 del self._locations[event.message]
+                self._subject_bytes -= _subject_bytes(location)
             known = msgspec.structs.asdict(location) | {"consumer": event.consumer or location.consumer}
             event = msgspec.structs.replace(event, **known)
         self.events.append(event)
@@ -238,14 +263,27 @@ class Endpoint:
     def _deliver(self, message: str, consumer: str, location: _MessageLocation) -> None:
         session = self._sessions[consumer]
         at = (location.topic, location.partition, location.offset, location.batch)
-        number = self._number(session)
-        self.answers.append(
-            MessageDelivered(self._name, consumer, session.id, number, message, *at, location.count, location.subject)
-        )
+        number, until = self._number(session), self._queue.messages[message].holders[consumer] or 0
+        answer = (self._name, consumer, session.id, number, message, *at, location.count, location.subject, until)
+        self.answers.append(MessageDelivered(*answer))
 
     def _number(self, session: _Session) -> int:
         session.number += 1
         return session.number
+
+
+def _subject_bytes(location: _MessageLocation) -> int:
+    return len(location.subject or "")
+
+
+def read(report: ConsumerReport) -> QueueRequest:
+    """Read what a consumer sent.
+
+    :raises RecordError: it is unreadable
+    """
+    if report.value is None:
+        raise RecordError("The record is too large.")
+    return queues.read(report.value)
 
 
 def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[QueueAnswer], list[Unreadable]]:
@@ -254,7 +292,7 @@ def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[Q
     unreadable = []
     for report in reports:
         try:
-            record = queues.read(report.value)
+            record = read(report)
         except RecordError as error:
             unreadable.append((report, str(error)))
         else:

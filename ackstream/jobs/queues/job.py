@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from functools import partial, reduce
 from itertools import starmap
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pandas as pd
 import pyarrow as pa
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
@@ -28,8 +29,8 @@ from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
-from ackstream.spark.kafka import LATEST, header_entry, source, tick_time, ticked
+from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
+from ackstream.spark.kafka import LATEST, fitting, header_entry, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -46,14 +47,21 @@ if TYPE_CHECKING:
     from ackstream.spark.operator import ShardBatch
 
     R = TypeVar("R", bound=msgspec.Struct)
-    Record = tuple[bytes | None, bytes, str | None]
+    Record = tuple[Any, ...]
 
-NAME, TICKS = "queues", "queue-clock"
+NAME, TICKS, REPORTS = "queues", "queue-clock", "app-acks"
 ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
-OUTPUT_SCHEMA = StructType().add("kind", "string").add("key", "binary").add("value", "binary").add("reason", "string")
-"""``kind`` is ``answer`` (to the consumer ``key``), ``event`` or ``unreadable`` (with its reason)."""
+MAX_REPORT_BYTES, MAX_KEY_BYTES = 1_000_000, 1_000
+"""A consumer's record beyond this is not read: what the driver holds of a batch must be bounded."""
+
+OUTPUT_SCHEMA = (
+    StructType()
+    .add("kind", "string").add("key", "binary").add("value", "binary").add("reason", "string")
+    .add("partition", "integer").add("offset", "long")
+)  # fmt: skip
+"""``kind`` is ``answer`` (to the consumer ``key``), ``event``, or ``unreadable`` (with its reason and coordinates)."""
 
 _TIME = pa.timestamp("ms", tz="UTC")
 _TYPES = {
@@ -61,8 +69,31 @@ _TYPES = {
     "received_at": _TIME,
 }  # fmt: skip
 _EVENTS = pa.schema([(name, _TYPES.get(name, pa.string())) for name in Event.__struct_fields__])
-_RECORDS = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string())])
+_RECORDS = pa.schema(
+    [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())]
+    + [(name, pa.string()) for name in (record_headers.REASON, "partition", "offset")]
+)
 _decode = msgspec.json.Decoder(Event).decode
+
+
+def check(spark: SparkSession, settings: Settings) -> None:
+    """Refuse a new checkpoint beside the rows of an earlier one, whose queues it would forget.
+
+    :raises StartError: naming the table, the checkpoint and the ways out
+    """
+    location, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "queue_events")
+    if settings.queue.starting != "latest" or not is_new_checkpoint(spark, location):
+        return
+    if DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "queue_events").isEmpty():
+        raise StartError(
+            f"The table {table} has rows of a checkpoint that is not at {location}: put that one back, or {_ANEW}."
+        )
+
+
+_ANEW = (
+    "set queue.starting to earliest or to a time, to deliver again what the table messages has since then (latest would"
+    " lose what is in the queues)"
+)
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -83,13 +114,15 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="queue.interval",
-    topics=("app-acks", "queue-deliveries", "dead-letters", TICKS),
+    topics=(REPORTS, "queue-deliveries", "dead-letters", TICKS),
     group="queue.group",
     ticks=TICKS,
-    reads=("app-acks",),
+    reads=(REPORTS,),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},
     fixed=("queue.shuffle_partitions", "kafka.topic_prefix"),
-    otherwise="start with a new checkpoint, which delivers all that the table messages has again",
+    otherwise=f"move the checkpoint away and {_ANEW}",
+    check=check,
+    committed=partial(tables.newest_batch_of, ("queue_events",)),
 )
 
 
@@ -108,6 +141,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         .option("maxBytesPerTrigger", settings.queue.max_bytes_per_trigger)
         # deleted or updated rows are not news
         .option("skipChangeCommits", "true")
+        .options(**_start(spark, settings))
         .load(tables.location(settings.lake, "messages"))
         .where(F.col("reason").isNull())
     )
@@ -127,6 +161,20 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     )
 
 
+def _start(spark: SparkSession, settings: Settings) -> dict[str, str]:
+    """Return where a new checkpoint begins; Spark ignores it where an old one continues.
+
+    With ``latest`` that is the last commit before this start, so that nothing stored from now on is missed.
+    """
+    starting = settings.queue.starting
+    if starting == "earliest":
+        return {}
+    last = DeltaTable.forPath(spark, tables.location(settings.lake, "messages")).history(1).collect()[0]
+    if starting == "latest" or starting > last.timestamp.astimezone():
+        return {"startingVersion": str(last.version)}
+    return {"startingTimestamp": starting.isoformat()}
+
+
 def takes(queue: QueueSettings) -> Column:
     """Return whether a queue takes a message, by its ``subject``; a missing subject counts as empty."""
     return F.coalesce("subject", F.lit("")).rlike(patterns.expression(queue.topics))
@@ -141,7 +189,7 @@ def _has_header(name: str, value: str) -> Column:
 def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     # a new checkpoint knows no session, so earlier reports of consumers mean nothing to it. Everything that arrived
     # since the last batch is read at once: time must not pass between two records of one moment
-    reports = source(spark, settings.kafka, {"app-acks": LATEST, TICKS: LATEST}, limit=None, headers=False)
+    reports = source(spark, settings.kafka, {REPORTS: LATEST, TICKS: LATEST}, limit=None, headers=False)
     is_tick = F.col("topic") == settings.kafka.topic(TICKS)
     text = F.col("value").cast("string")
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(
@@ -151,12 +199,12 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         "topic",
         "partition",
         "offset",
-        "key",
-        "value",
+        F.substring("key", 1, MAX_KEY_BYTES).alias("key"),
+        F.when(F.length("value") <= MAX_REPORT_BYTES, F.col("value")).alias("value"),
         # beside nulls, the messages' whole numbers would reach Python as floats
         F.lit(0).cast("long").alias("batch"),
         F.lit(0).cast("long").alias("ttl_ms"),
-        F.when(is_tick, tick_time()).alias("clock"),
+        F.when(is_tick, tick_time(spark)).alias("clock"),
     )
 
 
@@ -165,7 +213,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
 _encode_event = msgspec.json.Encoder().encode
 
 
-def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch) -> pd.DataFrame:
+def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Process the messages and reports of a queue.
 
     :param rules: by the queues' names. Consumers of another queue are rejected, and what a queue held that is no longer
@@ -174,10 +222,11 @@ def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch
     name = batch.key
     arrivals, reports = read_frames(batch.frames)
     if name not in rules:
-        return write_frame(*answer_unknown(name, reports))
+        yield write_frame(*answer_unknown(name, reports))
+        return
     with batch.restored(Endpoint(rules[name], session_ms)) as endpoint:
         endpoint.process(arrivals, reports, batch.watermark)
-    return write_frame(endpoint.answers, endpoint.unreadable, endpoint.events)
+    yield write_frame(endpoint.answers, endpoint.unreadable, endpoint.events)
 
 
 def read_frames(frames: Iterable[pd.DataFrame]) -> tuple[list[Arrival], list[ConsumerReport]]:
@@ -200,9 +249,9 @@ def write_frame(
 ) -> pd.DataFrame:
     """Lay out answers, events and unreadable records in the columns of :data:`OUTPUT_SCHEMA`."""
     rows = [
-        *(("answer", answer.consumer.encode(), queues.write(answer), None) for answer in answers),
-        *(("event", None, _encode_event(event), None) for event in events),
-        *(("unreadable", report.key, report.value, reason) for report, reason in unreadable),
+        *(("answer", answer.consumer.encode(), queues.write(answer), None, None, None) for answer in answers),
+        *(("event", None, _encode_event(event), None, None, None) for event in events),
+        *(("unreadable", one.key, one.value, reason, one.partition, one.offset) for one, reason in unreadable),
     ]
     return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
 
@@ -217,7 +266,7 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     # once: each reading would run the operator again
     for kind, *record in zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True):
         found[kind].append(tuple(record))
-    events = [_decode(value) for _, value, _ in found["event"]]
+    events = [_decode(value) for _, value, *_ in found["event"]]
     if events:
         own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long"), "day": F.to_date("at")}
         rows = spark.createDataFrame(_columns(events)).withColumns(own).select(*QUEUE_EVENTS.fieldNames())
@@ -227,19 +276,25 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
         parts.append(_dead_letters(spark, settings, dead).withColumn("topic", F.lit(dead_letters)))
-    records = [(dead_letters, *record) for record in found["unreadable"]]
-    records += [(deliveries, *record) for record in found["answer"]]
+    records = [(dead_letters, key, value, why, str(at[0]), str(at[1])) for key, value, why, *at in found["unreadable"]]
+    records += [(deliveries, key, value, None, None, None) for key, value, *_ in found["answer"]]
     if records:
-        reason = F.array(header_entry(record_headers.REASON, F.col("reason")))
+        of_dead = F.array(
+            *(header_entry(name, F.col(name)) for name in (record_headers.REASON, "partition", "offset")),
+            header_entry("topic", F.lit(settings.kafka.topic(REPORTS))),
+        )
         frame = spark.createDataFrame(batches.arrow(records, _RECORDS))
-        parts.append(frame.withColumn("headers", F.when(F.col("reason").isNotNull(), reason)))
+        parts.append(frame.withColumn("headers", F.when(F.col("reason").isNotNull(), of_dead)))
     if parts:
         union = reduce(DataFrame.unionByName, [part.select("topic", "key", "value", "headers") for part in parts])
         spark_kafka.write(union, settings.kafka)
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:
-    """Return the messages as their publishers sent them, with headers that say why they left the queue."""
+    """Return the messages as their publishers sent them, with headers that say why they left the queue.
+
+    A message leaves a queue once: a dead letter that a replayed batch repeats has the same ``queue`` and ``message``.
+    """
     coordinates = ["topic", "partition", "offset"]
     # batch has statistics: few files are read
     batches_of_dead = sorted({event.batch for event in dead if event.batch is not None})
@@ -248,19 +303,16 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         .where(F.col("batch").isin(batches_of_dead))
         .select(*coordinates, "key", "value", F.col("headers").alias("own"))
     )
-    headers = F.array(
-        header_entry(record_headers.REASON, F.col("reason")),
-        header_entry("queue", F.col("queue")),
-        header_entry("message", F.col("message")),
-        header_entry("deliveries", F.col("count").cast("string")),
-        header_entry("topic", F.col("subject")),
-    )
     own = F.transform(
         F.coalesce("own", F.array()), lambda one: F.struct(one["name"].alias("key"), one["value"].alias("value"))
     )
-    known = F.filter(headers, lambda one: one["value"].isNotNull())
+    names = {record_headers.REASON: "reason", "queue": "queue", "message": "message", "topic": "subject"}
+    why = [header_entry(name, F.col(column)) for name, column in names.items()]
+    why.append(header_entry("deliveries", F.col("count").cast("string")))
+    known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
-    return letters.select("key", "value", F.concat(known, own).alias("headers"))
+    value, headers = fitting(F.col("value"), own, known)
+    return letters.select("key", value.alias("value"), headers.alias("headers"))
 
 
 def _columns(events: Sequence[Event]) -> pa.Table:

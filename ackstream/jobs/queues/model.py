@@ -18,7 +18,17 @@ Disposition: TypeAlias = Literal["settled", "dead-letter", "discarded"]
 ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 ExitReason: TypeAlias = Literal[
-    "accepted", "sent", "rejected", "max-deliveries", "max-failures", "expired", "settled-early", "barrier"
+    "accepted",
+    "sent",
+    "rejected",
+    "unavailable",
+    "max-deliveries",
+    "max-failures",
+    "expired",
+    "queue-full",
+    "settled-early",
+    "barrier",
+    "error",
 ]
 
 
@@ -137,13 +147,13 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class ConsumerReport(msgspec.Struct, frozen=True):
-    """A record of a consumer, not decoded."""
+    """A record of a consumer, not decoded; ``value`` is ``None`` if it was too large to be read."""
 
     timestamp: int
     partition: int
     offset: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
 
 
 def coordinates(record: Arrival | ConsumerReport) -> tuple[int, int, int, int]:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ackstream.settings.queues import QueueSettings
 
 
+MAX_EARLY = 10_000
+"""The most settlements that are remembered because their message has not arrived yet; the oldest are forgotten."""
+
+
 class Queue:
     """The messages of one queue and its consumers."""
 
@@ -42,12 +46,22 @@ class Queue:
 
     # -- messages and consumers ----------------------------------------------------------------------------------------
 
-    def enqueue(self, message: str, now: int, *, ttl_ms: int = 0, eligible: bool = True, barrier: bool = False) -> None:
-        """Add a message, unless it is in the queue already.
+    def enqueue(
+        self,
+        message: str,
+        now: int,
+        *,
+        ttl_ms: int = 0,
+        eligible: bool = True,
+        barrier: bool = False,
+        room: bool = True,
+    ) -> None:
+        """Add a message, unless it is in the queue already; a full queue gives it up.
 
         :param ttl_ms: the message's own time to live
         :param eligible: whether it may become a dead letter
         :param barrier: it waits until all earlier messages have left, then goes to all consumers (A36)
+        :param room: whether the queue may hold one more message, apart from its depth
         """
         if message in self.messages:
             return
@@ -58,7 +72,10 @@ class Queue:
         self._order += 1
         added = QueuedMessage(message, self._order, now + min(ttls) if ttls else None, eligible, barrier)
         self.messages[message] = added
-        self._wait(added)
+        if not room or 0 < self._rules.max_depth < len(self.messages):
+            self._give_up(added, Cause(now, "rejected"), "queue-full")
+        else:
+            self._wait(added)
 
     def _wait(self, message: QueuedMessage) -> None:
         heapq.heappush(self._waiting, (message.order, message.id))
@@ -133,11 +150,17 @@ class Queue:
 
     # -- settlement ----------------------------------------------------------------------------------------------------
 
-    def settle(self, consumer: str, message: str, outcome: SampleOutcome, now: int) -> Refusal | None:
-        """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has."""
+    def settle(
+        self, consumer: str, message: str, outcome: SampleOutcome, now: int, *, unavailable: bool = False
+    ) -> Refusal | None:
+        """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has.
+
+        :param unavailable: the consumer cannot read the message: it need not have declared the outcome
+        """
         self.advance(now)
         settler = self.consumers.get(consumer)
-        if settler is not None and outcome not in settler.outcomes:
+        enabled = settler is None or outcome in settler.outcomes or (unavailable and outcome == "rejected")
+        if not enabled:
             return "outcome-not-enabled"
         found = self.messages.get(message)
         if found is None:
@@ -147,23 +170,25 @@ class Queue:
                 return None
             if self._rules.early:
                 self._early[message] = now + self._rules.early
+                if len(self._early) > MAX_EARLY:
+                    del self._early[next(iter(self._early))]
             return "not-in-queue"
         if consumer not in found.holders and self._rules.settler != "sublet":
             if found.holders:
                 return "held-by-another"
             if self._rules.settler == "holder":
                 return "not-held"
-        self._apply(outcome, found, consumer, now)
+        self._apply(outcome, found, Cause(now, outcome, consumer), "unavailable" if unavailable else "rejected")
         return None
 
-    def _apply(self, outcome: SampleOutcome, message: QueuedMessage, consumer: str, now: int) -> None:
-        cause = Cause(now, outcome, consumer)
+    def _apply(self, outcome: SampleOutcome, message: QueuedMessage, cause: Cause, rejected: ExitReason) -> None:
+        consumer = str(cause.consumer)
         if message.barrier and consumer in message.holders:
             self._give_back(message, consumer, cause)
         elif outcome == "accepted":
             self._leave(message, cause, "settled", "accepted")
         elif outcome == "rejected":
-            self._give_up(message, cause, "rejected")
+            self._give_up(message, cause, rejected)
         else:
             message.failures += 1
             if self._rules.max_failures and message.failures >= self._rules.max_failures:

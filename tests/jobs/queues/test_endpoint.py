@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
 from ackstream.jobs.queues.model import Arrival, ConsumerReport
+from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from tests.jobs.queues.rules import amps, backoff, solace
@@ -77,8 +78,8 @@ def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> N
     answers = service.batch((10, 1), (11, _bind(backlog=10)), (12, 2))
     assert answers == [
         Bound("q", "A", 1, 1, 3, 60_000, SESSION),
-        MessageDelivered("q", "A", 1, 2, "m-1-0", "m", 1, 0, 5, 1, "orders"),
-        MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders"),
+        MessageDelivered("q", "A", 1, 2, "m-1-0", "m", 1, 0, 5, 1, "orders", until=60_011),
+        MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders", until=60_012),
     ]
     assert service.timeout == 11 + SESSION
 
@@ -225,6 +226,70 @@ def test_a_record_that_cannot_be_read_is_given_back_and_stops_nothing() -> None:
     assert [(report.key, report.value) for report, _ in service.unreadable] == [(b"A", b"{")]
 
 
+@pytest.mark.parametrize("record", [Bind("q", "", 1), Bind("q", "A" * 256, 1), SettleMessages("q", "A", 1, ("m" * 301,))])
+def test_names_that_the_state_would_have_to_keep_are_short(record: Any) -> None:
+    service = Service(amps())
+    assert service.batch((0, record)) == []
+    assert len(service.unreadable) == 1
+
+
+def test_a_record_that_was_too_large_to_be_read_is_given_back() -> None:
+    endpoint = Endpoint(solace(), SESSION)
+    endpoint.process([], [ConsumerReport(1, 0, 1, b"A", None)], 0)
+    assert [reason for _, reason in endpoint.unreadable] == ["The record is too large."]
+
+
+def test_a_record_whose_processing_fails_is_given_back_and_the_batch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue, settle = Queue.enqueue, Queue.settle
+
+    def failing(own: Any, queue: Queue, message: str, *arguments: Any, **more: Any) -> Any:
+        if "m-3-0" in (message, *arguments):
+            raise KeyError("unforeseen")
+        return own(queue, message, *arguments, **more)
+
+    monkeypatch.setattr(Queue, "enqueue", _wrapped(failing, enqueue))
+    monkeypatch.setattr(Queue, "settle", _wrapped(failing, settle))
+    service = Service(solace())
+    assert service.told((0, 1), (0, 3), (0, 2), (1, _bind())) == [("A", "1", 1), ("A", "2", 1)]
+    assert service.happened("event", "message", "outcome", "reason", "partition")[0] == (
+        "left", "m-3-0", "dead-letter", "error", 3,
+    )  # fmt: skip
+    service.batch((2, _settle(3)), (3, _settle(2)))
+    assert [reason for _, reason in service.unreadable] == ["It cannot be processed: KeyError('unforeseen')."]
+    assert service.happened("event", "message", "reason")[-1] == ("left", "m-2-0", "accepted")
+
+
+def _wrapped(failing: Any, own: Any) -> Any:
+    return lambda queue, *arguments, **more: failing(own, queue, *arguments, **more)
+
+
+def test_a_message_that_its_consumer_cannot_read_is_a_dead_letter_whatever_was_declared() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (1, Bind("q", "A", 1)))
+    service.batch((2, SettleMessages("q", "A", 1, ("m-1-0",), "rejected", unavailable=True)))
+    assert service.happened("event", "outcome", "reason")[-1] == ("left", "dead-letter", "unavailable")
+
+
+def test_what_does_not_fit_into_a_queue_leaves_it_at_once_as_a_dead_letter() -> None:
+    service = Service(solace(max_depth=2))
+    service.batch((0, 1), (0, 2), (0, 3))
+    assert service.happened("event", "message", "outcome", "reason", "subject") == [
+        ("left", "m-3-0", "dead-letter", "queue-full", "orders")
+    ]
+    service.batch((1, _bind()), (2, _settle(1)), (3, 4))
+    assert service.happened("event", "message")[-1] == ("delivered", "m-4-0"), "there is room again"
+
+
+def test_the_topics_of_messages_count_towards_what_a_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackstream.jobs.queues.endpoint.MAX_SUBJECT_BYTES", 12)
+    service = Service(solace())
+    service.batch((0, 1), (0, 2))
+    service.batch((1, 3))
+    assert service.happened("message", "reason") == [("m-3-0", "queue-full")]
+    service.batch((2, _bind()), (3, _settle(1)), (4, 4))
+    assert service.happened("event", "message")[-1] == ("delivered", "m-4-0")
+
+
 def test_a_queue_that_holds_nothing_needs_no_state() -> None:
     endpoint = Endpoint(solace(), SESSION)
     endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0)
@@ -241,6 +306,12 @@ VERSION_1 = (
 )
 """At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,010; 1 failed once and is delayed until 1,030; 2 may not
 become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived."""
+
+
+def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
+    endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
+    endpoint.load(1, VERSION_1)
+    assert endpoint.dump() == (1, VERSION_1)
 
 
 def test_a_checkpoint_of_this_version_continues() -> None:
@@ -286,6 +357,7 @@ rules = st.sampled_from(
         amps(settler="strict", max_deliveries=3, max_failures=2, fairness="fast"),
         solace(exclusive=True),
         amps(at_most_once=True),
+        amps(max_depth=2, lease_ms=7_000),
     ]
 )
 histories = st.lists(st.tuples(st.integers(1, 12_000), records, st.booleans()), max_size=50)

@@ -67,7 +67,7 @@ def _call(state: State, *rows: dict[str, Any], queue: str = "q") -> dict[str, li
     """Run one batch of a queue; return what came out by its kind."""
     frames = [pd.DataFrame([row]) for row in rows]
     (out,) = operator(partial(serve, RULES, 30_000))((queue,), frames, state)  # type: ignore[arg-type]
-    assert list(out.columns) == ["kind", "key", "value", "reason"]
+    assert list(out.columns) == ["kind", "key", "value", "reason", "partition", "offset"]
     readers = {
         "answer": queues.read_answer,
         "event": msgspec.json.Decoder(Event).decode,
@@ -132,6 +132,18 @@ def test_what_a_queue_held_that_is_not_in_the_settings_stays() -> None:
     out = _call(state, _message(2, 8), _word(3, 9, Bind("gone", "A", 5)), _word(3, 10, b"{"), queue="gone")
     assert out == {"answer": [Unbound("gone", "A", 5, "unknown-queue")], "event": [], "unreadable": [b"{"]}
     assert state.value == kept
+
+
+def test_an_unreadable_record_is_named_by_its_coordinates() -> None:
+    (out,) = operator(partial(serve, RULES, 30_000))(("q",), [pd.DataFrame([_word(1, 17, b"{")])], State())  # type: ignore[arg-type]
+    assert out[["kind", "key", "value", "partition", "offset"]].to_numpy().tolist() == [["unreadable", b"A", b"{", 0, 17]]
+
+
+def test_a_record_too_large_to_be_read_is_unreadable_wherever_it_goes() -> None:
+    for queue in ("q", "gone"):
+        row = _word(1, 17, b"{") | {"value": None}
+        (out,) = operator(partial(serve, RULES, 30_000))((queue,), [pd.DataFrame([row])], State())  # type: ignore[arg-type]
+        assert out[["kind", "value", "reason"]].to_numpy().tolist() == [["unreadable", None, "The record is too large."]]
 
 
 def test_nothing_to_say_is_an_empty_frame() -> None:

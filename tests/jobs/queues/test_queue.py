@@ -410,3 +410,31 @@ def test_a_return_is_reported_even_if_the_message_then_leaves() -> None:
     returns = [(event.consumer, event.at, event.reason) for event in queue.events if event.event == "returned"]
     assert returns == [("A", 1, "closed"), ("B", 3, "closed")]
     assert [exit_.reason for exit_ in queue.exits] == ["max-deliveries"]
+
+
+def test_only_the_newest_stray_settlements_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackstream.jobs.queues.queue.MAX_EARLY", 2)
+    queue = _queue(amps())
+    for message in "123":
+        assert queue.settle("A", message, "accepted", 1) == "not-in-queue"
+    for message in "123":
+        queue.enqueue(message, 2)
+    assert [exit_.message for exit_ in queue.exits] == ["2", "3"]
+
+
+@pytest.mark.parametrize(("eligible", "how"), [(True, "dead-letter"), (False, "discarded")])
+def test_a_full_queue_gives_up_what_arrives(*, eligible: bool, how: str) -> None:
+    queue = _queue(solace(max_depth=1), "1")
+    queue.enqueue("2", 7, eligible=eligible)
+    assert _exits(queue) == [("2", 7, how, "queue-full", None)]
+    assert list(queue) == ["1"]
+
+
+@pytest.mark.parametrize(("outcome", "refusal"), [("rejected", None), ("failed", "outcome-not-enabled")])
+def test_what_cannot_be_read_may_be_rejected_and_nothing_else(outcome: SampleOutcome, refusal: str | None) -> None:
+    queue = RecordingQueue(solace())
+    queue.enqueue("1", 0)
+    queue.bind("A", 0)
+    _sent(queue)
+    assert queue.settle("A", "1", outcome, 1, unavailable=True) == refusal
+    assert [exit_.reason for exit_ in queue.exits] == ([] if refusal else ["unavailable"])
