@@ -91,6 +91,8 @@ class Storm:
             "ACKSTREAM_SETTLE_REQUIRED": json.dumps([{"role": "Processor", "quorum": 1}]),
             "ACKSTREAM_QUEUES": json.dumps([queue]),
             "ACKSTREAM_QUEUE_SESSION": "300s",
+            # messages may be stored before the job's first start
+            "ACKSTREAM_QUEUE_STARTING": "earliest",
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "2g",
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
