@@ -1,0 +1,104 @@
+"""A million structured records through the pure operators of all jobs: nothing stops, every record is accounted for.
+
+``python -m benchmarks.fuzz`` writes ``results/fuzz.json`` with the seed, the counts, and what went wrong; it exits 1 if
+anything did. Records are valid ones with wrong types, numbers, texts and sizes in every header and field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.fuzzing.garbage import Garbage
+from benchmarks.fuzzing.messages import PersistRoom, QueryRoom, QueuesRoom, SettleRoom
+from benchmarks.fuzzing.requests import CorrelateRoom, TwinRoom
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.fuzzing.room import Room
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ROOMS: tuple[type[Room], ...] = (CorrelateRoom, TwinRoom, PersistRoom, SettleRoom, QueuesRoom, QueryRoom)
+RECORDS, BATCH = 1_000_000, 1_000
+SHOWN = 20
+"""So many stops and violations of a room are written down; all are counted."""
+
+
+def run(seed: int, records: int, rooms: Sequence[type[Room]] = ROOMS) -> dict[str, Any]:
+    """Run the rooms; return the report of each by its name."""
+    reports = {}
+    for kind in rooms:
+        began = time.monotonic()
+        # each room gives the same records whatever the others do
+        room = kind(Garbage(seed))
+        report = drive(room, max(1, round(records * kind.share)))
+        reports[room.name] = report | {"seconds": round(time.monotonic() - began, 1)}
+    return reports
+
+
+def drive(room: Room, count: int) -> dict[str, Any]:
+    """Feed a room so many records, in batches of changing size; one that stops a batch is found and left out."""
+    stops: list[str] = []
+    left = count
+    while left:
+        batch = [room.make() for _ in range(min(left, room.chance.randrange(1, 2 * BATCH)))]
+        left -= len(batch)
+        try:
+            room.feed(batch)
+        except Exception:  # noqa: BLE001 - what is looked for
+            before = len(stops)
+            for record in batch:
+                _feed(room, record, stops)
+            if len(stops) == before:
+                stops.append(f"{len(batch)} records, but none of them alone: {traceback.format_exc(limit=-3)}")
+    try:
+        room.finish()
+    except Exception:  # noqa: BLE001 - what is looked for
+        stops.append(f"Without records: {traceback.format_exc(limit=-3)}")
+    return {
+        "records": count,
+        "stops": len(stops),
+        "wrong": len(room.wrong),
+        "ends": dict(sorted(room.counts.items())),
+        "shown": [*stops[:SHOWN], *room.wrong[:SHOWN]],
+    }
+
+
+def _feed(room: Room, record: Any, stops: list[str]) -> None:
+    try:
+        room.feed([record])
+    except Exception:  # noqa: BLE001 - what is looked for
+        stops.append(f"{str(record)[:1_000]}: {traceback.format_exc(limit=-3)}")
+
+
+def main() -> None:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz")
+    parser.add_argument("--seed", type=int, default=12)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--room", action="append", help="only this one; may be repeated")
+    parser.add_argument("--results", type=Path, help=f"where fuzz.json goes; {RESULTS} for a whole run, else nowhere")
+    arguments = parser.parse_args()
+    logging.disable(logging.ERROR)
+    rooms = [room for room in ROOMS if arguments.room is None or room.name in arguments.room]
+    reports = run(arguments.seed, arguments.records, rooms)
+    total = {key: sum(report[key] for report in reports.values()) for key in ("records", "stops", "wrong")}
+    text = json.dumps({"benchmark": "fuzz", "seed": arguments.seed, **total, "rooms": reports}, indent=2)
+    print(text)
+    whole = arguments.room is None and arguments.records >= RECORDS
+    place = arguments.results or (RESULTS if whole else None)
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "fuzz.json").write_text(text + "\n", "utf-8")
+    sys.exit(1 if total["stops"] or total["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()
