@@ -22,6 +22,10 @@ class StartError(AckstreamError):
     """A job must not start like this (other checkpoint values, a topic with the wrong configuration)."""
 
 
+class StoppedError(AckstreamError):
+    """A running job cannot go on (its clock stands still, another process does its work, records are gone)."""
+
+
 class DeliveryError(AckstreamError):
     """Root of the errors of readers and queue consumers; ``code`` is the vendor-neutral name of the error."""
 

@@ -123,8 +123,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 def _correlate(bench: Bench, data: Settings, workload: Workload, batch: int) -> dict[str, Any]:
     settings = bench.settings("fast", prefix=data.kafka.topic_prefix, correlate={"max_offsets_per_trigger": batch})
     replies = settings.kafka.topic("replies")
-    # ticks of an earlier round would tell this one that everything has been read
-    bench.offsets.truncate(*map(settings.kafka.topic, ("clock", "replies", "ledger")))
+    bench.offsets.truncate(*map(settings.kafka.topic, ("replies", "ledger")))
     began = time.time()
     with job.JOB.running(bench.spark, settings) as query:
         wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)

@@ -1,31 +1,24 @@
-"""The progress of a query: its offsets, for Kafka's own lag tools, and the ticks that move event time on.
+"""The offsets of a query, where Kafka's own lag tools see them, and what was deleted before the query read it.
 
 Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
 The copy is for people only: no query ever starts from it.
-
-A tick says: everything before this time has been read. While the query has caught up that is the broker's present time;
-while some partition lags, it is the time of the oldest unread record. So a backlog never causes a false timeout.
-
-The broker's time is taken from the append time of a first, harmless tick (it repeats the last value); only then are the
-ends of the partitions looked up, and only then is the real tick sent. A record that arrives in between has a later time
-than the tick, whatever the order in which the query reads them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import TopicPartition
-from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
+from ackstream.errors import StoppedError
+from ackstream.kafka.clients import connect_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -33,45 +26,91 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Kafka
     from ackstream.spark.batches import Work
 
 log = logging.getLogger(__name__)
 COMMIT_SECONDS = 1.0
-FETCH_MS = 2_000
-SEND_SECONDS = 30.0
+P = TypeVar("P", bound="Hashable")
+"""A partition."""
+
 
 
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the next offsets the query will read, as of its last finished batch; empty before the first."""
-    progress = query.lastProgress
+    return _offsets(query.lastProgress, "endOffset")
+
+
+def first_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
+    """Return the offsets its first batch started at; empty before its end, and for a new checkpoint."""
+    batches = query.recentProgress
+    return _offsets(batches[0] if batches else None, "startOffset")
+
+
+def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for source in progress.sources if progress is not None else ():
         if not source.description.startswith("Kafka"):
             continue
-        for topic, partitions in json.loads(source.endOffset or "{}").items():
+        for topic, partitions in json.loads(getattr(source, side) or "{}").items():
             for partition, offset in partitions.items():
                 found[TopicPartition(topic, int(partition))] = int(offset)
     return found
 
 
+def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Mapping[P, int]) -> dict[P, int]:
+    """Count the records of each partition that a query passed over because they had been deleted.
+
+    :param before: the next offsets it would read
+    :param after: the same, later
+    :param beginnings: the first offsets that Kafka had in between; what it deleted after that is not counted
+    """
+    counts = {
+        partition: min(after.get(partition, offset), beginnings.get(partition, 0)) - offset
+        for partition, offset in before.items()
+    }
+    return {partition: count for partition, count in counts.items() if count > 0}
+
+
 @contextmanager
-def repeating(name: str, seconds: float, connect: Callable[[], AbstractContextManager[Work]]) -> Iterator[None]:
+def repeating(
+    name: str,
+    seconds: float,
+    connect: Callable[[], AbstractContextManager[Work]],
+    patience: float = math.inf,
+    give_up: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
     """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
 
-    A failure is logged and retried with new connections, for as long as it takes: a broker may be away.
+    A failure is logged and retried with new connections: a broker may be away.
+
+    :param patience: after so many seconds of failures the thread gives up
+    :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
     """
     stop = threading.Event()
+    ended: list[StoppedError] = []
 
     def run() -> None:
+        worked = time.monotonic()
         while not stop.is_set():
             try:
                 with connect() as work:
                     while not stop.wait(seconds):
                         work()
+                        worked = time.monotonic()
+            except StoppedError as error:
+                ended.append(error)
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop time for every request
-                log.warning("The %s failed and will be retried: %r", name, error)
-                stop.wait(seconds)
+                silent = time.monotonic() - worked
+                if silent > patience:
+                    ended.append(StoppedError(f"The {name} has failed for {silent:.0f} s, at last with {error!r}."))
+                else:
+                    log.warning("The %s failed and will be retried: %r", name, error)
+                    stop.wait(seconds)
+            if ended:
+                log.error("%s", ended[0])
+                give_up()
+                return
 
     thread = threading.Thread(target=run, name=f"ackstream-{name}", daemon=True)
     thread.start()
@@ -80,99 +119,44 @@ def repeating(name: str, seconds: float, connect: Callable[[], AbstractContextMa
     finally:
         stop.set()
         thread.join()
+    if ended:
+        raise ended[0]
 
 
-def committer(kafka: Kafka, query: StreamingQuery, group: str) -> AbstractContextManager[None]:
-    """Commit the query's offsets to a consumer group until the block ends."""
+def committer(
+    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str]
+) -> AbstractContextManager[None]:
+    """Commit the query's offsets to a consumer group until the block ends; report records that it could not read.
+
+    :param topics: those whose records matter, without the prefix
+    """
+    names = [kafka.topic(topic) for topic in topics]
     committed: dict[TopicPartition, int] = {}
+    total = 0
 
     @contextmanager
     def connect() -> Iterator[Work]:
         with closing(connect_consumer(kafka, group)) as consumer:
 
-            def commit() -> None:
-                nonlocal committed
-                offsets = consumed_offsets(query)
-                if offsets != committed:
-                    consumer.commit({name: OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()})
-                    committed = offsets
+            def first() -> dict[TopicPartition, int]:
+                known = {name: consumer.partitions_for_topic(name) or () for name in names}
+                return consumer.beginning_offsets([TopicPartition(name, one) for name in names for one in known[name]])
 
+            def commit() -> None:
+                nonlocal committed, beginnings, total
+                offsets = consumed_offsets(query)
+                if offsets == committed:
+                    return
+                for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():
+                    total += count
+                    log.error(
+                        "%s records of %s were deleted before %s read them; %s since its start.",
+                        *(count, "-".join(map(str, partition)), query.name, total),
+                    )
+                consumer.commit({name: OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()})
+                committed, beginnings = offsets, first()
+
+            beginnings = first()
             yield commit
 
     return repeating("committer", COMMIT_SECONDS, connect)
-
-
-# -- the clock ---------------------------------------------------------------------------------------------------------
-
-
-def next_tick(
-    consumed: Mapping[Hashable, int],
-    ends: Mapping[Hashable, int],
-    broker_time: int,
-    timestamp_at: Callable[[Hashable, int], int | None],
-) -> int | None:
-    """Decide up to which time everything has been read.
-
-    :param consumed: for each partition the next offset the query will read; a missing partition has not been read
-    :param ends: for each partition its end, looked up after ``broker_time``
-    :param broker_time: the broker's time, in epoch milliseconds
-    :param timestamp_at: the timestamp of the record at (or after) an offset; ``None`` if no record can be read
-    :return: epoch milliseconds; ``None`` if the time cannot be known
-    """
-    oldest = broker_time
-    for partition, end in ends.items():
-        offset = consumed.get(partition, 0)
-        if offset < end:
-            timestamp = timestamp_at(partition, offset)
-            if timestamp is None:
-                return None
-            oldest = min(oldest, timestamp)
-    return oldest
-
-
-def clock(settings: Settings, query: StreamingQuery, ticks: str, topics: Iterable[str]) -> AbstractContextManager[None]:
-    """Publish the ticks of a query until the block ends.
-
-    :param ticks: the topic of the ticks, without the prefix; no other query may use it
-    :param topics: the topics whose records time must not pass before they are read, without the prefix
-    """
-    kafka, last = settings.kafka, 0
-    to, read = kafka.topic(ticks), [kafka.topic(topic) for topic in topics]
-
-    @contextmanager
-    def connect() -> Iterator[Work]:
-        with ExitStack() as stack:
-            producer = connect_producer(kafka, to, delivery_timeout=SEND_SECONDS)
-            stack.callback(close_producer, producer, 1)
-            admin = stack.enter_context(connect_admin(kafka))
-            consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536)
-            stack.callback(consumer.close)
-
-            def publish(tick: int) -> int:
-                """Publish a tick; return the broker's time of it."""
-                sent = producer.send(to, key=b"clock", value=str(tick).encode())
-                return int(sent.get(timeout=SEND_SECONDS).timestamp)
-
-            def step() -> None:
-                nonlocal last
-                broker_time = publish(last)
-                # those of partitions that were added, too
-                ends = kafka_topics.ends(admin, kafka_topics.of_topics(admin, read))
-                tick = next_tick(consumed_offsets(query), ends, broker_time, partial(_timestamp_at, admin, consumer))
-                if tick is not None and tick > last:
-                    publish(tick)
-                    last = tick
-
-            yield step
-
-    return repeating("clock", settings.clock.interval / 1000, connect)
-
-
-def _timestamp_at(admin: Any, consumer: Any, partition: TopicPartition, offset: int) -> int | None:
-    """Return the timestamp of the record at an offset; of the first one kept, if that one has expired."""
-    beginning = admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset
-    consumer.assign([partition])
-    consumer.seek(partition, max(offset, beginning))
-    for records in consumer.poll(timeout_ms=FETCH_MS, max_records=1).values():
-        return int(records[0].timestamp)
-    return None

@@ -1,4 +1,8 @@
-"""The system under test: real broker, real query, and a clock that the test itself publishes."""
+"""The system under test: real broker, real query, and a clock that the test itself publishes.
+
+A tick counts for at most its own append time, and a job refuses a topic whose records carry their producer's clock. So
+the topic of the ticks is given the test's clock once the query runs.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
 from ackstream.jobs.correlate.job import JOB
-from ackstream.kafka.topics import ensure_topics
+from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
+from ackstream.spark.kafka import ANY_RUN
 from tests.harness.kafka import records
 from tests.harness.waiting import eventually
 
@@ -44,22 +49,30 @@ class System:
 
     @contextmanager
     def correlate(self, spark: SparkSession) -> Iterator[StreamingQuery]:
+        self._stamp_ticks("LogAppendTime")
         with JOB.running(spark, self.settings) as query:
+            self._stamp_ticks("LogAppendTime" if self.settings.clock.enabled else "CreateTime")
             yield query
+
+    def _stamp_ticks(self, timestamp_type: str) -> None:
+        config = {TIMESTAMP_TYPE: timestamp_type}
+        with KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.settings.kafka.topic("clock"), config)])
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
-    def send(self, topic: str, value: Any, headers: dict[str, bytes] | None = None) -> int:
+    def send(self, topic: str, value: Any, headers: dict[str, bytes] | None = None, key: str = THING) -> int:
         """Send a record, JSON unless it is bytes; return the broker's time of it."""
         data = value if isinstance(value, (bytes, type(None))) else json.dumps(value).encode()
         sent = self.producer.send(
-            self.settings.kafka.topic(topic), key=THING.encode(), value=data, headers=list((headers or {}).items())
+            self.settings.kafka.topic(topic), key=key.encode(), value=data, headers=list((headers or {}).items())
         )
         return int(sent.get(timeout=30).timestamp)
 
-    def post(self, topic: str, value: Any) -> None:
+    def post(self, topic: str, value: Any, partition: int | None = None) -> None:
         """Send a record without waiting for the broker."""
-        self.producer.send(self.settings.kafka.topic(topic), key=THING.encode(), value=json.dumps(value).encode())
+        name, data = self.settings.kafka.topic(topic), json.dumps(value).encode()
+        self.producer.send(name, key=THING.encode(), value=data, partition=partition)
 
     def command(
         self, correlation_id: str | None, record_headers: dict[str, bytes] | None = None, **headers: Any
@@ -86,7 +99,8 @@ class System:
         """Let event time pass: tick until a batch has run with that watermark."""
 
         def passed() -> bool:
-            self.send("clock", str(time_ms).encode())
+            topic, value = self.settings.kafka.topic("clock"), str(time_ms).encode()
+            self.producer.send(topic, key=ANY_RUN.encode(), value=value, timestamp_ms=time_ms).get(timeout=30)
             progress = query.lastProgress
             watermark = progress.eventTime.get("watermark") if progress is not None else None
             return (

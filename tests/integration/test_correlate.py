@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from contextlib import closing
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient
 
+from ackstream.errors import StartError, StoppedError
+from ackstream.spark.kafka import ANY_RUN
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 
@@ -62,9 +67,8 @@ def test_bad_input_is_answered_and_recorded_and_disturbs_nobody(spark: SparkSess
         system.send("acks", b"garbage")
         system.send("acks", None)
         system.send("acks", {"topic": "org.acme/lamp/things/twin/acks/a-ack", "path": "/", "status": 200})
-        system.send("clock", b"not a number")
-        system.send("clock", b"99999999999999999999999999")
-        system.send("clock", b"9223372036854775807")
+        for tick in (b"not a number", b"99999999999999999999999999", b"9223372036854775807", None):
+            system.send("clock", tick, key=ANY_RUN)
         system.ack("good", "a-ack")
         replies = eventually(
             lambda: (_found := system.replies()) if len(system.replies()) > len(BAD_SIGNALS) else None,
@@ -79,6 +83,79 @@ def test_bad_input_is_answered_and_recorded_and_disturbs_nobody(spark: SparkSess
     reasons = system.reasons()
     assert len(reasons) == len(BAD_SIGNALS) + 3
     assert len(system.records("dead-letters")) == len(reasons)
+
+
+def test_a_response_with_a_header_of_another_type_does_not_end_the_query(spark: SparkSession, system: System) -> None:
+    ask, path = "org.acme/lamp/things/live/messages/ask", "/inbox/messages/ask"
+    with system.correlate(spark) as query:
+        system.send("signals", {"topic": ask, "path": path, "headers": {"correlation-id": "p-1", "timeout": "60s"}})
+        headers = {"correlation-id": "p-1", "response-required": "False"}
+        system.send("acks", {"topic": ask, "path": path, "headers": headers, "value": "ok", "status": 200})
+        system.command("good", requested_acks=["a-ack"])
+        system.ack("good", "a-ack")
+        eventually(lambda: "good" in system.replies(), "the reply to the next request", query)
+    assert [reason.partition(":")[0] for reason in system.reasons()] == ["header.invalid"]
+
+
+def test_acknowledgements_that_are_large_together_are_answered_and_recorded(
+    spark: SparkSession, system: System
+) -> None:
+    """Random text: no compression makes the records smaller."""
+    labels = [f"p-{number}" for number in range(12)]
+    payload = base64.b85encode(random.Random(1).randbytes(700_000)).decode()
+    with system.correlate(spark) as query:
+        system.command("large", requested_acks=labels[:6])
+        system.command("larger", requested_acks=labels)
+        for number in range(18):
+            key, label = ("large", labels[number]) if number < 6 else ("larger", labels[number - 6])
+            system.send("acks", {**system.ack_json(key, label), "value": payload})
+        replies = eventually(lambda: (_found := system.replies()) if len(system.replies()) > 1 else None, "both", query)
+    assert {name: reply["status"] for name, reply in replies.items()} == {"large": 200, "larger": 424}
+    assert [entry["status"] for entry in replies["larger"]["value"].values()].count(413) == 1
+    outcomes = [record["outcome"] for record in system.ledger() if "outcome" in record]
+    assert sorted(outcome["status"] for outcome in outcomes) == [200, 424]
+
+
+def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    gone, new = kafka.topic("mine-gone"), kafka.topic("mine-new")
+    with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+        admin.create_topics({gone: {"num_partitions": 1, "replication_factor": 1}})
+        with (
+            closing(System(kafka, tmp_path, reply_topics=[".*mine-.*"])) as system,
+            system.correlate(spark) as query,
+        ):
+            system.command("x", {"reply-to": gone.encode()}, requested_acks=["a-ack"])
+            eventually(lambda: any("signal" in record for record in system.ledger()), "the signal row", query)
+            admin.delete_topics([gone])
+            admin.create_topics({new: {"num_partitions": 1, "replication_factor": 1}})
+            # known to be there after seconds: until then a request for it is refused
+            keys = count()
+
+            def accepted() -> bool:
+                key = f"y-{next(keys)}"
+                system.command(key, {"reply-to": new.encode()}, requested_acks=["a-ack"])
+                system.ack(key, "a-ack")
+                eventually(lambda: key in system.replies() or key in system.replies("mine-new"), "an answer", query)
+                return key in system.replies("mine-new")
+
+            eventually(accepted, "the new topic to be accepted", query)
+            system.ack("x", "a-ack")
+            reply = eventually(lambda: system.replies().get("x"), "the reply whose topic has gone", query)
+    assert reply["status"] == 200
+
+
+def test_an_empty_record_header_is_no_correlation_id(spark: SparkSession, system: System) -> None:
+    with system.correlate(spark) as query:
+        system.command("of-json", {"correlation-id": b""}, requested_acks=["a-ack"])
+        system.command(None, {"correlation-id": b"", "kafka_correlationId": b"of-spring"}, requested_acks=["a-ack"])
+        start = system.command(None, {"correlation-id": b""}, requested_acks=["a-ack"], timeout="1s")
+        system.ack("of-json", "a-ack")
+        system.ack("of-spring", "a-ack")
+        system.tick(query, start + 2_000)
+        replies = eventually(lambda: (_found := system.replies()) if len(system.replies()) > 2 else None, "all", query)
+    assert {name.startswith(system.settings.kafka.topic("signals")): reply["status"] for name, reply in replies.items()} == {
+        False: 200, True: 408
+    }  # fmt: skip
 
 
 def test_a_command_without_correlation_id_gets_one_from_its_coordinates(spark: SparkSession, system: System) -> None:
@@ -153,6 +230,68 @@ def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tm
             eventually(lambda: system.end("replies") >= requests, "all replies", query)
             replies = system.replies()
     assert len(replies) == requests
+    assert {reply["status"] for reply in replies.values()} == {200}
+
+
+def test_a_second_process_is_refused_while_the_first_runs_and_may_follow_it(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with (
+        closing(System(kafka, tmp_path / "1", clock=True)) as first,
+        closing(System(kafka, tmp_path / "2", clock=True)) as second,
+    ):
+        with first.correlate(spark) as query:
+            with pytest.raises(StartError, match=r"^Another process \(.*\) runs this job on the same system: it ticks on"):
+                second.correlate(spark).__enter__()
+            first.command("x", requested_acks=["a-ack"])
+            first.ack("x", "a-ack")
+            eventually(lambda: "x" in first.replies(), "the reply of the first", query)
+        with second.correlate(spark) as query:
+            second.command("y", requested_acks=["a-ack"])
+            second.ack("y", "a-ack")
+            eventually(lambda: "y" in second.replies(), "the reply of the second", query)
+
+
+def test_ticks_of_others_end_no_deadline_and_a_successor_ends_the_job(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path, clock=True)) as system:
+        running = system.correlate(spark)
+        query = running.__enter__()
+        asked = system.command("x", requested_acks=["a-ack"], timeout="60s")
+        for key in (ANY_RUN, "no-run", "999999999"):
+            system.send("clock", str(asked + 1_000_000).encode(), key=key)
+        system.ack("x", "a-ack")
+        assert eventually(lambda: system.replies().get("x"), "the reply", query)["status"] == 200
+        assert query.isActive
+        # a run that claimed later, as after a pause of this one
+        successor = max(record.offset for record in system.records("clock"))
+        eventually(lambda: system.send("clock", b"0", key=str(successor)) and not query.isActive, "the end of the job")
+        with pytest.raises(StoppedError, match="^Another process runs this job on the same system"):
+            running.__exit__(None, None, None)
+
+
+def test_partitions_that_are_added_behind_a_backlog_are_read_before_time_passes_them(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path, clock=True, max_offsets_per_trigger=200)) as system:
+        topic, requests, timeout_ms = kafka.topic("acks"), 50, 5_000
+        with system.correlate(spark) as query:
+            system.command("warm", requested_acks=["a-ack"])
+            system.ack("warm", "a-ack")
+            eventually(lambda: "warm" in system.replies(), "the query to be warm", query)
+            with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+                admin.create_partitions({topic: 4})
+            # its producer knows the new ones
+            with closing(System(kafka, tmp_path)) as later:
+                for number in range(4_000):
+                    later.post("acks", system.ack_json(f"foreign-{number}", "a-ack"), partition=2 + number % 2)
+                for number in range(requests):
+                    name = f"request-{number}"
+                    later.command(name, requested_acks=["a-ack"], timeout=f"{timeout_ms}ms")
+                    later.post("acks", system.ack_json(name, "a-ack"), partition=2 + number % 2)
+            eventually(lambda: len(system.replies()) > requests, "all replies", query)
+            replies = system.replies()
     assert {reply["status"] for reply in replies.values()} == {200}
 
 

@@ -1,29 +1,84 @@
 from __future__ import annotations
 
-from typing import Any
+import json
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import TopicPartition
 
-from ackstream.spark.progress import next_tick
+from ackstream.errors import StoppedError
+from ackstream.spark.progress import consumed_offsets, first_offsets, lost_records, repeating
 
-NOW = 1_000
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _progress(description: str, start: Any, end: Any) -> Any:
+    return SimpleNamespace(description=description, startOffset=start and json.dumps(start), endOffset=json.dumps(end))
+
+
+def test_offsets_are_those_of_the_kafka_sources_of_the_last_batch_and_of_the_first() -> None:
+    delta = _progress("DeltaSource[x]", {"reservoirVersion": 1}, {"reservoirVersion": 2})
+    first = SimpleNamespace(sources=[delta, _progress("KafkaV2[x]", {"a": {"0": 5}}, {"a": {"0": 7, "1": 2}})])
+    query: Any = SimpleNamespace(lastProgress=first, recentProgress=[first])
+    assert consumed_offsets(query) == {TopicPartition("a", 0): 7, TopicPartition("a", 1): 2}
+    assert first_offsets(query) == {TopicPartition("a", 0): 5}
+    new: Any = SimpleNamespace(lastProgress=None, recentProgress=[])
+    assert consumed_offsets(new) == first_offsets(new) == {}
 
 
 @pytest.mark.parametrize(
-    ("consumed", "ends", "unread", "tick"),
+    ("before", "after", "beginnings", "lost"),
     [
-        ({}, {}, {}, NOW),
-        ({"a": 5}, {"a": 5}, {}, NOW),
-        ({}, {"a": 0}, {}, NOW),
-        ({"a": 3}, {"a": 5}, {("a", 3): 700}, 700),
-        ({"a": 3, "b": 1}, {"a": 5, "b": 2}, {("a", 3): 700, ("b", 1): 600}, 600),
-        # a partition that was added is read from its beginning
-        ({"a": 5}, {"a": 5, "new": 1}, {("new", 0): 900}, 900),
-        # the clock of a broker was set back: a record is later than now
-        ({"a": 3}, {"a": 5}, {("a", 3): 1_500}, NOW),
-        # the oldest unread record cannot be read: the time cannot be known
-        ({"a": 3}, {"a": 5}, {}, None),
+        ({}, {"a": 9}, {"a": 4}, {}),
+        ({"a": 2}, {"a": 9}, {"a": 2}, {}),
+        ({"a": 2}, {"a": 9}, {"a": 4}, {"a": 2}),
+        ({"a": 2, "b": 0}, {"a": 3, "b": 5}, {"a": 9, "b": 0}, {"a": 1}),
+        # a partition that is no longer there, and one whose beginning is not known
+        ({"a": 2, "b": 1}, {"b": 5}, {"a": 9}, {}),
     ],
 )
-def test_time_never_passes_an_unread_record(consumed: Any, ends: Any, unread: Any, tick: int | None) -> None:
-    assert next_tick(consumed, ends, NOW, lambda *place: unread.get(place)) == tick
+def test_what_was_deleted_before_it_was_read_is_counted(before: Any, after: Any, beginnings: Any, lost: Any) -> None:
+    assert lost_records(before, after, beginnings) == lost
+
+
+class Work:
+    """Work that fails as often as it is told to."""
+
+    def __init__(self, failures: float, error: Exception | None = None) -> None:
+        self.failures, self.error = failures, error or ConnectionError("away")
+        self.done = threading.Event()
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        yield self
+
+    def __call__(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise self.error
+        self.done.set()
+
+
+def test_work_that_fails_is_retried() -> None:
+    work = Work(3)
+    with repeating("test", 0.001, work.connect, patience=60):
+        assert work.done.wait(60)
+
+
+def test_work_that_fails_for_too_long_ends_the_block_with_a_sentence() -> None:
+    ended = threading.Event()
+    with (
+        pytest.raises(StoppedError, match=r"^The test has failed for \d+ s, at last with ConnectionError\('away'\)\.$"),
+        repeating("test", 0.001, Work(float("inf")).connect, 0.01, ended.set),
+    ):
+        assert ended.wait(60)
+
+
+def test_work_that_cannot_go_on_is_not_retried() -> None:
+    ended, work = threading.Event(), Work(float("inf"), StoppedError("gone"))
+    with pytest.raises(StoppedError, match="^gone$"), repeating("test", 0.001, work.connect, give_up=ended.set):
+        assert ended.wait(60)

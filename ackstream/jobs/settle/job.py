@@ -127,7 +127,7 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
         .otherwise(F.array(shard))
     )
     return (
-        ticked(stream, F.when(F.col("topic") == kafka.topic(TICKS), tick_time()))
+        ticked(stream, F.when(F.col("topic") == kafka.topic(TICKS), tick_time(stream.sparkSession)))
         .withColumn("source", F.when(F.col("topic") == kafka.topic("stored"), STORED).otherwise(REPORTS))
         .withColumn("report", F.from_json(text, "type STRING, writer STRING, client STRING"))
         .select(
@@ -143,11 +143,11 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
     )
 
 
-def settle(rules: Settle, batch: ShardBatch) -> pd.DataFrame:
+def settle(rules: Settle, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Process the records of a shard."""
     with batch.restored(SettleShard(rules, int(batch.key))) as shard:
         settled = shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
-    return write_frame(settled)
+    yield write_frame(settled)
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
