@@ -81,9 +81,9 @@ class TopicReader(Closing):
         self.thread.start()
 
     def end(self) -> None:
-        """End the thread after the records it has read."""
+        """End the thread after the records it has read; called in that thread, it returns at once."""
         self.stop.set()
-        if self.thread is not None:
+        if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join()
 
     def close(self) -> None:
