@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from benchmarks import broker, common
 from benchmarks.progress import batches, rows_read, typical, wait

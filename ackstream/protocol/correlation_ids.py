@@ -10,6 +10,8 @@ import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 JSON_SPELLINGS = (CORRELATION_ID, "Correlation-Id")
 """Spellings of the JSON header that are recognized, the first one preferred; correlate looks for these in Spark."""
 
+MAX_BYTES = 1_024
+"""How long a correlation-id may be in JSON: a reply repeats it, perhaps once per label."""
+
+_MAX_BYTES_OF_A_CHARACTER = 6
 _NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
 
 
@@ -53,6 +59,14 @@ def of_json(headers: Mapping[str, Any]) -> str | None:
     """Return the correlation-id in the headers of a message, ``None`` if it is absent or empty."""
     found = next((headers[name] for name in JSON_SPELLINGS if headers.get(name) not in (None, "")), None)
     return None if found is None else str(found)
+
+
+def is_too_long(identity: str) -> bool:
+    """Return whether correlate refuses a correlation-id for its length."""
+    # nearly all are too short for a closer look
+    if len(identity) * _MAX_BYTES_OF_A_CHARACTER <= MAX_BYTES:
+        return False
+    return len(msgspec.json.encode(identity)) > MAX_BYTES + len('""')
 
 
 def suffixed(identity: str, suffix: object) -> str:

@@ -3,18 +3,22 @@
 A record has a stable id derived from Kafka coordinates, the query and batch that wrote it, and one or more parts: the
 request's signal row, rows of acknowledgements, an outcome, a dead letter. A request that stays open at the end of its
 batch has its signal row written at once (kind ``signal``), so that the tables show requests in flight too; its outcome
-follows without it.
+follows without it. A record that would be too large for its topic is written in parts (:func:`divide`).
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 DEAD_LETTER_BYTES = 65_536
-"""How many bytes of a dead letter's value the ledger keeps; all of them are in the topic it came from."""
+"""How many bytes of a dead letter's key and value the ledger keeps; all of them are in the topic it came from."""
 
 
 class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -114,6 +118,35 @@ decode = msgspec.json.Decoder(LedgerRecord).decode
 """Read a record; values, payloads and replies stay JSON text. Raises ``json.UNREADABLE``."""
 
 
+def divide(record: LedgerRecord, limit: int) -> Iterator[bytes]:
+    """Write the outcome of a request in less than one record, by as many of these steps as it takes.
+
+    The signal gets a record of its own. The copy of the reply is left out: it repeats the payloads. Of the largest
+    payloads the acknowledgements keep a reference, ``{"reference": topic-partition-offset-index, "bytes": length}``.
+
+    :param limit: bytes of a record
+    """
+    replace = msgspec.structs.replace
+    if record.signal is not None and record.outcome is not None:
+        yield encode(replace(record, kind="signal", acks=None, outcome=None))
+        record = replace(record, signal=None)
+    if record.outcome is not None and len(encode(record)) > limit:
+        record = replace(record, outcome=replace(record.outcome, reply=UNSET))
+    excess, references = len(encode(record)) - limit, {}
+    for ack in sorted(record.acks or (), key=_payload_bytes, reverse=True):
+        if excess <= 0:
+            break
+        size = _payload_bytes(ack)
+        reference = Raw(msgspec.json.encode({"reference": ack.id, "bytes": size}))
+        references[ack.id] = replace(ack, payload=reference)
+        excess -= size - len(reference)
+    yield encode(replace(record, acks=record.acks and [references.get(ack.id, ack) for ack in record.acks]))
+
+
+def _payload_bytes(ack: AckRow) -> int:
+    return 0 if ack.payload is UNSET else len(ack.payload)
+
+
 def reply_id(correlation_id: str, topic: str, partition: int, offset: int) -> str:
     """Return the reply's id: a hash of the correlation-id and the request's coordinates, 32 hexadecimal digits."""
     return blake2b(f"{correlation_id}\n{topic}\n{partition}\n{offset}".encode(), digest_size=16).hexdigest()
@@ -134,7 +167,7 @@ def dead_letter(
     :param coordinates: topic, partition, offset
     :param truncated: the value has been cut already
     """
-    kept = None if value is None else value[:DEAD_LETTER_BYTES]
+    kept, kept_key = ((part and part[:DEAD_LETTER_BYTES]) for part in (value, key))
     return DeadLetterRow(
         reason=reason,
         correlation_id=correlation_id,
@@ -142,7 +175,7 @@ def dead_letter(
         partition=coordinates[1],
         offset=coordinates[2],
         received_at=received_at,
-        key=key,
+        key=kept_key,
         value=kept,
-        truncated=truncated or kept != value,
+        truncated=truncated or (kept_key, kept) != (key, value),
     )

@@ -212,7 +212,7 @@ class _MovedShard:
         return self._state
 
 
-def _move(unite: Unite, batch: ShardBatch) -> pd.DataFrame:
+def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Give a shard its state, and the earliest timeout of its parts: called too early, it looks for itself."""
     parts: list[State] = []
     timeouts: list[int] = []
@@ -221,7 +221,7 @@ def _move(unite: Unite, batch: ShardBatch) -> pd.DataFrame:
         timeouts += [int(timeout) for timeout in frame["timeout"].tolist() if timeout >= 0]
     with batch.restored(_MovedShard(unite(parts), min(timeouts, default=None))):
         pass
-    return pd.DataFrame({"version": pd.Series([], dtype="int32")})
+    yield pd.DataFrame({"version": pd.Series([], dtype="int32")})
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
 
-    Handle = Callable[["ShardBatch"], pd.DataFrame]
+    Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
     State = tuple[int, bytes]
     """A shard's version and blob, as it dumps them."""
 
@@ -90,7 +90,7 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
 
     :param records: with the watermark column ``clock`` (:func:`~ackstream.spark.kafka.ticked`)
     :param key: the column that names the shard; Spark takes no expression here
-    :param output: the columns of the frame that ``handle`` returns
+    :param output: the columns of the frames that ``handle`` gives
     """
     return records.groupBy(key).applyInPandasWithState(
         operator(handle), output, STATE_SCHEMA, "append", "EventTimeTimeout"
@@ -103,7 +103,7 @@ def operator(handle: Handle) -> Callable[[tuple[Any], Iterable[pd.DataFrame], Gr
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if TaskContext.get() is not None:
             _spare_collections()
-        yield handle(ShardBatch(key[0], frames, state))
+        yield from handle(ShardBatch(key[0], frames, state))
 
     return call
 

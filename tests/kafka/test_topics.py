@@ -72,3 +72,43 @@ def test_a_topic_without_partitions_is_an_error_and_not_a_topic_without_records(
 ) -> None:
     with pytest.raises(error, match="a"):
         topics.of_topics(_admin(a=described), "a")
+
+
+def _limited(limit: int, needed: int) -> None:
+    config = {topics.TIMESTAMP_TYPE: "LogAppendTime", topics.IN_SYNC: "1", topics.MAX_BYTES: str(limit)}
+    topics.check_config(Kafka(bootstrap="b:1"), "x-ledger", config, 1, needed)
+
+
+def test_a_topic_that_takes_the_largest_record_of_correlate_is_accepted() -> None:
+    _limited(4_000_000, 4_000_000)
+
+
+def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_ways_out() -> None:
+    with pytest.raises(StartError) as refused:
+        _limited(1_048_588, 4_270_336)
+    assert str(refused.value) == (
+        "The topic x-ledger has max.message.bytes=1048588, but correlate may have to write a record of 4270336 bytes: "
+        "run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-ledger --add-config max.message.bytes=10485760`"
+        ", or lower correlate.max_value_bytes."
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "config", "found"),
+    [
+        ({"error_code": 0, "topic_authorized_operations": 1 << 4 | 1 << 8}, {"value": "7"}, {"a": 7}),
+        ({"error_code": 0, "topic_authorized_operations": -(2**31)}, {"value": "7"}, {"a": 7}),
+        ({"error_code": 0, "topic_authorized_operations": 1 << 4}, None, {"a": topics.KAFKA_MAX_BYTES}),
+        ({"error_code": 0, "topic_authorized_operations": 1 << 8 | 1 << 3}, {"value": "7"}, {}),
+        ({"error_code": 3, "topic_authorized_operations": -(2**31)}, {"value": "7"}, {}),
+    ],
+    ids=["writable", "unknown", "configuration-hidden", "read-only", "missing"],
+)
+def test_the_largest_record_is_known_of_topics_that_exist_and_may_be_written(topic: Any, config: Any, found: Any) -> None:
+    described = {} if config is None else {topics.MAX_BYTES: config}
+    admin = SimpleNamespace(
+        describe_topics=lambda _names: [{"name": "a", **topic}],
+        describe_configs=lambda _resources, **_: {"topic": {"a": described}},
+    )
+    assert topics.largest_records(admin, ["a"]) == found
+    assert topics.largest_records(admin, []) == {}

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from ackstream.protocol.correlation_ids import RecentIds, UniqueIds, correlation_id
+from ackstream.protocol.correlation_ids import MAX_BYTES, RecentIds, UniqueIds, correlation_id, is_too_long
 from tests.prose import each
 
 
@@ -87,3 +88,10 @@ def test_ids_are_recent_for_a_while() -> None:
     assert "a" in recent
     recent.add("c", 10)
     assert ["a" in recent, "b" in recent, "c" in recent] == [False, True, True]
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "ü", "😀", '"'])
+def test_the_length_of_an_id_is_that_of_its_json(character: str) -> None:
+    fits = MAX_BYTES // (len(msgspec.json.encode(character)) - 2)
+    assert not is_too_long(character * fits)
+    assert is_too_long(character * (fits + 1))

@@ -47,6 +47,38 @@ def test_a_record_is_written_with_its_parts_alone_and_json_values_as_they_came()
     )
 
 
+def _divided(limit: int) -> list[LedgerRecord]:
+    sizes = (300, 500, 400)
+    acks = [msgspec.structs.replace(ACK, offset=n, payload=raw("x" * size)) for n, size in enumerate(sizes)]
+    outcome = msgspec.structs.replace(OUTCOME, reply=raw({"value": "y" * 1_200}))
+    signal = msgspec.structs.replace(SIGNAL, value=raw("z" * 1_000))
+    record = LedgerRecord("outcome", "r-1", "q", 1, signal=signal, acks=acks, outcome=outcome)
+    parts = list(ledger.divide(record, limit))
+    assert all(len(part) <= limit for part in parts)
+    return [ledger.decode(part) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("limit", "with_reply", "referenced"),
+    [(3_500, True, []), (2_300, False, []), (2_100, False, [1]), (1_600, False, [1, 2]), (1_400, False, [0, 1, 2])],
+)
+def test_a_record_that_is_too_large_is_divided_and_loses_what_is_elsewhere(
+    limit: int, referenced: list[int], *, with_reply: bool
+) -> None:
+    signal, outcome = _divided(limit)
+    assert (signal.kind, signal.id, signal.query_id, signal.batch_id) == ("signal", "r-1", "q", 1)
+    assert (signal.signal is not None, signal.acks, signal.outcome) == (True, None, None)
+    assert (outcome.kind, outcome.signal, outcome.outcome is not None) == ("outcome", None, True)
+    assert outcome.outcome is not None
+    assert (outcome.outcome.reply is not msgspec.UNSET) is with_reply
+    assert outcome.acks is not None
+    payloads = [msgspec.json.decode(bytes(ack.payload)) for ack in outcome.acks if ack.payload is not msgspec.UNSET]
+    sizes = (302, 502, 402)
+    assert [number for number, payload in enumerate(payloads) if isinstance(payload, dict)] == referenced
+    for number in referenced:
+        assert payloads[number] == {"reference": f"acks-0-{number}-0", "bytes": sizes[number]}
+
+
 def test_only_accepted_acknowledgements_belong_to_the_outcome() -> None:
     late = msgspec.structs.replace(ACK, disposition="late", offset=8)
     assert LedgerRecord("outcome", "r-1", "q", 1, acks=[ACK, late]).accepted == [ACK]

@@ -5,7 +5,7 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -13,13 +13,13 @@ import msgspec
 from ackstream.jobs.correlate.state import Received
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
-from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
+from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import response_matches
-from ackstream.protocol.errors import REQUEST_TIMEOUT
+from ackstream.protocol.errors import REQUEST_TIMEOUT, TOO_LARGE, DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ackstream.jobs.correlate.reading import AckReading
     from ackstream.jobs.correlate.state import Pending, Record
@@ -70,10 +70,14 @@ class Decision(msgspec.Struct, frozen=True):
     reply: Envelope
 
 
-def apply(pending: Pending, reading: AckReading, record: Record) -> tuple[list[Disposed], Decision | None]:
+Applied: TypeAlias = "tuple[list[Disposed], Callable[[], Decision] | None]"
+"""The acknowledgements of a record with their dispositions, and how to decide if the record completed the request."""
+
+
+def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
     """Apply a record to an open request, updating ``pending.received`` and ``pending.note``.
 
-    :return: the acknowledgements with their dispositions, and the decision if the record completed the request
+    :raises DittoError: a header of a response has the wrong type
     """
     if reading.kind == "acks":
         return _acknowledge(pending, reading.received(record))
@@ -94,12 +98,12 @@ def time_out(pending: Pending) -> Decision:
     return Decision(error.status, "timeout", list(request.awaited), reply)
 
 
-def _acknowledge(pending: Pending, acks: list[Received]) -> tuple[list[Disposed], Decision | None]:
+def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
     disposed = [_receive(pending, received) for received in acks]
-    return disposed, _aggregate(pending, "acknowledgements") if _complete(pending) else None
+    return disposed, partial(_aggregate, pending, "acknowledgements") if _complete(pending) else None
 
 
-def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list[Disposed], Decision | None]:
+def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     request = pending.request
     ack = response_to_ack(request, response)
     received = Received.of(record, ack.label, ack.status, ack.payload, ack.headers, weak=ack.weak)
@@ -110,25 +114,23 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> tuple[list
         return [(received, "invalid")], None
     if not request.waits_for_acks:
         pending.received.append(received)
-        return [(received, "accepted")], _plain(pending, ack.status, response)
+        return [(received, "accepted")], partial(_plain, pending, ack.status, response)
     disposed = _receive(pending, received)
     if disposed[1] != "accepted" or not _complete(pending):
         return [disposed], None
     if request.awaited in SINGLE:
-        return [disposed], _plain(pending, ack.status, response)
-    return [disposed], _aggregate(pending, "acknowledgements")
+        return [disposed], partial(_plain, pending, ack.status, response)
+    return [disposed], partial(_aggregate, pending, "acknowledgements")
 
 
-def _fail(pending: Pending, error: Envelope, record: Record) -> tuple[list[Disposed], Decision]:
+def _fail(pending: Pending, error: Envelope, record: Record) -> Applied:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
     received = Received.of(record, None, error.status or 500, error.value, error.headers)
     pending.received.append(received)
     if _error_code(error) == COMMAND_TIMEOUT:
-        decided = time_out(pending)
-    else:
-        reply = msgspec.structs.replace(error, headers=_reply_headers(pending, error.headers))
-        decided = Decision(received.status, "error", [], reply)
-    return [(received, "accepted")], decided
+        return [(received, "accepted")], partial(time_out, pending)
+    reply = msgspec.structs.replace(error, headers=_reply_headers(pending, error.headers))
+    return [(received, "accepted")], partial(Decision, received.status, "error", [], reply)
 
 
 def _receive(pending: Pending, received: Received) -> Disposed:
@@ -143,14 +145,67 @@ def _complete(pending: Pending) -> bool:
     return pending.request.waits_for_acks and len(pending.received) == len(pending.request.awaited)
 
 
+def fail(pending: Pending, error: Exception) -> Decision:
+    """Decide a request that cannot be answered as it should be: 500, without what it has received."""
+    return _refuse(pending, "error", [], errors.internal_error(type(error).__name__))
+
+
+def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
+    """Return a decision whose reply does not fit with one that fits: 424 for an aggregate, 413 for anything else.
+
+    The largest acknowledgements of an aggregate become entries with 413 that say so, as many as have to.
+
+    :param limit: bytes of a reply
+    """
+    if decision.reply.topic.criterion == "acks":
+        acks, notes = _entries(pending), {}
+        excess = len(encode(decision.reply)) - limit
+        for ack in sorted(acks, key=_weight, reverse=True):
+            if excess <= 0:
+                break
+            notes[ack.label] = note = _left_out(ack, pending.correlation_id)
+            excess -= _weight(ack) - _weight(note)
+        reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
+        if len(encode(reply)) <= limit:
+            return Decision(reply.status or TOO_LARGE, decision.completed_by, decision.missing, reply)
+    error = errors.reply_too_large(len(encode(decision.reply)), limit)
+    return _refuse(pending, decision.completed_by, decision.missing, error)
+
+
+def _refuse(pending: Pending, completed_by: str, missing: list[str], error: DittoError) -> Decision:
+    request, headers = pending.request, {"correlation-id": pending.correlation_id}
+    reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=headers)
+    return Decision(error.status, completed_by, missing, reply)
+
+
+def _left_out(ack: Acknowledgement, correlation_id: str) -> Acknowledgement:
+    error = errors.acknowledgement_left_out(ack.status, _weight(ack))
+    headers = {"correlation-id": correlation_id, "response-required": False}
+    return Acknowledgement(ack.label, error.status, raw(error.to_dict()), headers)
+
+
+def _weight(ack: Acknowledgement) -> int:
+    """Return about how many bytes an acknowledgement adds to a reply."""
+    return len(raw(ack.headers)) + (0 if ack.payload is msgspec.UNSET else len(ack.payload))
+
+
 def _aggregate(pending: Pending, completed_by: str) -> Decision:
-    request = pending.request
-    arrived = [received.acknowledgement() for received in pending.received if received.label is not None]
-    found = entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
-    reply = write_acks(found, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
+    found = _entries(pending)
+    reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label for ack in found if ack.timed_out]
     return Decision(reply.status or 200, completed_by, missing, reply)
+
+
+def _entries(pending: Pending) -> list[Acknowledgement]:
+    request = pending.request
+    arrived = [received.acknowledgement() for received in pending.received if received.label is not None]
+    return entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
+
+
+def _write(pending: Pending, acks: list[Acknowledgement]) -> Envelope:
+    request = pending.request
+    return write_acks(acks, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
 
 
 def _plain(pending: Pending, status: int, response: Envelope) -> Decision:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.jobs.correlate.decision import shorten
+from ackstream.jobs.correlate.reading import InvalidRequestError, spring_id
+from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import is_too_long
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
+from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, SignalRow
-from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
+from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics, InvalidRequestError
+    from ackstream.jobs.correlate.reading import AckReading
     from ackstream.jobs.correlate.state import Pending, Received, Record
+    from ackstream.jobs.correlate.topics import CorrelateTopics
+
+log = logging.getLogger(__name__)
+
+REASON_CHARACTERS = 4_096
+"""How much of a reason a dead letter keeps; it may repeat what was wrong."""
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -40,8 +51,14 @@ class Writer:
     def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
         """Write for one call of the operator; query and batch mark each ledger record."""
         self._topics = topics
+        self._limit = topics.value_bytes
         self._written = (query_id, batch_id)
         self.emissions: list[Emission] = []
+
+    def take(self) -> list[Emission]:
+        """Return the emissions so far, and begin anew."""
+        taken, self.emissions = self.emissions, []
+        return taken
 
     def signal(self, signal_id: str, row: SignalRow) -> None:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
@@ -54,6 +71,10 @@ class Writer:
         """
         request = pending.request
         reply = encode(decision.reply) if request.response_required else None
+        if reply is not None and len(reply) > self._limit:
+            decision = shorten(pending, decision, self._limit)
+            reply = encode(decision.reply)
+        reply_topic = None if reply is None else self._topics.destination(pending.reply_topic, len(reply))
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,
             thing_id=request.thing_id,
@@ -65,12 +86,12 @@ class Writer:
             decided_at=decided_at,
             latency_ms=decided_at - pending.started_at,
             reply_id=pending.reply_id,
-            reply_topic=None if reply is None else pending.reply_topic,
+            reply_topic=reply_topic,
             reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
         acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
-        if reply is not None:
-            self._reply(pending.reply_topic, reply, outcome, pending.spring_correlation)
+        if reply is not None and reply_topic is not None:
+            self._reply(reply_topic, reply, outcome, pending.spring_correlation)
         record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
         self._ledger(pending.correlation_id, record)
 
@@ -78,12 +99,18 @@ class Writer:
         """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
         error, topic, topics = invalid.error, invalid.topic, self._topics
         key = record.correlation_id or ""
+        if is_too_long(key):
+            key = self._identity(record)
         thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
         reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
         try:
-            reply_topic = topics.reply_topic(record)
+            reply_topic = topics.destination(topics.reply_topic(record), len(reply))
         except DittoError:
             reply_topic = topics.replies
+        try:
+            spring_correlation = spring_id(record)
+        except DittoError:
+            spring_correlation = None
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -98,9 +125,25 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        self._reply(reply_topic, reply, outcome, record.headers.get(SPRING_CORRELATION_ID))
+        self._reply(reply_topic, reply, outcome, spring_correlation)
         self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
         self.unreadable(record, error)
+
+    def fail(self, record: Record, error: Exception, emitted: int) -> None:
+        """Record what a record has caused instead of what was emitted for it.
+
+        :param emitted: the number of emissions before it
+        """
+        del self.emissions[emitted:]
+        if isinstance(error, DittoError):
+            self.unreadable(record, error)
+            return
+        log.error("The record %s cannot be processed", self._identity(record), exc_info=error)
+        problem = internal_error(type(error).__name__)
+        if record.source == SIGNALS:
+            self.invalid(record, InvalidRequestError(problem, None))
+        else:
+            self.unreadable(record, problem)
 
     def unreadable(self, record: Record, error: DittoError) -> None:
         """Record a dead letter for a record that the protocol rejects; the reason is the error's code and texts."""
@@ -126,22 +169,29 @@ class Writer:
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""
-        topic = self._topics.acks if record.source else self._topics.signals
+        reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
+        correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
         row = ledger.dead_letter(
             reason,
-            record.correlation_id,
-            (topic, record.partition, record.offset),
+            correlation_id,
+            (self._topic(record), record.partition, record.offset),
             record.timestamp,
             record.key,
             record.value,
             truncated=record.value is not None and record.size > len(record.value),
         )
-        identity = f"{topic}-{record.partition}-{record.offset}"
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
-        self._ledger(record.correlation_id or identity, written)
+        self._ledger(correlation_id or identity, written)
+        key = None if record.key is None else record.key[:DEAD_LETTER_BYTES]
         self.emissions.append(
-            Emission(self._topics.dead_letters, record.key, record.value, reason=f"{reason} ({identity})")
+            Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})")
         )
+
+    def _topic(self, record: Record) -> str:
+        return self._topics.acks if record.source else self._topics.signals
+
+    def _identity(self, record: Record) -> str:
+        return f"{self._topic(record)}-{record.partition}-{record.offset}"
 
     def _reply(self, topic: str, reply: bytes, outcome: OutcomeRow, spring_correlation: bytes | None) -> None:
         key, status = outcome.correlation_id.encode(), str(outcome.status)
@@ -150,7 +200,9 @@ class Writer:
         )
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:
-        self.emissions.append(Emission(self._topics.ledger, key.encode(), ledger.encode(record)))
+        value = ledger.encode(record)
+        for part in (value,) if len(value) <= self._limit else ledger.divide(record, self._limit):
+            self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
     def _ack(self, correlation_id: str, received: Received, disposition: str, pending: Pending | None) -> AckRow:
         latency = None if pending is None else max(0, received.timestamp - pending.started_at)

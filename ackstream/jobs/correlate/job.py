@@ -14,11 +14,12 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.resharding import divide, unite
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import Record, decode_pending, decode_state
+from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from ackstream.spark.operator import ShardBatch
 
 NAME, TICKS = "correlate", "clock"
+PIECE_BYTES = 64 * 1024 * 1024
+"""How much of a shard's share of a batch is processed at once, and how much goes to Spark in a frame."""
+
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
 OUTPUT_SCHEMA = StructType(
@@ -61,12 +65,14 @@ _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateSt
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the query."""
     with connect_admin(settings.kafka) as admin:
-        topics = CorrelateTopics.of(settings, set(admin.list_topics()))
+        chosen = settings.correlate.allowed_reply_topics(admin.list_topics())
+        limits = largest_records(admin, [*chosen, *map(settings.kafka.topic, LIMITED)])
+    topics = CorrelateTopics.of(settings, limits)
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {"signals": start, "acks": start, TICKS: LATEST}
     stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
-    handle = partial(correlate, settings.correlate, topics)
+    handle = partial(correlate, settings.correlate, topics, ReplyTopics(settings))
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
         sink_columns(emissions)
@@ -110,8 +116,6 @@ JOB = Job(
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
     text = F.col("value").cast("string")
-    # an empty tick counts by its own timestamp
-    tick = F.when(F.length("value") > 0, tick_time()).otherwise(F.col("timestamp"))
     # few expressions: a batch plans them anew, at about 2 ms each
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
@@ -122,7 +126,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     signal = F.col("topic") == topics.signals
     return (
-        ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick))
+        ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
@@ -151,12 +155,25 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     )
 
 
-def correlate(limits: Correlate, topics: CorrelateTopics, batch: ShardBatch) -> pd.DataFrame:
-    """Process the records of a shard."""
+def correlate(
+    limits: Correlate, topics: CorrelateTopics, reply_topics: ReplyTopics, batch: ShardBatch
+) -> Iterator[pd.DataFrame]:
+    """Process the records of a shard; more than :data:`PIECE_BYTES` of them piece by piece."""
+    topics = reply_topics.refreshed(topics)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     with batch.restored(CorrelateShard(limits, topics, writer)) as shard:
-        shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
-    return write_frame(writer.emissions)
+        records: list[Record] = []
+        size = 0
+        for frame in batch.frames:
+            if size > PIECE_BYTES:
+                # a batch may be cut anywhere, as long as no time passes
+                shard.process(records, 0)
+                yield from write_frames(writer.take())
+                records, size = [], 0
+            records += read_records(frame)
+            size += int(frame["size"].sum())
+        shard.process(records, batch.watermark)
+    yield from write_frames(writer.take())
 
 
 class _Header(msgspec.Struct):
@@ -166,20 +183,33 @@ class _Header(msgspec.Struct):
 
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
+_USED = {record_headers.REPLY_TO, record_headers.SPRING_REPLY_TOPIC, record_headers.SPRING_CORRELATION_ID}
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:
     """Read rows of the operator's input (:func:`records`)."""
     *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
-    # of a repeated header the last counts
+    # of a repeated header the last counts; most records have none of these
     headers = [
-        {header.key: header.value for header in _headers(text) if header.value is not None} if text else {}
+        {header.key: header.value for header in _headers(text) if header.value and header.key in _USED} if text else {}
         for text in texts
     ]
     yield from starmap(Record, zip(*columns, headers, strict=True))
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
+
+
+def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
+    """Lay out emissions in frames of about :data:`PIECE_BYTES`."""
+    start = size = 0
+    for number, emission in enumerate(emissions):
+        size += len(emission.value or b"")
+        if size > PIECE_BYTES:
+            yield write_frame(emissions[start : number + 1])
+            start, size = number + 1, 0
+    if start < len(emissions):
+        yield write_frame(emissions[start:])
 
 
 def write_frame(emissions: list[Emission]) -> pd.DataFrame:

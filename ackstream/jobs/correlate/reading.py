@@ -8,57 +8,19 @@ import msgspec
 
 from ackstream.jobs.correlate.state import Pending, Received, Record
 from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import REPLY_TO, SPRING_CORRELATION_ID, SPRING_REPLY_TOPIC
+from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from ackstream.jobs.correlate.topics import CorrelateTopics
     from ackstream.protocol.ditto.topics import TopicPath
-    from ackstream.settings import Correlate, Settings
-
-
-class CorrelateTopics(msgspec.Struct, frozen=True):
-    """The topics of the job with their prefix; ``reply_topics`` are those a request may choose for its reply."""
-
-    signals: str = "signals"
-    acks: str = "acks"
-    replies: str = "replies"
-    ledger: str = "ledger"
-    dead_letters: str = "dead-letters"
-    reply_topics: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, settings: Settings, existing: Iterable[str] = ()) -> CorrelateTopics:
-        """Derive the topics from the settings and the topics on the broker."""
-        topic, allowed = settings.kafka.topic, settings.correlate.allowed_reply_topics(existing)
-        return cls(topic("signals"), topic("acks"), topic("replies"), topic("ledger"), topic("dead-letters"), allowed)
-
-    def reply_topic(self, record: Record) -> str:
-        """Return the topic for the reply: the one the request chose, else the replies topic.
-
-        :raises DittoError: 400 ``header.invalid`` if the chosen topic is not allowed
-        """
-        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
-            chosen = record.headers.get(name)
-            if chosen is None:
-                continue
-            topic = chosen.decode("utf-8", "replace")
-            if topic != self.replies and topic not in self.reply_topics:
-                raise DittoError(
-                    400,
-                    "header.invalid",
-                    f"The value '{topic}' of the header '{name}' is not an allowed reply topic.",
-                    "Choose an existing topic that matches one of the configured reply topics, or omit the header.",
-                    invalidHeaderKey=name,
-                )
-            return topic
-        return self.replies
+    from ackstream.settings import Correlate
 
 
 class InvalidRequestError(Exception):
@@ -115,6 +77,7 @@ class RecordReader:
             topic = envelope.topic
             request = self._request(envelope, record)
             reply_topic = self._topics.reply_topic(record)
+            spring_correlation = spring_id(record)
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
         key = record.correlation_id or ""
@@ -147,7 +110,7 @@ class RecordReader:
             deadline=record.timestamp + request.timeout_ms,
             reply_id=signal_id,
             reply_topic=reply_topic,
-            spring_correlation=record.headers.get(SPRING_CORRELATION_ID),
+            spring_correlation=spring_correlation,
         )
         return signal_id, row, pending
 
@@ -188,10 +151,22 @@ class RecordReader:
             raise errors.json_invalid("The record has no value (a tombstone).")
         limit = self._limits.max_value_bytes
         if record.size > limit:
-            raise DittoError(
-                413,
-                "things:thing.toolarge",
-                f"The size of '{record.size}' bytes exceeds the maximum of '{limit}' bytes.",
-                "Send less at once.",
-            )
+            raise errors.record_too_large(record.size, limit)
+        if record.correlation_id is not None and is_too_long(record.correlation_id):
+            raise _too_long(CORRELATION_ID)
         return record.value
+
+
+def spring_id(record: Record) -> bytes | None:
+    """Return Spring's correlation-id, which the reply repeats.
+
+    :raises DittoError: 400 ``header.invalid`` if it is too long for that
+    """
+    value = record.headers.get(SPRING_CORRELATION_ID)
+    if value is not None and len(value) > MAX_BYTES:
+        raise _too_long(SPRING_CORRELATION_ID)
+    return value
+
+
+def _too_long(name: str) -> DittoError:
+    return errors.header_invalid(name, f"The value of the header '{name}' has more than {MAX_BYTES:,} bytes.")

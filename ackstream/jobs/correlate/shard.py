@@ -5,13 +5,19 @@ of records in each partition, decisions do not depend on where batches are cut, 
 the timestamp of a record that was not read in this batch or an earlier one. So no decision depends on the order in
 which partitions happen to be read: acknowledgements wait for their request, a record counts by its own timestamp, and
 only the watermark lets time pass.
+
+No record stops it: whatever one causes ends in :meth:`CorrelateShard._take` as a dead letter with the reason, and
+whatever prevents an answer ends in :meth:`CorrelateShard._close` as an answer that says so.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
@@ -27,17 +33,18 @@ from ackstream.jobs.correlate.state import (
     decode_state,
     encode,
 )
-from ackstream.protocol.errors import DittoError
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
     from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
+
+log = logging.getLogger(__name__)
 
 
 class CorrelateShard:
@@ -103,10 +110,7 @@ class CorrelateShard:
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
         for record in in_order(records):
-            if record.source == SIGNALS:
-                self._process_signal(record)
-            else:
-                self._process_acknowledgement(record)
+            self._take(record)
         self._expire(watermark)
         for key, row in self._unrecorded.items():
             pending = self._find(key)
@@ -116,11 +120,22 @@ class CorrelateShard:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
+    def _take(self, record: Record) -> None:
+        """Process a record, and only that: what it causes does not concern the others."""
+        emitted = len(self._writer.emissions)
+        try:
+            if record.source == SIGNALS:
+                self._process_signal(record)
+            else:
+                self._process_acknowledgement(record)
+        except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
+            self._writer.fail(record, error, emitted)
+
     def _process_signal(self, record: Record) -> None:
         key = record.correlation_id
         pending = self._find(key)
         if pending is not None:
-            if record.timestamp > self._recent.end(pending.deadline):
+            if record.timestamp > self._recent.end(pending):
                 # a new use of the id: it starts when the old one is decided, whatever the order of reading
                 pending.successors.append(record)
             else:
@@ -143,12 +158,10 @@ class CorrelateShard:
         self._unrecorded[key] = row
         heapq.heappush(self._deadlines, (opened.deadline, key))
         for early in self._held.pop(key, ()):
-            self._process_acknowledgement(early)
+            self._take(early)
 
     def _process_acknowledgement(self, record: Record) -> None:
-        reading = self._read_acknowledgements(record)
-        if reading is None:
-            return
+        reading = self._reader.acknowledgements(record)
         key = reading.correlation_id
         pending = self._find(key)
         if pending is not None and pending.started_at > record.timestamp:
@@ -157,23 +170,28 @@ class CorrelateShard:
             if late or pending.started_at > record.timestamp + self._orphan_hold_ms:
                 self._writer.unmatched(reading, record, "late" if late else "orphan")
                 return
-        end = self._decided.get(record.hash) if pending is None else self._recent.end(pending.deadline)
+        end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
         if end is None or record.timestamp > end:
             self._hold(key, record)
         elif pending is None or record.timestamp > pending.deadline:
             self._writer.unmatched(reading, record, "late")
         else:
-            entries, decided = decision.apply(pending, reading, record)
-            self._writer.unused(key, entries, pending)
-            if decided is not None:
-                self._close(pending, decided, max(record.timestamp, pending.started_at))
+            decide = self._apply(pending, reading, record)
+            if decide is not None:
+                self._close(pending, decide, max(record.timestamp, pending.started_at))
 
-    def _read_acknowledgements(self, record: Record) -> AckReading | None:
+    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Callable[[], Decision] | None:
+        """Count a record for an open request, or not at all; return the decision if that completes the request."""
+        received, note = len(pending.received), pending.note
         try:
-            return self._reader.acknowledgements(record)
-        except DittoError as error:
-            self._writer.unreadable(record, error)
-            return None
+            entries, decide = decision.apply(pending, reading, record)
+            self._writer.unused(reading.correlation_id, entries, pending)
+        except Exception:
+            # it becomes a dead letter
+            del pending.received[received:]
+            pending.note = note
+            raise
+        return decide
 
     def _hold(self, key: str, record: Record) -> None:
         self._held.setdefault(key, []).append(record)
@@ -195,7 +213,7 @@ class CorrelateShard:
             pending = self._find(key)
             # the heap still has the entries of requests that were decided in time
             if pending is not None and pending.deadline == deadline:
-                self._close(pending, decision.time_out(pending), deadline)
+                self._close(pending, partial(decision.time_out, pending), deadline)
         while self._hold_ends and self._hold_ends[0][0] < watermark:
             end, key = heapq.heappop(self._hold_ends)
             self._release(key, end)
@@ -208,17 +226,29 @@ class CorrelateShard:
             if record.timestamp + self._orphan_hold_ms > end:
                 kept.append(record)
                 continue
-            # under limits that were lowered since then it may have become unreadable
-            reading = self._read_acknowledgements(record)
-            if reading is not None:
-                self._writer.unmatched(reading, record, "orphan")
+            emitted = len(self._writer.emissions)
+            try:
+                # under limits that were lowered since then it may have become unreadable
+                self._writer.unmatched(self._reader.acknowledgements(record), record, "orphan")
+            except Exception as error:  # noqa: BLE001 - as in _take
+                self._writer.fail(record, error, emitted)
         if kept:
             self._held[key] = kept
 
-    def _close(self, pending: Pending, decided: Decision, decided_at: int) -> None:
+    def _close(self, pending: Pending, decide: Callable[[], Decision], decided_at: int) -> None:
+        """Answer a request; if that fails, the answer is an error that says so."""
         key = pending.correlation_id
         del self._open[key]
-        self._decided[pending.hash] = self._recent.remember(pending.hash, pending.deadline)
-        self._writer.outcome(pending, decided, decided_at, self._unrecorded.pop(key, None))
+        self._decided[pending.hash] = self._recent.remember(pending)
+        row = self._unrecorded.pop(key, None)
+        emitted = len(self._writer.emissions)
+        try:
+            self._writer.outcome(pending, decide(), decided_at, row)
+        except Exception as error:
+            log.exception("The request %s cannot be answered", key)
+            del self._writer.emissions[emitted:]
+            # nothing of what may have caused it
+            bare = msgspec.structs.replace(pending, received=[])
+            self._writer.outcome(bare, decision.fail(pending, error), decided_at, None)
         for record in pending.successors:
-            self._process_signal(record)
+            self._take(record)

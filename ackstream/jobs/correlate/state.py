@@ -122,6 +122,8 @@ def decode_state(version: int, blob: bytes) -> ShardState:
 
 BUCKETS = 8
 MINIMUM_BUCKET_MS = 1000
+BUCKETS_OF_A_TIMEOUT = 256
+"""Every batch searches every bucket: those of a timeout of 24 h are wider."""
 
 
 class Recent:
@@ -129,8 +131,8 @@ class Recent:
 
     A decided request is remembered until its *deadline* plus ``recent_memory``, not until its decision plus
     ``recent_memory``: the deadline is known from the request alone, so the fate of a later record does not depend on
-    where batches are cut. Ends are rounded up to buckets. A bucket is one sorted array of hashes, kept as bytes: a
-    million remembered requests cost 8 MB and no work per entry.
+    where batches are cut. Ends are rounded up to buckets, of a long timeout to wider ones. A bucket is one sorted array
+    of hashes, kept as bytes: a million remembered requests cost 8 MB and no work per entry.
     """
 
     def __init__(self, memory_ms: int, buckets: Iterable[tuple[int, bytes]] = ()) -> None:
@@ -140,23 +142,26 @@ class Recent:
         self._buckets: dict[int, bytes] = dict(buckets)
         self._fresh: dict[int, int] = {}
 
-    def end(self, deadline: int) -> int:
-        """Return the last time at which a request with this deadline claims its correlation-id."""
-        return ((deadline + self._memory_ms) // self._bucket_ms + 1) * self._bucket_ms
+    def end(self, request: Pending) -> int:
+        """Return the last time at which a request, open or decided, claims its correlation-id."""
+        width, timeout = self._bucket_ms, request.deadline - request.started_at
+        while width * BUCKETS_OF_A_TIMEOUT < timeout:
+            width *= 2
+        return ((request.deadline + self._memory_ms) // width + 1) * width
 
     def look_up(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, int]:
         """Return ``{hash: end}`` for the remembered ones among the hashes of a batch."""
         found: dict[int, int] = {}
-        for end, packed in sorted(self._buckets.items()):
+        for end, packed in self.dump():
             known = np.frombuffer(packed, dtype=np.int64)
             indices = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
             for value in hashes[known[indices] == hashes].tolist():
                 found[value] = end
         return found
 
-    def remember(self, value: int, deadline: int) -> int:
+    def remember(self, request: Pending) -> int:
         """Remember a decided request; return its end."""
-        end = self._fresh[value] = self.end(deadline)
+        end = self._fresh[request.hash] = self.end(request)
         return end
 
     def forget(self, watermark: int) -> None:

@@ -10,6 +10,7 @@ from ackstream.protocol.errors import (
     BAD_REQUEST,
     CONFLICT,
     REQUEST_TIMEOUT,
+    TOO_LARGE,
     UNPROCESSABLE,
     DittoError,
     error_factory,
@@ -170,6 +171,33 @@ json_field_missing = error_factory(
 )
 
 json_format_invalid = error_factory(BAD_REQUEST, "json.format.invalid", "{}")
+
+# a record and its limit, in bytes
+record_too_large = error_factory(
+    TOO_LARGE,
+    "things:thing.toolarge",
+    "The size of '{}' bytes exceeds the maximum of '{}' bytes.",
+    "Send less at once.",
+)
+
+# a reply and its limit, in bytes
+reply_too_large = error_factory(
+    TOO_LARGE,
+    "reply.toolarge",
+    "The reply has {:,} bytes, which is more than the {:,} bytes of a Kafka record.",
+    "The request has been decided: the table outcomes has its status, the table acknowledgements what was received.",
+)
+
+# the status of an acknowledgement, and its size in bytes
+acknowledgement_left_out = error_factory(
+    TOO_LARGE,
+    "acknowledgement:toolarge",
+    "The acknowledgement with status {} has {:,} bytes, for which the reply has no room.",
+    "It has been received: it is in the table acknowledgements.",
+)
+
+# the name of what failed
+internal_error = error_factory(500, "internalerror", "There was an internal error ({}).", "Its cause is in the log.")
 
 
 # connections

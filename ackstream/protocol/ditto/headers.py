@@ -16,7 +16,7 @@ from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import header_invalid, header_type_invalid
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _channel(value: Any) -> str:
     if text.strip(_BLANKS).lower() not in ("twin", "live"):
         raise header_invalid(
             CHANNEL,
-            f"The value '{text}' of the header 'channel' is not a valid channel.",
+            f"The value '{shown(text)}' of the header 'channel' is not a valid channel.",
             "The value must either be <twin> or <live>.",
         )
     return text

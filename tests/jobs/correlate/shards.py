@@ -7,9 +7,9 @@ from hashlib import blake2b
 from typing import Any
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.reading import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 
 THING = "org.acme/lamp"
@@ -94,8 +94,8 @@ class Log:
 class Run:
     """Feeds a shard batch by batch; its state goes through bytes in between."""
 
-    def __init__(self, reply_topics: frozenset[str] = frozenset(), **limits: Any) -> None:
-        self.topics = CorrelateTopics(reply_topics=reply_topics)
+    def __init__(self, reply_topics: dict[str, int] | None = None, record_bytes: int = 10**7, **limits: Any) -> None:
+        self.topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
         self.limits = Correlate(**limits)
         self.state: tuple[int, bytes] | None = None
         self.batch = 0

@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.jobs.correlate.reading import CorrelateTopics
-from ackstream.settings import Settings
 from tests.jobs.correlate.shards import THING, Log, Run
 from tests.prose import covers
 
@@ -128,20 +126,18 @@ def test_the_hold_and_the_memory_have_settings_of_their_own(log: Log) -> None:
     assert (len(run.reasons()), len(run.ledger()) - len(run.reasons())) == (1, 3)
 
 
+def test_a_request_without_a_timeout_gets_that_of_the_settings(log: Log) -> None:
+    run = Run(default_timeout="7s")
+    run.feed(log.command(1000, requested_acks=["a-ack"]))
+    assert run.next_timeout == 8000
+
+
 def test_a_request_for_more_labels_than_the_settings_allow_is_rejected(log: Log) -> None:
     run = Run(max_labels=2)
     run.feed(log.command(1, "two", requested_acks=["a-ack", "b-ack"]))
     run.feed(log.command(1, "three", requested_acks=["a-ack", "b-ack", "c-ack"]))
     (reply,) = run.replies()
     assert (reply["status"], reply["headers"]["correlation-id"]) == (400, "three")
-
-
-def test_topics_have_the_prefix_and_only_existing_ones_can_be_chosen_for_replies() -> None:
-    settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": ["mine-.*"]}})
-    topics = CorrelateTopics.of(settings, ["mine-1", "not-mine-1", "x-signals"])
-    assert topics == CorrelateTopics(
-        "x-signals", "x-acks", "x-replies", "x-ledger", "x-dead-letters", frozenset({"mine-1"})
-    )
 
 
 def test_a_producers_retry_does_not_start_a_second_request(run: Run, log: Log) -> None:
@@ -218,7 +214,7 @@ def test_an_open_request_is_recorded_before_it_is_decided(run: Run, log: Log) ->
 
 
 def test_the_channels_header_and_reply_to_choose_the_topic_of_the_reply(log: Log) -> None:
-    run = Run(reply_topics=frozenset({"mine"}))
+    run = Run(reply_topics={"mine": 10**7})
     command = log.command(1, requested_acks=["a-ack"])
     run.feed(_with(command, reply_to="mine", kafka_correlationId="\x01\x02"), log.ack(2, "a-ack"))
     (emission,) = (e for e in run.emissions if e.reply_id)
@@ -235,7 +231,7 @@ def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: 
 
 @pytest.mark.parametrize("name", ["reply-to", "kafka_replyTopic"])
 def test_the_error_of_an_invalid_request_goes_to_the_chosen_reply_topic(log: Log, name: str) -> None:
-    run = Run(reply_topics=frozenset({"mine"}))
+    run = Run(reply_topics={"mine": 10**7})
     run.feed(_with(log.command(1, requested_acks=["a-ack"], timeout="0"), **{name: "mine"}))
     (reply,) = run.replies()
     assert (reply["status"], reply["sent-to"]) == (400, "mine")

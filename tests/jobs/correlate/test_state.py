@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ackstream.jobs.correlate.state import STATE_VERSION, decode_state
+from ackstream.jobs.correlate.state import BUCKETS_OF_A_TIMEOUT, STATE_VERSION, Pending, Recent, decode_state
+from ackstream.protocol.durations import Duration
 from tests.jobs.correlate.shards import Log, Run
 
 VERSION_1 = base64.b64decode(
@@ -76,3 +80,77 @@ def test_the_state_grows_with_open_requests_only() -> None:
     assert (len(state.open), len(state.held)) == (1, 1)
     assert len(state.deadlines) <= 2
     assert len(state.hold_ends) <= 2
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_entries_of_decided_requests_are_dropped_once_they_are_the_majority(left: int) -> None:
+    log, run = Log(), Run()
+    keys = [f"id-{number}" for number in range(4)]
+    run.feed(*(log.command(0, key, requested_acks=["a-ack"]) for key in keys))
+    run.feed(*(log.ack(1, "a-ack", correlation_id=key) for key in keys[left:]))
+    assert run.state is not None
+    # up to two entries per open request are kept
+    assert len(decode_state(*run.state).deadlines) == {1: 1, 2: 4, 3: 4}[left]
+
+
+def test_what_is_left_after_entries_were_dropped_is_still_a_heap() -> None:
+    log, run = Log(), Run()
+    seconds = [1, 2, 30, 4, 5, 40, 50, 8, 9, 10]
+    run.feed(*(log.command(0, f"id-{n}", requested_acks=["a-ack"], timeout=f"{n}s") for n in seconds))
+    run.feed(*(log.ack(number, "a-ack", correlation_id=f"early-{number}") for number in (3, 1, 2, 9, 8, 7)))
+    decided = [1, 2, 4, 8, 9, 5]
+    run.feed(*(log.ack(10, "a-ack", correlation_id=f"id-{n}") for n in decided))
+    run.feed(*(log.command(11, f"early-{number}", requested_acks=["a-ack"]) for number in (1, 2, 3, 7)))
+    assert run.next_timeout == 10_000
+    run.feed(watermark=30_001)
+    timed_out = [outcome["correlation_id"] for outcome in run.outcomes() if outcome["completed_by"] == "timeout"]
+    assert timed_out == ["id-10", "id-30"]
+    assert [ack for ack in run.acks() if ack[1] == "orphan"] == [("a-ack", "orphan")] * 2
+    assert run.next_timeout == 40_000
+
+
+def _remembered(run: Run) -> list[tuple[int, bytes]]:
+    assert run.state is not None
+    return decode_state(*run.state).recent
+
+
+def test_a_decided_request_leaves_eight_bytes_however_long_its_timeout_was() -> None:
+    log, run = Log(), Run()
+    for number in range(100):
+        key = f"id-{number}"
+        run.feed(log.command(60_000 * number, key, requested_acks=["a-ack"], timeout="24h", filler="x" * 1000))
+        run.feed(log.ack(60_000 * number + 1, "a-ack", correlation_id=key))
+    assert sum(len(packed) for _, packed in _remembered(run)) == 800
+    assert run.state is not None
+    assert len(run.state[1]) < 1500
+
+
+@pytest.mark.parametrize("timeout", ["1s", "65s", "32m", "33m", "5h", "24h"])
+def test_every_batch_searches_a_few_hundred_buckets_however_long_timeouts_are(timeout: str) -> None:
+    recent = Recent(60_000)
+    length = Duration.parse(timeout).milliseconds
+    ends = {recent.end(_decided(start, start + length)) for start in range(0, 3 * length, max(1, length // 1000))}
+    assert len(ends) <= 3 * BUCKETS_OF_A_TIMEOUT + 1
+
+
+@given(st.integers(0, 10**13), st.integers(1, 86_400_000))
+def test_a_request_claims_its_id_until_its_deadline_and_memory_and_hardly_longer(start: int, timeout: int) -> None:
+    end = Recent(60_000).end(_decided(start, start + timeout))
+    least = start + timeout + 60_000
+    assert least < end <= least + max(7_500, timeout // 128 + 1)
+    if timeout <= 256 * 7_500:
+        assert end == (least // 7_500 + 1) * 7_500, "as it always was"
+
+
+def _decided(started_at: int, deadline: int) -> Pending:
+    return Pending("c", 1, None, started_at, deadline, "r", "replies")  # type: ignore[arg-type]
+
+
+def test_what_was_remembered_in_this_batch_is_found() -> None:
+    recent = Recent(60_000)
+    end = recent.remember(_decided(0, 5_000))
+    assert recent.look_up(np.array([1, 2])) == {1: end}
+    recent.forget(end)
+    assert recent.look_up(np.array([1, 2])) == {1: end}
+    recent.forget(end + 1)
+    assert recent.look_up(np.array([1, 2])) == {}

@@ -1,0 +1,125 @@
+"""The topics of the correlate job, and what a record of them may weigh: no record it writes is refused by its broker.
+
+Topics for replies that requests choose come and go while the job runs, so its workers look them up again every few
+seconds. A reply whose topic has gone goes to ``replies``: Spark's sink would end the query, and every later start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.errors import AckstreamError
+from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
+from ackstream.kafka.topics import LIMITED, largest_records
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.record_headers import REPLY_TO, SPRING_REPLY_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackstream.jobs.correlate.state import Record
+    from ackstream.settings import Kafka, Settings
+
+log = logging.getLogger(__name__)
+
+OVERHEAD_BYTES = 16_384
+"""What a record may have beside its value: the key and the record headers, both of limited length, and Kafka's own."""
+
+BUFFER_BYTES = 32_000_000
+"""The largest record that the JVM's producer can buffer."""
+
+REFRESH_SECONDS = 5.0
+
+
+class CorrelateTopics(msgspec.Struct, frozen=True):
+    """The topics of the job with their prefix, and the limits of their records, in bytes.
+
+    ``reply_topics`` are those that a request may choose for its reply, with their limits; ``record_bytes`` is the limit
+    of the topics that the job writes itself.
+    """
+
+    signals: str = "signals"
+    acks: str = "acks"
+    replies: str = "replies"
+    ledger: str = "ledger"
+    dead_letters: str = "dead-letters"
+    reply_topics: dict[str, int] = {}
+    record_bytes: int = MAX_RECORD_BYTES
+
+    @classmethod
+    def of(cls, settings: Settings, limits: Mapping[str, int]) -> CorrelateTopics:
+        """Derive the topics from the settings and the topics on the broker with their limits."""
+        topic = settings.kafka.topic
+        own = [topic(name) for name in LIMITED]
+        smallest = min(limits.get(name, MAX_RECORD_BYTES) for name in own)
+        allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
+        return cls(topic("signals"), topic("acks"), *own, allowed, min(smallest, BUFFER_BYTES))
+
+    @property
+    def value_bytes(self) -> int:
+        """How many bytes the value of a record may have."""
+        return self.record_bytes - OVERHEAD_BYTES
+
+    def reply_topic(self, record: Record) -> str:
+        """Return the topic for the reply: the one the request chose, else the replies topic.
+
+        :raises DittoError: 400 ``header.invalid`` if the chosen topic is not allowed
+        """
+        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
+            chosen = record.headers.get(name)
+            if chosen is None:
+                continue
+            topic = chosen.decode("utf-8", "replace")
+            if topic != self.replies and topic not in self.reply_topics:
+                raise DittoError(
+                    400,
+                    "header.invalid",
+                    f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
+                    "Choose an existing topic that matches one of the configured reply topics, or omit the header.",
+                    invalidHeaderKey=name,
+                )
+            return topic
+        return self.replies
+
+    def destination(self, topic: str, size: int) -> str:
+        """Return where a reply of so many bytes goes: to the topic chosen for it, or to ``replies`` if it cannot."""
+        if topic == self.replies or size + OVERHEAD_BYTES <= self.reply_topics.get(topic, 0):
+            return topic
+        return self.replies
+
+
+_looked_up: dict[tuple[str, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
+"""When a worker has looked up the reply topics of a broker and its patterns, and what it found."""
+
+
+class ReplyTopics:
+    """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Look up by these settings."""
+        self._settings = settings
+
+    def refreshed(self, topics: CorrelateTopics) -> CorrelateTopics:
+        """Return the topics with the reply topics of now; while Kafka does not answer, with those that were known."""
+        kafka, patterns = self._settings.kafka, self._settings.correlate.reply_topics
+        if not patterns:
+            return topics
+        key = (kafka.bootstrap, patterns)
+        at, known = _looked_up.get(key, (None, topics.reply_topics))
+        if at is None or time.monotonic() - at >= REFRESH_SECONDS:
+            try:
+                known = self._allowed(kafka)
+            except (KafkaError, AckstreamError) as error:
+                log.warning("The reply topics cannot be looked up: %s", error)
+            _looked_up[key] = (time.monotonic(), known)
+        return msgspec.structs.replace(topics, reply_topics=known)
+
+    def _allowed(self, kafka: Kafka) -> dict[str, int]:
+        with connect_admin(kafka) as admin:
+            names = self._settings.correlate.allowed_reply_topics(admin.list_topics())
+            return largest_records(admin, names)

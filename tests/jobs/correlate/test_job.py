@@ -1,0 +1,151 @@
+"""The shell around a shard: frames in and out, state, pieces of a batch that is large."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from ackstream.jobs.correlate import job
+from ackstream.jobs.correlate.emissions import Emission
+from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, read_records, write_frames
+from ackstream.jobs.correlate.state import Record
+from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
+from ackstream.settings import Correlate, Settings
+from ackstream.spark.operator import operator
+from tests.jobs.correlate.shards import Log, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIELDS = list(Record.__struct_fields__)
+
+
+class State:
+    """What the operator uses of Spark's GroupState."""
+
+    def __init__(self, watermark: int = 0, state: tuple[int, bytes] | None = None) -> None:
+        self.watermark, self.timeout = watermark, None
+        self.exists, self.get = state is not None, state
+        self.removed = False
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.watermark
+
+    def update(self, state: tuple[int, bytes]) -> None:
+        self.get = state
+
+    def remove(self) -> None:
+        self.removed = True
+
+    def setTimeoutTimestamp(self, timeout: Any) -> None:  # noqa: N802 - Spark's name
+        self.timeout = timeout
+
+
+def _frame(records: Sequence[Record]) -> pd.DataFrame:
+    rows = []
+    for record in records:
+        named = [{"key": key, "value": base64.b64encode(value).decode()} for key, value in record.headers.items()]
+        rows.append([*msgspec.structs.astuple(record)[:-1], json.dumps(named) if named else None])
+    return pd.DataFrame(rows, columns=FIELDS)
+
+
+def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Settings()))
+    # of a call for a timeout Spark makes a frame without rows
+    return list(operator(handle)((0,), iter([_frame(records) for records in batches or ([],)]), state))
+
+
+def _emissions(frames: list[pd.DataFrame]) -> list[Emission]:
+    return [Emission(*row) for frame in frames for row in frame.itertuples(index=False)]
+
+
+def test_a_batch_becomes_one_frame_and_a_state_with_the_next_timeout() -> None:
+    log, state = Log(), State()
+    (found,) = _call(state, [log.command(1000, "x", requested_acks=["a-ack"])], [log.ack(1100, "b-ack", 200, "x")])
+    assert list(found.columns) == OUTPUT_SCHEMA.names
+    assert found["topic"].tolist() == ["ledger", "ledger"]
+    assert state.timeout == 66_000
+    again = State(66_001, state.get)
+    (late,) = _call(again)
+    assert late["status"].tolist() == ["408", None]
+    assert again.removed is False, "the decided request is remembered"
+    over = State(200_000, again.get)
+    assert _call(over) == []
+    assert over.removed is True
+
+
+def test_it_wakes_up_behind_the_watermark() -> None:
+    log, state = Log(), State(1000)
+    _call(state, [log.command(0, requested_acks=["a-ack"], timeout="1s")])
+    assert state.timeout == 1001
+
+
+def test_headers_are_read_of_those_that_count_the_last_one_that_is_not_empty() -> None:
+    log = Log()
+    frame = _frame([log.command(1), log.command(2)])
+    named = [("reply-to", b"a"), ("reply-to", b"b"), ("kafka_correlationId", b""), ("tag", b"x" * 1000)]
+    frame.loc[1, "headers"] = json.dumps(
+        [{"key": key, "value": base64.b64encode(value).decode()} for key, value in named] + [{"key": "reply-to"}]
+    )
+    assert [record.headers for record in read_records(frame)] == [{}, {"reply-to": b"b"}]
+
+
+def _large(log: Log) -> list[list[Record]]:
+    signals = [log.command(1000, key, requested_acks=["a-ack"], filler="x" * 500) for key in "pqr"]
+    acks = [log.ack(1000 + number, "a-ack", 200, key, payload="y" * 500) for number, key in enumerate("prs")]
+    return [acks[:2], signals[:1], [acks[2], *signals[1:]]]
+
+
+def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decisions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, cut = State(67_000), State(67_000)
+    (once,) = _call(whole, *_large(Log()))
+    monkeypatch.setattr(job, "PIECE_BYTES", 600)
+    pieces = _call(cut, *_large(Log()))
+    assert len(pieces) > 1
+
+    def decided(frames: list[pd.DataFrame]) -> Any:
+        run = Run()
+        run.emissions = _emissions(frames)
+        acks = sorted((ack["correlation_id"], ack["disposition"]) for r in run.ledger() for ack in r.get("acks", ()))
+        return sorted(map(repr, run.replies())), sorted(map(repr, run.outcomes())), acks
+
+    assert decided(pieces) == decided([once])
+    assert (cut.get, cut.timeout) == (whole.get, whole.timeout)
+
+
+def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    monkeypatch.setattr(job, "PIECE_BYTES", 10)
+    request, ack = log.command(1000, "x", requested_acks=["a-ack"]), log.ack(1001, "a-ack", 200, "x")
+    found = _call(State(), [request], [ack], [log.ack(1002, "a-ack", 200, "x"), log.command(1003, "x")])
+    run = Run()
+    run.emissions = _emissions(found)
+    assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
+    assert len(run.reasons()) == 1
+
+
+def test_frames_are_cut_so_that_none_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "PIECE_BYTES", 10)
+    emissions = [Emission("t", None, b"x" * size) for size in (4, 4, 4, 11, 1)] + [Emission("t", b"k", None)]
+    frames = list(write_frames(emissions))
+    assert [len(frame) for frame in frames] == [3, 1, 2]
+    assert _emissions(frames) == emissions
+    assert list(write_frames([])) == []
+
+
+def test_the_session_has_what_the_settings_say() -> None:
+    correlate = Correlate(shuffle_partitions=7, state_store="rocksdb")
+    assert job.conf(Settings(correlate=correlate)) | {} == {
+        "spark.sql.shuffle.partitions": "7",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
