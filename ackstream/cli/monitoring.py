@@ -19,7 +19,7 @@ from ackstream.cli.console.display import inflight_table, plain_table, result_ta
 from ackstream.cli.console.session import quiet_session
 from ackstream.errors import AckstreamError, StartError
 from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
-from ackstream.lake import maintenance, questions, tables
+from ackstream.lake import maintenance, questions, tables, things
 from ackstream.lake.schemas import TABLES
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
@@ -44,10 +44,7 @@ def watch(
     default timeout) before now; Ctrl-C stops it.
     """
     settings = load()
-    try:
-        span = Duration.parse(window).milliseconds
-    except DittoError as error:
-        raise AckstreamError(f"--window is {window!r}: {error.message}") from None
+    span = _milliseconds("--window", window)
     console = Console()
     meter = Meter(span)
     now = epoch_milliseconds()
@@ -55,7 +52,7 @@ def watch(
         try:
             feed.read_to_end(meter)
             if once or not console.is_terminal:
-                console.print(watch_screen(meter.snapshot(epoch_milliseconds()), feed.lags()))
+                console.print(watch_screen(meter.snapshot(epoch_milliseconds()), feed.lags(), feed.warning()))
                 return
         except KafkaError as error:
             raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
@@ -65,13 +62,19 @@ def watch(
             raise typer.Exit from None
 
 
+def _milliseconds(option: str, text: str) -> int:
+    try:
+        return Duration.parse(text).milliseconds
+    except DittoError as error:
+        raise AckstreamError(f"{option} is {text!r}: {error.message}") from None
+
+
 def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
     lags = feed.lags()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            note = ""
             try:
-                lags = feed.lags()
+                lags, note = feed.lags(), feed.warning()
             except KafkaError as error:
                 note = f"Kafka does not respond: {error}"
             live.update(watch_screen(meter.snapshot(epoch_milliseconds()), lags, note), refresh=True)
@@ -137,13 +140,31 @@ def maintain(
     names: Annotated[
         list[str] | None, typer.Argument(help="Tables to maintain; all if omitted.", metavar="TABLE…")
     ] = None,
+    *,
+    journal: Annotated[
+        str | None, typer.Option(help="Remove changes of things older than this, such as 90d; no state is lost.")
+    ] = None,
+    erase: Annotated[
+        list[str] | None, typer.Option(help="Remove all changes of this deleted thing first.", metavar="THING")
+    ] = None,
 ) -> None:
-    """Compact the Delta tables and delete files no longer needed; the jobs may keep running."""
+    """Compact the Delta tables and delete files no longer needed; the jobs may keep running.
+
+    If a table fails, the others are maintained, and the exit code is 1.
+    """
     settings = load()
+    journal_ms = None if journal is None else _milliseconds("--journal", journal)
     with quiet_session(settings, "maintain") as spark:
-        reports = maintenance.maintain(spark, settings, names or None)
-    rows = [tuple(asdict(report).values()) for report in reports]
-    Console().print(result_table(list(asdict(reports[0])), rows))
+        for thing_id in erase or ():
+            things.erase(spark, settings.lake, thing_id)
+        reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
+    rows = [tuple(asdict(report).values())[:-1] for report in reports]
+    Console().print(result_table(list(asdict(reports[0]))[:-1], rows))
+    failed = [report for report in reports if report.failure]
+    for report in failed:
+        typer.echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 def migrate(

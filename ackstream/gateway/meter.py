@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from kafka.errors import RetriableError
+from kafka import TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import RetriableError, UnknownTopicOrPartitionError
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import Closing, check_topics, connect_admin, connect_consumer
@@ -131,6 +133,21 @@ END_POLLS = 50
 """Maximum number of attempts to reach the end of the ledger, which keeps growing."""
 
 
+SILENT_MS = 15_000
+"""A clock that has not ticked for so long is reported; allows for the difference between two machines' clocks."""
+
+
+def clock_warning(ticked_at: int | None, now: int) -> str:
+    """Return a sentence if the clock of requests stands still, else an empty text.
+
+    :param ticked_at: the time of its last tick, in epoch milliseconds; ``None``: there is none
+    """
+    if ticked_at is not None and now - ticked_at < SILENT_MS:
+        return ""
+    ticked = "has not ticked yet" if ticked_at is None else f"last ticked {(now - ticked_at) // 1000} s ago"
+    return f"The clock {ticked}, so no request times out: is correlate running?"
+
+
 @dataclass(frozen=True)
 class Lag:
     """Number of records a consumer group has yet to read; ``None`` if it has committed nothing."""
@@ -182,6 +199,18 @@ class LedgerFeed(Closing):
                     meter.take(record.value, record.timestamp)
             if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
                 return
+
+    def warning(self) -> str:
+        """Return a sentence if the clock of requests stands still, else an empty text.
+
+        :raises KafkaError: the broker is unavailable
+        """
+        ticks = TopicPartition(self._settings.kafka.topic("clock"), 0)
+        try:
+            latest = self._admin.list_partition_offsets({ticks: OffsetSpec.MAX_TIMESTAMP})[ticks].timestamp
+        except UnknownTopicOrPartitionError:
+            latest = -1
+        return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())
 
     def lags(self) -> list[Lag]:
         """Return the lag of correlate on signals and acks, and of archive on the ledger.

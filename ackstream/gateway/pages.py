@@ -129,7 +129,7 @@ class Live(Closing):
                     self._journal.take(key, record.value or b"", record.timestamp)
             if time.monotonic() >= lags_at:
                 try:
-                    self._lags, self._note = self._feed.lags(), ""
+                    self._lags, self._note = self._feed.lags(), self._feed.warning()
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 lags_at = time.monotonic() + LAG_SECONDS

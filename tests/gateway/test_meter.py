@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
 from ackstream.gateway import meter as meters
-from ackstream.gateway.meter import LedgerFeed, Meter, percentiles, verdict
+from ackstream.gateway.meter import LedgerFeed, Meter, clock_warning, percentiles, verdict
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import ledger
 from ackstream.settings import Archive, Correlate, Settings
@@ -216,6 +216,30 @@ def test_the_lag_is_what_a_group_has_still_to_read(settings: Settings):
         lags = {lag.topic.removeprefix(kafka.topic_prefix): lag.records for lag in feed.lags()}
     # of acks one partition alone has been read; of the ledger nothing
     assert lags == {"signals": kafka.partitions, "acks": 4, "ledger": None}
+
+
+@pytest.mark.parametrize(
+    ("ticked_at", "warning"),
+    [
+        (100_000, ""),
+        (90_000, ""),
+        # the broker's clock is ahead of this machine's
+        (130_000, ""),
+        (26_000, "The clock last ticked 74 s ago, so no request times out: is correlate running?"),
+        (None, "The clock has not ticked yet, so no request times out: is correlate running?"),
+    ],
+)
+def test_a_clock_that_stands_still_is_reported(ticked_at: int | None, warning: str):
+    assert clock_warning(ticked_at, 100_000) == warning
+
+
+def test_a_feed_knows_when_the_clock_last_ticked(settings: Settings):
+    with LedgerFeed(settings, 0) as feed:
+        assert "has not ticked yet" in feed.warning()
+        ensure_topics(settings, ["clock"])
+        assert "has not ticked yet" in feed.warning()
+        write(settings, "clock", [b"0"])
+        assert feed.warning() == ""
 
 
 def test_a_topic_that_is_not_there_is_one_sentence(kafka: Kafka):
