@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import time
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
-from ackstream.errors import SettingsError
-from ackstream.lake import tables
+from ackstream.errors import AckstreamError, SettingsError
+from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
+from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,29 +26,36 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake, Settings
 
-MILLISECONDS_AN_HOUR = 3_600_000
-
-SHORTEST_RETENTION_HOURS = 24
-"""Longer than any query or transaction should run."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TableReport:
-    """The result of maintaining a table; files and bytes are those of its current version."""
+    """The result of maintaining a table; files and bytes are those of its current version.
+
+    :ivar failure: why the table was not maintained, or not completely; empty if it was
+    """
 
     table: str
-    files_before: int
-    files_after: int
-    bytes_before: int
-    bytes_after: int
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    failure: str = ""
 
 
-def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | None = None) -> list[TableReport]:
+def maintain(
+    spark: SparkSession, settings: Settings, names: Sequence[str] | None = None, *, journal_ms: int | None = None
+) -> list[TableReport]:
     """Compact tables and remove files that no version within ``lake.retention`` needs; jobs may run meanwhile.
 
-    :param names: some of the tables; ``None``: those of archive, and the existing ones of other jobs
+    A failure of one table, such as a conflict with a job in each attempt, is reported, and the others are maintained.
+
+    :param names: some of the tables; ``None``: all that exist
+    :param journal_ms: how old a change in the journal of things may become, in milliseconds; ``None``: any age
     :raises SettingsError: if the retention is dangerously short, or a name is unknown; nothing is done then
-    :raises StartError: if a table does not exist yet, or has other columns than this version writes
+    :raises StartError: if a named table does not exist, or none does; or in S3, where only the jobs themselves may
+        write; nothing is done then
     """
     lake = settings.lake
     if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
@@ -53,27 +66,40 @@ def maintain(spark: SparkSession, settings: Settings, names: Sequence[str] | Non
     unknown = sorted(set(names or ()) - ALL_TABLES.keys())
     if unknown:
         raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
+    existing = [name for name in ALL_TABLES if DeltaTable.isDeltaTable(spark, tables.location(lake, name))]
+    for name in names or existing or TABLES:
+        tables.read(spark, lake, name)
+        tables.check_log_store(spark, lake, name)
     apart = spark.newSession()
     # VACUUM lists a table with this many tasks; the default of 10,000 takes half a minute
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
-    if not names:
-        others = [name for name in ALL_TABLES if name not in TABLES]
-        names = [*TABLES, *[name for name in others if DeltaTable.isDeltaTable(apart, tables.location(lake, name))]]
-    return [_maintain(apart, lake, name) for name in names]
+    before_ms = None if journal_ms is None else time.time_ns() // 1_000_000 - journal_ms
+    return [_maintain(apart, lake, name, before_ms) for name in names or existing]
 
 
-def _maintain(spark: SparkSession, lake: Lake, name: str) -> TableReport:
-    tables.read(spark, lake, name)
-    # the properties first: Delta takes the retention from them
-    tables.create(spark, lake, [name])
-    table = DeltaTable.forPath(spark, tables.location(lake, name))
-    files_before, bytes_before = _size(table)
-    if name == "publishers":
-        prune(spark, lake)
+def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None) -> TableReport:
+    report = TableReport(name)
+    try:
+        # the properties first: Delta takes the retention from them
+        tables.create(spark, lake, [name])
+        table = DeltaTable.forPath(spark, tables.location(lake, name))
+        files, size = _size(table)
+        report = replace(report, files_before=files, bytes_before=size, files_after=files, bytes_after=size)
+        if name == "publishers":
+            prune(spark, lake)
+        if name == things.JOURNAL and before_ms is not None:
+            things.prune(spark, lake, before_ms)
+        tables.retried(partial(_compact, table))
+        table.vacuum()
+        files, size = _size(table)
+        return replace(report, files_after=files, bytes_after=size)
+    except (AckstreamError, PySparkException, Py4JError) as error:
+        log.warning("The table %s was not maintained", name, exc_info=True)
+        return replace(report, failure=str(error).partition("\n")[0])
+
+
+def _compact(table: DeltaTable) -> None:
     table.optimize().executeCompaction()
-    table.vacuum()
-    files_after, bytes_after = _size(table)
-    return TableReport(name, files_before, files_after, bytes_before, bytes_after)
 
 
 def _size(table: DeltaTable) -> tuple[int, int]:

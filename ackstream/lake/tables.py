@@ -232,13 +232,21 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
 def alter(spark: SparkSession, path: str, change: str) -> None:
     """Alter a table.
 
-    :raises StartError: see :func:`check_log_store`
+    :raises StartError: see :func:`refuse_writer`
     """
-    check_log_store(spark.sparkContext.getConf().get, path)
+    refuse_writer(spark.sparkContext.getConf().get, path)
     spark.sql(f"ALTER TABLE delta.`{path}` {change}")
 
 
-def check_log_store(conf: Callable[[str, str], str | None], path: str) -> None:
+def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
+    """Make sure that a table may be written by another process than its job.
+
+    :raises StartError: see :func:`refuse_writer`
+    """
+    refuse_writer(spark.sparkContext.getConf().get, location(lake, name))
+
+
+def refuse_writer(conf: Callable[[str, str], str | None], path: str) -> None:
     """Refuse a second writer where Delta cannot keep two writers apart: one of two commits would be lost in silence.
 
     :param conf: returns the value of a key of Spark's conf, or the default it is given
@@ -252,7 +260,7 @@ def check_log_store(conf: Callable[[str, str], str | None], path: str) -> None:
         raise StartError(
             f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
             f" lost in silence. Set {key} in [spark.conf] of all jobs, for example to"
-            " io.delta.storage.S3DynamoDBLogStore with its jar; without it, never run a second writer."
+            " io.delta.storage.S3DynamoDBLogStore with its jar."
         )
 
 

@@ -27,7 +27,7 @@ from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -136,17 +136,18 @@ def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
     merged = tables.newest_batch(tables.read(spark, lake, "things"))
     events = tables.read(spark, lake, JOURNAL).where(F.col("batch") < merged)
     state = F.max(F.when(F.col("last"), F.col("revision"))).over(Window.partitionBy("thing_id"))
-    end = F.max("offset").over(Window.partitionBy("topic", "partition"))
-    superseded = (F.col("revision") < F.col("state")) & (F.col("offset") < F.col("end"))
-    old = events.withColumns({"state": state, "end": end}).where(superseded)
-    _remove(spark, lake, old.where(F.col("modified_at") < F.timestamp_millis(F.lit(before_ms))))
+    old = events.withColumn("state", state).where(F.col("revision") < F.col("state"))
+    old = old.where(F.col("modified_at") < F.timestamp_millis(F.lit(before_ms)))
+    _remove(spark, lake, old.join(_ends(events), ["topic", "partition", "offset"], "left_anti"))
 
 
 def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
     """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
 
-    :raises StartError: the thing exists, or its deletion may still be replayed from what would be erased
+    :raises StartError: the thing exists, or its deletion may still be replayed from what would be erased; or in S3,
+        where only the job itself may write
     """
+    tables.check_log_store(spark, lake, JOURNAL)
     own = F.col("thing_id") == thing_id
     found = tables.read(spark, lake, "things").where(own).select("deleted", "batch", "revision").collect()
     if not found:
@@ -159,22 +160,31 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
         raise StartError(
             f"The deletion of {thing_id} is in the newest batch: erase it after another thing has changed."
         )
-    _remove(spark, lake, events.where(own & (F.col("revision") < revision)))
+    old = events.where(own & (F.col("revision") < revision))
+    last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
+    _remove(spark, lake, old, emptied=[row.revision for row in last])
 
 
-def _remove(spark: SparkSession, lake: Lake, rows: DataFrame) -> None:
-    """Remove rows of the journal; the index query ignores that."""
+def _ends(events: DataFrame) -> DataFrame:
+    """Return the coordinates of the last command of each partition, after which a new checkpoint starts."""
+    return events.groupBy("topic", "partition").agg(F.max("offset").alias("offset"))
+
+
+def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collection[int] = ()) -> None:
+    """Remove rows of the journal, which the index query ignores; those of some revisions only lose their content."""
     old = rows.select("thing_id", "revision", "day").localCheckpoint()
     days = [f"DATE'{day}'" for (day,) in old.select("day").distinct().collect()]
     if not days:
         return
-    same = "row.thing_id = old.thing_id AND row.revision = old.revision"
+    # no other day is looked into
+    same = f"row.day IN ({', '.join(days)}) AND row.thing_id = old.thing_id AND row.revision = old.revision"
+    content = {"path": "'/'", "value": "NULL", "thing": "NULL"}
 
     def attempt() -> None:
-        journal = DeltaTable.forPath(spark, tables.location(lake, JOURNAL)).alias("row")
-        # no other day is looked into
-        merge = journal.merge(old.alias("old"), f"row.day IN ({', '.join(days)}) AND {same}")
-        merge.whenMatchedDelete().execute()
+        journal = DeltaTable.forPath(spark, tables.location(lake, JOURNAL)).alias("row").merge(old.alias("old"), same)
+        if emptied:
+            journal = journal.whenMatchedUpdate(F.col("old.revision").isin(*emptied), content)
+        journal.whenMatchedDelete().execute()
 
     tables.retried(attempt)
 

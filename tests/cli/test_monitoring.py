@@ -15,7 +15,7 @@ from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
-from ackstream.lake import maintenance, tables
+from ackstream.lake import maintenance, tables, things
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
 from tests.harness import ledgers
@@ -237,10 +237,32 @@ def test_maintenance_reports_each_table():
 def test_maintenance_takes_all_tables_where_none_is_named(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
-    def note(_spark: Any, _settings: Settings, names: Any) -> list[maintenance.TableReport]:
-        asked.append(names)
+    def note(_spark: Any, _settings: Settings, names: Any, **more: Any) -> list[maintenance.TableReport]:
+        asked.append((names, more))
         return [maintenance.TableReport("signals", 12_000, 1, 2_000_000, 1_000_000)]
 
     monkeypatch.setattr(maintenance, "maintain", note)
     assert rows(run("maintain"))[1] == ["signals", "12,000", "1", "2,000,000", "1,000,000"]
-    assert asked == [None]
+    assert run("maintain", "--journal", "90d", "thing_events").exit_code == 0
+    assert asked == [(None, {"journal_ms": None}), (["thing_events"], {"journal_ms": 90 * 86_400_000})]
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_a_table_that_could_not_be_maintained_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch):
+    reports = [maintenance.TableReport("things", failure="A file was removed."), maintenance.TableReport("messages")]
+    monkeypatch.setattr(maintenance, "maintain", lambda *_, **__: reports)
+    result = run("maintain")
+    assert result.exit_code == 1
+    assert result.stderr == "The table things was not maintained: A file was removed. Try again later.\n"
+    assert [row[0] for row in rows(result)] == ["table", "things", "messages"]
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_things_are_erased_before_the_tables_are_maintained(monkeypatch: pytest.MonkeyPatch):
+    done: list[Any] = []
+    monkeypatch.setattr(things, "erase", lambda *arguments: done.append(arguments[-1]))
+    monkeypatch.setattr(
+        maintenance, "maintain", lambda *_, **__: done.append("maintain") or [maintenance.TableReport("things")]
+    )
+    assert run("maintain", "--erase", "org.acme:a", "--erase", "org.acme:b").exit_code == 0
+    assert done == ["org.acme:a", "org.acme:b", "maintain"]

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import deltalake
 import pytest
+from delta.exceptions import DeltaConcurrentModificationException
 
 from ackstream.errors import SettingsError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import maintenance, tables
+from ackstream.lake import maintenance, tables, things
 from ackstream.settings import Lake, Settings
 from tests.lake import records
+from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
 
@@ -44,6 +49,58 @@ def test_all_tables_are_maintained_by_default_with_the_settings_of_now(spark: Sp
     ]
     configuration = deltalake.DeltaTable(lake.table("signals")).metadata().configuration
     assert configuration["delta.deletedFileRetentionDuration"] == "interval 86400000 milliseconds"
+
+
+def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, lake)
+    attempts: list[DeltaTable] = []
+    real = maintenance._compact
+
+    def conflicting(table: DeltaTable) -> None:
+        attempts.append(table)
+        # the second table conflicts each time, the third one once
+        if 2 <= len(attempts) <= tables.ATTEMPTS + 2:
+            raise DeltaConcurrentModificationException("a file was removed")
+        real(table)
+
+    monkeypatch.setattr(maintenance, "_compact", conflicting)
+    reports = maintenance.maintain(spark, Settings(lake=lake))
+    assert [(report.table, report.failure) for report in reports] == [
+        ("signals", ""),
+        ("acknowledgements", "a file was removed"),
+        ("outcomes", ""),
+        ("dead_letters", ""),
+    ]
+    assert len(attempts) == 1 + tables.ATTEMPTS + 2 + 1
+
+
+def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSession, lake: Lake) -> None:
+    names = ["thing_events", "things", "things_search"]
+    tables.create(spark, lake, names)
+    batches, ended = 12, Event()
+
+    def work() -> None:
+        try:
+            for batch in range(batches):
+                rows = table(*[change(f"a:{at}", batch + 1, {"n": batch}) for at in range(3)])
+                things.append(spark, lake, rows, "query", batch)
+                events = tables.read(spark, lake, things.JOURNAL).where(f"batch = {batch}")
+                things.merge(spark, lake, events)
+                things.merge_values(spark, lake, events)
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work)
+        while not ended.is_set():
+            reports = maintenance.maintain(spark, Settings(lake=lake), names, journal_ms=1)
+            assert {report.failure for report in reports} == {""}
+        running.result()
+    found = tables.read(spark, lake, "things").select("thing_id", "revision", "batch").collect()
+    assert sorted(map(tuple, found)) == [(f"a:{at}", batches, batches - 1) for at in range(3)]
+    assert tables.read(spark, lake, "things_search").where("path = 'n'").count() == 3
 
 
 def test_a_dangerous_retention_is_refused(spark: SparkSession) -> None:

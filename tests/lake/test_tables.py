@@ -157,13 +157,13 @@ STORE = "spark.delta.logStore.s3a.impl"
     ],
 )
 def test_a_table_may_have_two_writers_where_delta_keeps_them_apart(path: str, conf: dict[str, str]) -> None:
-    tables.check_log_store(conf.get, path)
+    tables.refuse_writer(conf.get, path)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_a_second_writer_in_s3_is_refused_without_a_log_store_for_several(scheme: str) -> None:
     with pytest.raises(StartError, match=f"one process only.* Set spark.delta.logStore.{scheme}.impl in .spark.conf. "):
-        tables.check_log_store({}.get, f"{scheme}://bucket/lake")
+        tables.refuse_writer({}.get, f"{scheme}://bucket/lake")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import json
@@ -7,11 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ackstream.errors import StartError
+from ackstream.jobs.twin.job import build_index
 from ackstream.lake import tables, things
-from ackstream.settings import Lake
+from ackstream.settings import Lake, Settings
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 
@@ -117,6 +119,127 @@ def test_things_are_told_as_they_were_before_any_batch_however_far_the_merge_is(
 ) -> None:
     things.merge(spark, lake, journal(spark, lake, merged))
     assert [found(spark, lake, batch) for batch in range(len(BATCHES) + 1)] == BEFORE
+
+
+def test_things_are_told_as_they_were_although_a_batch_is_stored_and_merged_in_parts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(path=str(tmp_path))
+    tables.create(spark, lake, ["thing_events", "things", "things_search"])
+    first, second = [change("a:1", 1, {"n": 1})], [change("a:1", 2, {"n": 2}), change("a:2", 1, {"n": 1})]
+    for _ in range(2):
+        # the second time is a replay
+        for part, rows in enumerate((first, second)):
+            things.append(spark, lake, table(*rows), QUERY, 0, part)
+            if part == 0:
+                things.merge(spark, lake, journal(spark, lake, 1))
+    assert tables.read(spark, lake, "thing_events").count() == 3
+    assert found(spark, lake, 1) == {"a:1": (2, 2), "a:2": (1, 1)}
+    assert found(spark, lake, 0) == {}
+    assert things.first_batch(spark, lake, QUERY) == 0
+    assert things.first_batch(spark, lake, "query-2") == 1
+
+
+def test_the_offsets_of_another_topic_of_the_same_name_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    assert things.origin(spark, lake) is None
+    tables.create(spark, lake, ["thing_events"])
+    things.append(spark, lake, table(change("a:1", 7, {"n": 1})), QUERY, 0)
+    # those of a release that did not remember it do
+    things.remember_origin(spark, lake, "one")
+    assert (things.origin(spark, lake), things.next_offsets(spark, lake, "signals")) == ("one", {0: 8})
+    things.remember_origin(spark, lake, "two")
+    assert (things.origin(spark, lake), things.next_offsets(spark, lake, "signals")) == ("two", {})
+    things.append(spark, lake, table(change("a:1", 3, {"n": 1})), "query-2", 1)
+    things.remember_origin(spark, lake, "two")
+    assert things.next_offsets(spark, lake, "signals") == {0: 4}
+
+
+# -- the end of old changes --------------------------------------------------------------------------------------------
+
+LONG_AGO = 1_600_000_000_000
+HISTORY = [
+    [change("a:1", 1, {"n": 1}, modified_at=LONG_AGO), change("a:2", 1, {"n": 1}, modified_at=LONG_AGO)],
+    [
+        change("a:1", 2, {"n": 2}, modified_at=LONG_AGO + 1),
+        change("a:3", 1, modified_at=LONG_AGO, offset=5),
+        change("a:3", 2, {"n": 1}, modified_at=LONG_AGO, offset=9),
+    ],
+    [change("a:3", 3, deleted=True, partition=1)],
+    [change("a:1", 3, {"n": 3})],
+]
+
+
+@pytest.fixture
+def old(spark: SparkSession, tmp_path: Path) -> Lake:
+    lake = Lake(path=str(tmp_path))
+    tables.create(spark, lake, ["thing_events", "things", "things_search"])
+    for batch, rows in enumerate(HISTORY):
+        things.append(spark, lake, table(*rows), QUERY, batch)
+    things.merge(spark, lake, journal(spark, lake, 9))
+    return lake
+
+
+def revisions(spark: SparkSession, lake: Lake) -> set[tuple[str, int]]:
+    rows = tables.read(spark, lake, "thing_events").select("thing_id", "revision").collect()
+    return {(row.thing_id, row.revision) for row in rows}
+
+
+def test_old_changes_go_and_all_that_things_and_offsets_are_restored_from_stays(spark: SparkSession, old: Lake) -> None:
+    before = [found(spark, old, batch) for batch in (3, 4)]
+    offsets = things.next_offsets(spark, old, "signals")
+    things.prune(spark, old, LONG_AGO + 10)
+    # what is old and superseded, but for the last command of partition 0
+    assert revisions(spark, old) == {("a:1", 2), ("a:1", 3), ("a:2", 1), ("a:3", 2), ("a:3", 3)}
+    assert [found(spark, old, batch) for batch in (3, 4)] == before
+    assert things.next_offsets(spark, old, "signals") == offsets
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{tables.location(old, 'thing_events')}`").count()
+    things.prune(spark, old, LONG_AGO + 10)
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{tables.location(old, 'thing_events')}`").count() == version
+
+
+def test_a_deleted_thing_is_erased_but_for_its_deletion(spark: SparkSession, old: Lake) -> None:
+    offsets = things.next_offsets(spark, old, "signals")
+    things.erase(spark, old, "a:3")
+    left = tables.read(spark, old, "thing_events").where("thing_id = 'a:3'").orderBy("revision").collect()
+    # the last command of partition 0 has to be known, or a new checkpoint would execute it again
+    assert [(row.revision, row.value, row.thing) for row in left] == [(2, None, None), (3, None, None)]
+    assert things.next_offsets(spark, old, "signals") == offsets
+    assert found(spark, old, 4)["a:3"] == (3, None)
+    assert len(revisions(spark, old)) == 6
+
+
+@pytest.mark.parametrize(
+    ("thing_id", "sentence"),
+    [
+        ("a:1", "The thing a:1 exists: delete it first by a command"),
+        ("a:9", "There is no thing a:9 in the table things"),
+    ],
+)
+def test_what_is_not_deleted_is_not_erased(spark: SparkSession, old: Lake, thing_id: str, sentence: str) -> None:
+    with pytest.raises(StartError, match=sentence):
+        things.erase(spark, old, thing_id)
+
+
+def test_a_thing_whose_deletion_may_be_replayed_is_not_erased(spark: SparkSession, old: Lake) -> None:
+    things.append(spark, old, table(change("a:2", 2, deleted=True)), QUERY, 4)
+    things.merge(spark, old, journal(spark, old, 9))
+    with pytest.raises(StartError, match=r"in the newest batch: erase it after another thing has changed"):
+        things.erase(spark, old, "a:2")
+
+
+def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark: SparkSession, old: Lake) -> None:
+    settings = Settings(lake=Lake(path=old.path, checkpoints=f"{old.path}/checkpoints"))
+
+    def index() -> set[str]:
+        build_index(spark, settings, {"availableNow": True}).awaitTermination()
+        return {row.value for row in tables.read(spark, old, "things_search").where("path = 'n'").collect()}
+
+    assert index() == {"1", "3"}
+    things.prune(spark, old, LONG_AGO + 10)
+    things.erase(spark, old, "a:3")
+    things.append(spark, old, table(change("a:1", 4, {"n": 4})), QUERY, 4)
+    assert index() == {"1", "4"}
 
 
 def test_merging_again_changes_nothing(spark: SparkSession, lake: Lake) -> None:

@@ -4,7 +4,8 @@ Two kinds of repetition are kept apart. A batch of *this* query that is replayed
 itself: every append carries the query's id and the batch's number as its transaction, and a table that has it skips the
 append. A record that *correlate* wrote again after its own crash is in the ledger twice, in one batch here or in two;
 such copies are recognised by id among the rows of the same query and batch of correlate. That comparison also makes it
-harmless to read the ledger again from its start with a new checkpoint.
+harmless to read the ledger again from its start with a new checkpoint, and to start a second archive by mistake: each
+recognises what the other has committed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     return batches.start(stream, settings.lake, NAME, ArchiveFold(settings.lake).write, trigger)
 
 
-JOB = Job(name=NAME, build=build, trigger="archive.trigger", topics=("ledger",), group="archive.group")
+JOB = Job(
+    name=NAME,
+    build=build,
+    trigger="archive.trigger",
+    topics=("ledger",),
+    reads=("ledger",),
+    group="archive.group",
+    committed=partial(tables.newest_batch_of, TABLES),
+)
 
 
 class ArchiveFold:
@@ -52,7 +61,9 @@ class ArchiveFold:
     def __init__(self, lake: Lake) -> None:
         """Start without memory: a table's newest batch is looked up when it is first needed."""
         self._lake = lake
-        self._newest: dict[tuple[str, str], int] = {}
+        # by table: the newest batch of each query of correlate, as long as no other archive has written to the table
+        self._newest: dict[str, dict[str, int]] = {name: {} for name in TABLES}
+        self._others: dict[str, dict[str, int]] = {}
 
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
         """Append the rows of one batch of the ledger, except those that are already in the tables.
@@ -71,6 +82,11 @@ class ArchiveFold:
 
     def _append(self, table: str, records: DataFrame, spans: list[BatchSpan], transaction: tuple[str, int]) -> None:
         spans = [span for span in spans if span.rows[table]]
+        found = tables.transactions(records.sparkSession, self._lake, table)
+        others = {name: version for name, version in found.items() if name != transaction[0]}
+        if self._others.get(table) != others:
+            self._others[table] = others
+            self._newest[table].clear()
         fresh = rows(records, table)
         if any(span.copies for span in spans):
             fresh = fresh.dropDuplicates(KEY)
@@ -80,7 +96,8 @@ class ArchiveFold:
         tables.append(fresh, self._lake, table, *transaction, count=sum(span.rows[table] for span in spans))
         for span in spans:
             if span.query_id is not None:
-                self._newest[table, span.query_id] = max(self._newest[table, span.query_id], span.last_batch)
+                newest = self._newest[table]
+                newest[span.query_id] = max(newest[span.query_id], span.last_batch)
 
     def _known(self, fresh: DataFrame, table: str, spans: list[BatchSpan]) -> DataFrame | None:
         """Return the keys (``known_…``) of those rows that the table already has; ``None`` if it has none of them."""
@@ -98,8 +115,8 @@ class ArchiveFold:
         """Return whether the table may hold rows of the span's batches: rarely, as batches only grow."""
         if span.query_id is None:
             return True
-        key = (table, span.query_id)
-        if key not in self._newest:
+        newest = self._newest[table]
+        if span.query_id not in newest:
             written = tables.read(spark, self._lake, table).where(F.col("query_id") == span.query_id)
-            self._newest[key] = tables.newest_batch(written, "batch_id")
-        return span.first_batch <= self._newest[key]
+            newest[span.query_id] = tables.newest_batch(written, "batch_id")
+        return span.first_batch <= newest[span.query_id]

@@ -107,6 +107,18 @@ def test_a_ledger_read_again_with_a_new_checkpoint_adds_nothing(spark: SparkSess
     assert ids(made) == before == expected(1, 2, 3) | {"dead_letters": ["ledger-0-3", "signals-1-7"]}
 
 
+def test_two_archives_beside_each_other_recognise_what_the_other_has_committed(spark: SparkSession, made: Lake) -> None:
+    one, other = ArchiveFold(made), ArchiveFold(made)
+    for batch in range(3):
+        # the second one reads the same records a batch later
+        one.write(records.frame(spark, outcomes(batch, batch=batch), batch), batch, "one")
+        if batch:
+            other.write(records.frame(spark, outcomes(batch - 1, batch=batch - 1), batch - 1), batch - 1, "other")
+    other.write(records.frame(spark, outcomes(2, 3, batch=2), 2), 2, "other")
+    one.write(records.frame(spark, outcomes(3, 4, batch=2), 3), 3, "one")
+    assert ids(made) == expected(*range(5))
+
+
 def test_a_new_query_of_correlate_may_use_the_same_batch_numbers(spark: SparkSession, made: Lake) -> None:
     running = ArchiveFold(made)
     running.write(records.frame(spark, [records.outcome(1, 0, "first")]), 0, APPLICATION)
