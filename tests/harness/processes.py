@@ -56,12 +56,26 @@ class Program:
 
     def kill(self) -> None:
         """Kill -9 the program and what it started: a driver has Python workers."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
 
+    def pause(self) -> None:
+        """Stop the program and what it started, as a machine does that is out of breath."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def check(self) -> None:
-        if self._process.poll() is not None:
+        if self.ended:
             raise AssertionError(f"{self.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
 
 

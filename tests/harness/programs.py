@@ -1,4 +1,4 @@
-"""What tests run as processes of their own, to be killed: all jobs in one driver, and clients that keep notes."""
+"""What tests run as processes of their own, to be killed: jobs in one driver, and clients that keep notes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ def copy():
     finally:
         os._exit(1)
 
+# all of them, unless some are named
+jobs = {job.name: job for job in (PERSIST, TWIN, CORRELATE, INDEX, SETTLE, QUEUES, QUERY, ARCHIVE)}
+named = sys.argv[1:] or [*jobs, "mirror"]
 with ExitStack() as stack:
-    jobs = (PERSIST, TWIN, CORRELATE, INDEX, SETTLE, QUEUES, QUERY, ARCHIVE)
-    queries = [stack.enter_context(job.running(spark, settings)) for job in jobs]
-    threading.Thread(target=copy, daemon=True).start()
+    queries = [stack.enter_context(jobs[name].running(spark, settings)) for name in named if name != "mirror"]
+    if "mirror" in named:
+        threading.Thread(target=copy, daemon=True).start()
     while not any(query.awaitTermination(1) for query in queries):
-        pass
+        if not queries:
+            threading.Event().wait()
 """
 
 # the clients note what they have done, and when, in a file that a kill does not touch

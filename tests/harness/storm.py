@@ -1,0 +1,233 @@
+"""All jobs and clients under one load, to be killed, paused and cut off: what runs, what it does, how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import httpx
+
+from ackstream.client import Publisher, QueryClient, QueueConsumer
+from ackstream.kafka.topics import ensure_topics
+from tests.harness import programs
+from tests.harness.kafka import committed
+from tests.harness.lake import rows
+from tests.harness.ports import free_ports
+from tests.harness.processes import Program, alive
+from tests.harness.system import System
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from ackstream.settings import Kafka
+
+CLIENTS = ("gateway", "subscriber", "publisher", "reader")
+THINGS = 5
+REQUESTS_PER_SECOND = 3
+QUEUE_MESSAGES = 150
+LABEL = "app:seen"
+TOPIC, QUEUE = "samples", "work"
+
+
+class Storm:
+    """Everything that runs, and what it has done so far."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        directory: Path,
+        stack: ExitStack,
+        drivers: Mapping[str, Sequence[str]] | None = None,
+        queue_messages: int = QUEUE_MESSAGES,
+    ) -> None:
+        """Start all programs.
+
+        :param drivers: which jobs run in which program; all in one by default
+        """
+        self.queue_messages = queue_messages
+        self.drivers = {"jobs": ()} if drivers is None else drivers
+        self.system = stack.enter_context(closing(System(kafka, directory)))
+        self.lake = self.system.settings.lake
+        self.standby = self.lake.model_copy(update={"path": str(directory / "standby")})
+        self.notes = {name: directory / f"{name}.notes" for name in ("subscriber", "publisher", "reader")}
+        for path in self.notes.values():
+            path.touch()
+        self.stop = directory / "stop"
+        (self.port,) = free_ports(1)
+        ensure_topics(self.system.settings)
+        self.programs = {name: self._program(name, directory) for name in (*self.drivers, "gateway", *self.notes)}
+        for program in self.programs.values():
+            stack.callback(program.kill)
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.received: list[int] = []
+        self.handed: list[tuple[str, int]] = []
+        self.accepted: list[int] = []
+        self.committed: dict[tuple[str, int], int] = {}
+        self.stopped = threading.Event()
+        self.failed = threading.Event()
+
+    def _program(self, name: str, directory: Path) -> Program:
+        arguments = {
+            **{name: ["-c", programs.JOBS, *jobs] for name, jobs in self.drivers.items()},
+            "gateway": ["gateway"],
+            "subscriber": ["-c", programs.SUBSCRIBER, str(self.notes["subscriber"])],
+            "publisher": ["-c", programs.PUBLISHER, str(directory / "p1.db"), str(self.notes["publisher"]),
+                          str(self.stop), TOPIC],
+            "reader": ["-c", programs.READER, "P1", "Processor", str(self.notes["reader"])],
+        }  # fmt: skip
+        destination = {"name": "standby", "path": self.standby.path, "type": "sync", "ack_conflation_interval": "500ms"}
+        queue = {"name": QUEUE, "topics": [QUEUE], "max_backlog": 20, "backoff": {"initial": "200ms"}}
+        more = {
+            "ACKSTREAM_GATEWAY_PORT": str(self.port),
+            "ACKSTREAM_DESTINATIONS": json.dumps([destination]),
+            "ACKSTREAM_SETTLE_REQUIRED": json.dumps([{"role": "Processor", "quorum": 1}]),
+            "ACKSTREAM_QUEUES": json.dumps([queue]),
+            "ACKSTREAM_QUEUE_SESSION": "300s",
+            # messages may be stored before the job's first start
+            "ACKSTREAM_QUEUE_STARTING": "earliest",
+            "ACKSTREAM_SPARK_DRIVER_MEMORY": "2g",
+            # nine queries share the machine: a batch has much rather than many batches little
+            "ACKSTREAM_CLOCK_INTERVAL": "3s",
+            "ACKSTREAM_CORRELATE_TRIGGER": "1 second",
+            "ACKSTREAM_TWIN_TRIGGER": "1 second",
+            "ACKSTREAM_PERSIST_INTERVAL": "1s",
+            "ACKSTREAM_SETTLE_INTERVAL": "1s",
+            "ACKSTREAM_QUEUE_INTERVAL": "1s",
+            "ACKSTREAM_QUERY_INTERVAL": "1s",
+        }
+        return Program(name, arguments[name], self.system.settings, directory, more)
+
+    # -- the load ------------------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Look whether the gateway answers."""
+        self.tend()
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/api/2/things?ids=", timeout=5).status_code > 0
+        except httpx.TransportError:
+            return False
+
+    def request(self) -> None:
+        """Put values at a steady rate until the storm is over; a gateway that is away is no news."""
+        asyncio.run(self._request())
+
+    async def _request(self) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        base = f"http://127.0.0.1:{self.port}/api/2/things/org.acme:lamp-"
+        tasks = []
+        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, limits=limits) as client:
+
+            async def put(number: int) -> None:
+                try:
+                    found = await client.put(
+                        f"{base}{number % THINGS}",
+                        params={"requested-acks": f"twin-persisted,{LABEL}", "timeout": "55s"},
+                        headers={"correlation-id": f"put-{number}"},
+                        json={"attributes": {"n": number}},
+                    )
+                    self.answers[f"put-{number}"] = found.status_code, found.content
+                except httpx.TransportError as error:
+                    self.answers[f"put-{number}"] = 0, repr(error).encode()
+
+            number = 0
+            while not self.stopped.is_set():
+                tasks.append(asyncio.create_task(put(number)))
+                number += 1
+                await asyncio.sleep(1 / REQUESTS_PER_SECOND)
+            await asyncio.gather(*tasks)
+
+    def work(self, name: str) -> None:
+        """Take messages of the queue until all are settled; every seventh fails the first time."""
+        with QueueConsumer(
+            self.system.settings.kafka, queue=QUEUE, name=name, outcomes=("failed",), ack_batch=5, ack_timeout=0.1,
+            bind_timeout=PATIENCE_SECONDS,
+        ) as consumer:  # fmt: skip
+            while not self.failed.is_set() and (len(self.accepted) < self.queue_messages or not self.stopped.is_set()):
+                message = consumer.receive(0.2)
+                if message is None:
+                    continue
+                number = int(message.value or b"-1")
+                self.handed.append((message.id, message.count))
+                if number % 7 == 0 and message.count == 1:
+                    message.settle("failed")
+                else:
+                    message.settle()
+                    self.accepted.append(number)
+            assert consumer.statistics.lost == 0
+
+    def fill_the_queue(self) -> None:
+        """Publish one message after the other, as long as the storm lasts."""
+        with Publisher(self.system.settings.kafka, client="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
+            for number in range(self.queue_messages):
+                p2.publish(b"%d" % number, topic=QUEUE)
+                if not self.stopped.is_set():
+                    time.sleep(0.5)
+            p2.publish_flush(PATIENCE_SECONDS)
+
+    def follow(self) -> None:
+        """Subscribe to all messages of the publisher, by the query job."""
+        with QueryClient(self.system.settings.kafka, client="q1", timeout=PATIENCE_SECONDS) as client:
+            stream = client.subscribe(TOPIC, bookmark="EPOCH")
+            while not self.failed.is_set() and ((last := self.last()) is None or len(self.received) < last):
+                message = stream.receive(1.0)
+                if message is not None:
+                    self.received.append(int(message.value or b"0"))
+
+    def tend(self) -> bool:
+        """Look whether all programs run.
+
+        :raises AssertionError: one ended by itself
+        """
+        return alive(self.programs.values())
+
+    # -- what has happened ---------------------------------------------------------------------------------------------
+
+    def last(self) -> int | None:
+        """Return the number of the publisher's last message, once all are stored."""
+        ends = [line for line in lines(self.notes["publisher"]) if line.startswith("end,")]
+        return int(ends[0].partition(",")[2]) if ends else None
+
+    def progress(self) -> dict[str, int]:
+        """Return how far every job has come: what only it can make more of."""
+        self.tend()
+        return {
+            "twin": len(rows(self.lake, "thing_events", "revision")),
+            "correlate": self.system.end("replies"),
+            "archive": len(rows(self.lake, "outcomes", "reply_id")),
+            "persist": len(rows(self.lake, "messages", "seq")),
+            "mirror": len(rows(self.standby, "messages", "seq")),
+            "settle": len(rows(self.lake, "deliveries", "writer")),
+            "queues": len(self.accepted),
+            "query": len(self.received),
+        }
+
+    def has_gone_on(self, before: dict[str, int]) -> bool:
+        """Look whether every job has done something since."""
+        now = self.progress()
+        return all(now[name] > before[name] for name in before)
+
+    def kill(self, name: str) -> None:
+        if name == "subscriber":
+            # read before the kill: what is committed then must not be handled again
+            kafka = self.system.settings.kafka
+            self.committed = eventually(lambda: committed(kafka, "app", "events"), "a commit of the subscriber")
+        self.programs[name].kill()
+        self.programs[name].start()
+
+    def check_replication(self) -> None:
+        """What the publisher was told is stored is at the destination that it waits for."""
+        told = [int(line.split(",")[1]) for line in lines(self.notes["publisher"])]
+        there = {row["seq"] for row in rows(self.standby, "messages", "seq", "client") if row["client"] == "p1"}
+        assert set(range(1, max(told, default=0) + 1)) <= there
+
+
+def lines(note: Path) -> list[str]:
+    """Return the whole lines of notes that are being written."""
+    return note.read_text("utf-8").rpartition("\n")[0].splitlines()
