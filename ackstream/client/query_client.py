@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.message_stream import Bookmarks
+from ackstream.client.bookmarks import Bookmarks
+from ackstream.client.lifetime import Client
 from ackstream.client.query_link import QueryLink
-from ackstream.kafka.clients import Closing
+from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 from ackstream.protocol.queries import MOST_RECENT
 from ackstream.settings import Kafka
 
@@ -24,7 +26,7 @@ HEARTBEAT = 30.0
 _QUERY = {"processed", "completed", "stats"}
 
 
-class QueryClient(Closing):
+class QueryClient(Client):
     """Sends commands to the query job, and returns their answers as streams.
 
     Each command waits for ``processed``. One that is refused raises the error of its reason (``RefusedError``); one
@@ -42,6 +44,7 @@ class QueryClient(Closing):
         heartbeat: float = HEARTBEAT,
         conflation_ms: int | None = None,
         on_ack: Callable[[CommandAck], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -54,14 +57,23 @@ class QueryClient(Closing):
         :param heartbeat: seconds between two heartbeats
         :param conflation_ms: the shortest interval between two reports of the log's end; ``None``: after each batch
         :param on_ack: receives every acknowledgement as it arrives, in the thread that reads
+        :param on_error: called with the error that ends the client, if one does
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
+        :raises InconsistentQosError: a name without or with too many characters
         """
+        if not 1 <= len(client) <= MAX_CLIENT_CHARACTERS:
+            raise InconsistentQosError(
+                f"The name has {len(client)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
+            )
         kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         self._bookmarks = Bookmarks(client, None if bookmarks is None else Path(bookmarks))
         try:
-            self._link = QueryLink(kafka, client, self._bookmarks, timeout=timeout, heartbeat=heartbeat, on_ack=on_ack)
+            self._link = QueryLink(
+                kafka, client, self._bookmarks, timeout=timeout, heartbeat=heartbeat, on_ack=on_ack, on_error=on_error
+            )
+            self._life = self._link.life
         except BaseException:
             self._bookmarks.close()
             raise
@@ -182,7 +194,7 @@ class QueryClient(Closing):
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the service last answered; it answers every heartbeat."""
+        """Seconds since an answer of the service was last read; it answers every heartbeat."""
         return time.monotonic() - self._link.answered_at
 
     def close(self) -> None:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import KafkaError
 
 from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
+from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.message_stream import Message, MessageStream
 from ackstream.client.samples import text
-from ackstream.kafka.reader import ClientConnection
+from ackstream.kafka.reader import POLL_MS, ClientConnection
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import decode_ack, expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.message_stream import Bookmarks
+    from ackstream.client.bookmarks import Bookmarks
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 
@@ -45,9 +46,11 @@ class QueryLink:
         timeout: float,
         heartbeat: float,
         on_ack: Callable[[CommandAck], None] | None,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect and begin to read; parameters and errors as of :class:`QueryClient`."""
         self.timeout = timeout
+        self.life = Lifetime(self._end, on_error)
         self.answered_at = time.monotonic()
         self._name = client
         self._heartbeat = heartbeat
@@ -59,10 +62,14 @@ class QueryLink:
         self._lock = threading.Lock()
         # by cid (brokers.md 1.1 A15, A19)
         self._streams: dict[str, MessageStream] = {}
-        self._ended: StreamClosedError | TakenOverError | None = None
-        self._beat_at = time.monotonic() + heartbeat
+        # by partition: the offset after the last answer that was read
+        self._read: dict[int, int] = {}
+        self._paused = False
         self._link = ClientConnection(kafka, client, sends="queries", addressed="query-results", linger_ms=0)
-        self._link.start(f"ackstream-query-{client}", self._receive, self._step)
+        self._link.start(f"ackstream-query-{client}", self._receive, self._steer, guard=self.life.guard)
+        # whatever a handler of the application takes its time for
+        self._beating = self.life.thread(self._beat, f"ackstream-query-{client}-alive")
+        self._beating.start()
 
     def execute(
         self,
@@ -78,8 +85,10 @@ class QueryLink:
         :raises StreamClosedError: the client is closed, or has lost its session
         :raises TakenOverError: another client has logged on under this name
         """
-        if self._ended is not None:
-            raise self._ended
+        if self.life.error is not None:
+            raise self.life.error
+        if not self.life.alive:
+            raise StreamClosedError("The client was closed.")
         cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
         stream = self._open(command, cid, requested, headers, handler)
         limit = self.timeout if timeout is None else timeout
@@ -127,11 +136,14 @@ class QueryLink:
         """Cancel the subscriptions and disconnect; may be called twice."""
         if self._link.stop.is_set():
             return
-        if self._ended is None:
+        if self.life.error is None:
             # without a session its subscriptions are gone, or another client's
             self._send("unsubscribe", (), {record_headers.SUB_ID: "all"})
         self._link.close()
+        if self._beating is not threading.current_thread():
+            self._beating.join()
         self._end(StreamClosedError("The client was closed."))
+        self.life.close()
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +161,8 @@ class QueryLink:
         if record_headers.SEQ in headers:
             # conflated over sequence numbers, it names no command
             awaited.discard("persisted")
-        kept = bookmark is not None and sub_id is not None
+        # without a name of its own a subscription cannot be resumed
+        kept = bookmark is not None and sub_id is not None and record_headers.SUB_ID in headers
         if kept:
             self._bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
         ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
@@ -169,14 +182,41 @@ class QueryLink:
         except (KafkaError, ValueError) as error:
             log.warning("Kafka rejected the %s command; it will time out: %s", command, error)
 
+    def _beat(self) -> None:
+        beat = {record_headers.CID: f"beat-{self._token}", record_headers.OPTIONS: "beat"}
+        while not self._link.stop.wait(self._heartbeat) and self.life.error is None:
+            if self._logged_on is not None:
+                self._send("heartbeat", {"processed"}, beat)
+
     # -- answers: in our thread ----------------------------------------------------------------------------------------
 
-    def _step(self, now: float) -> None:
-        if self._logged_on is not None and self._ended is None and now >= self._beat_at:
-            self._beat_at = now + self._heartbeat
-            self._send(
-                "heartbeat", {"processed"}, {record_headers.CID: f"beat-{self._token}", record_headers.OPTIONS: "beat"}
-            )
+    def _steer(self, _now: float) -> None:
+        """Read again what a stream had no room for; read no further while only full streams are waited for."""
+        with self._lock:
+            for stream in [one for one in self._streams.values() if one.over]:
+                del self._streams[stream.cid]
+            streams = list(self._streams.values())
+        behind = [stream for stream in streams if stream.behind is not None]
+        ready = [stream for stream in behind if stream.has_room]
+        for stream in ready:
+            self._go_back(stream)
+        pause = bool(behind) and not ready and not any(stream.waiting for stream in streams)
+        if pause != self._paused:
+            consumer, self._paused = self._link.consumer, pause
+            (consumer.pause if pause else consumer.resume)(*consumer.assignment())
+
+    def _go_back(self, stream: MessageStream) -> None:
+        """Read from the first message on that a stream had no room for."""
+        number, offset = stream.behind or (0, 0)
+        consumer = self._link.consumer
+        partition = next((one for one in consumer.assignment() if one.partition == number), None)
+        if partition is not None and (consumer.position(partition, timeout_ms=POLL_MS) or 0) <= offset:
+            return
+        if partition is None or consumer.beginning_offsets([partition])[partition] > offset:
+            remedy = "subscribe again after the last bookmark, and receive faster"
+            stream.end(StreamClosedError(f"Kafka has deleted answers that were not received in time: {remedy}."))
+        else:
+            consumer.seek(partition, offset)
 
     def _receive(self, record: Any) -> None:
         headers = dict(record.headers)
@@ -184,26 +224,31 @@ class QueryLink:
             text(headers.get(name)) for name in (record_headers.COMMAND, record_headers.CID, record_headers.ID)
         )
         self.answered_at = time.monotonic()
+        again = record.offset < self._read.get(record.partition, 0)
+        self._read[record.partition] = max(record.offset + 1, self._read.get(record.partition, 0))
         if command == "ack":
-            self._receive_ack(id_, decode_ack(record.value))
-        elif command in ("sow", "publish") and (stream := self._streams.get(cid)) is not None:
-            stream.add_message(id_, _message(command, record, stream.sub_id, self._bookmarks))
+            self._receive_ack(id_, decode_ack(record.value), again=again)
+        elif (stream := self._streams.get(cid)) is not None:
+            at = (record.partition, record.offset)
+            if command == "group_begin":
+                stream.begin_group(at)
+            elif command in ("sow", "publish"):
+                stream.add_message(at, _message(command, record, stream.sub_id, self._bookmarks))
 
-    def _receive_ack(self, id_: str, ack: CommandAck) -> None:
-        if self._on_ack is not None:
-            self._on_ack(ack)
+    def _receive_ack(self, id_: str, ack: CommandAck, *, again: bool) -> None:
         cid = ack.cid or ""
-        if cid == f"beat-{self._token}" and ack.status != "success":
-            self._end(StreamClosedError("The session has expired after missing heartbeats: create a new client."))
-        elif cid.startswith("logon-"):
-            self._receive_logon(id_, cid)
+        if not again:
+            call_handler(self._on_ack, ack)
+            if cid == f"beat-{self._token}" and ack.status != "success":
+                expired = "The session has expired after missing heartbeats: create a new client."
+                self.life.fail(StreamClosedError(expired))
+            elif cid.startswith("logon-"):
+                self._receive_logon(id_, cid)
         with self._lock:
             subscribed = (one for one in self._streams.values() if one.sub_id == ack.sub_id and not one.over)
             stream = self._streams.get(cid) if ack.cid else next(subscribed, None)
-            if stream is not None:
-                stream.add_ack(id_, ack)
-                if stream.over:
-                    self._streams.pop(stream.cid, None)
+        if stream is not None:
+            stream.add_ack(id_, ack)
 
     def _receive_logon(self, id_: str, cid: str) -> None:
         position = _position(id_)
@@ -211,14 +256,13 @@ class QueryLink:
             self._logged_on = position
         elif self._logged_on is not None and position > self._logged_on:
             # not an older one whose answer is repeated
-            self._end(TakenOverError(f"Another client has logged on as {self._name}; names must be unique."))
+            self.life.fail(TakenOverError(f"Another client has logged on as {self._name}; names must be unique."))
 
-    def _end(self, error: StreamClosedError | TakenOverError) -> None:
+    def _end(self, error: Exception) -> None:
         with self._lock:
-            self._ended = self._ended or error
             streams, self._streams = list(self._streams.values()), {}
-            for stream in streams:
-                stream.end(error)
+        for stream in streams:
+            stream.end(error)
 
 
 def _message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> Message:
@@ -238,6 +282,7 @@ def _message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks
             if name.startswith(record_headers.APPLICATION)
         ),
         bookmarks,
+        int(headers.get(record_headers.OMITTED) or b"0"),
     )
 
 

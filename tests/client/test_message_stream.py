@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ackstream.client.errors import CommandTimeout, StoreError, StreamClosedError
-from ackstream.client.message_stream import Bookmarks, Message, MessageStream, SubscriptionProgress
+from ackstream.client import message_stream
+from ackstream.client.bookmarks import Bookmarks
+from ackstream.client.errors import CommandTimeout, StreamClosedError
+from ackstream.client.message_stream import Message, MessageStream
 from ackstream.protocol.messages import CommandAck
-from ackstream.protocol.queries import Position, bookmark, end
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from ackstream.protocol.queries import Position, bookmark
 
 
 def _stream(awaited: str = "completed", *, live: bool = False, bookmarks: Bookmarks | None = None) -> MessageStream:
@@ -25,9 +21,15 @@ def _message(number: int, command: str = "publish", bookmarks: Bookmarks | None 
     return Message(command, "orders", None, b"%d" % number, mark, "s", "p1", 0, (), bookmarks)
 
 
+_OFFSETS = count()
+
+
 def _add(stream: MessageStream, *messages: Message) -> None:
+    """Add messages as new records of partition 0; those of a query begin a group."""
+    if messages[0].command == "sow":
+        stream.begin_group((0, next(_OFFSETS)))
     for message in messages:
-        stream.add_message(f"0-1/{message.bookmark}", message)
+        stream.add_message((0, next(_OFFSETS)), message)
 
 
 def test_a_query_ends_with_its_last_acknowledgement() -> None:
@@ -101,131 +103,68 @@ def test_a_handler_gets_the_messages_instead() -> None:
     assert stream.receive(0) is None
 
 
-TOPIC, SUB = "orders", "mine"
+def test_a_stream_takes_no_more_than_fits_and_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 2_500)
+    stream = _stream(live=True)
+    log = [((0, 10 + number), _message(number)) for number in range(8)]
+    for record in log[:6]:
+        stream.add_message(*record)
+    assert stream.behind == (0, 13)
+    assert not stream.has_room
+    assert [(stream.receive(0) or _message(9)).value for _ in range(3)] == [b"0", b"1", b"2"]
+    assert stream.has_room
+    # nothing is taken before the first one that was missed
+    stream.add_message(*log[6])
+    assert stream.receive(0) is None
+    for record in log[1:]:
+        stream.add_message(*record)
+    assert [(stream.receive(0) or _message(9)).value for _ in range(3)] == [b"3", b"4", b"5"]
+    assert stream.behind == (0, 16)
 
 
-def _at(number: int) -> Position:
-    return Position(1, 0, number)
+def test_a_stream_is_not_over_before_everything_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_000)
+    stream = _stream("completed")
+    records = [((0, number), _message(number, "sow")) for number in (1, 2)]
+    stream.begin_group((0, 0))
+    for record in records:
+        stream.add_message(*record)
+    stream.add_ack("1", CommandAck(ack_type="completed", cid="c1"))
+    assert stream.wait("completed", 0).cid == "c1"
+    assert (next(stream).value, stream.over) == (b"1", False)
+    assert stream.receive(0) is None
+    for record in records:
+        stream.add_message(*record)
+    assert (next(stream).value, stream.over) == (b"2", True)
+    assert list(stream) == []
 
 
-def _mark(number: int) -> str:
-    return bookmark(_at(number), TOPIC)
+def test_a_bookmark_ahead_of_messages_that_were_not_taken_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_000)
+    store = Bookmarks("p1")
+    store.open("s", "orders")
+    stream = _stream(live=True, bookmarks=store)
+    records = [((0, number), _message(number, bookmarks=store)) for number in (1, 2)]
+    for record in records:
+        stream.add_message(*record)
+    ack = CommandAck(ack_type="persisted", sub_id="s", bookmark=bookmark(Position(9, 0, 0), "orders"))
+    stream.add_ack("1", ack)
+    next(stream).discard()
+    assert store.most_recent("s") == bookmark(Position(1, 0, 1), "orders")
+    # the client has read it again
+    stream.add_message(*records[1])
+    stream.add_ack("1", ack)
+    next(stream).discard()
+    assert store.most_recent("s") == ack.bookmark
 
 
-def _receive(store: Bookmarks, numbers: Iterable[int]) -> list[int]:
-    store.open(SUB, TOPIC)
-    return [number for number in numbers if store.received(SUB, _mark(number))]
+def test_a_handler_that_raises_does_not_harm_the_stream() -> None:
+    seen: list[bytes | None] = []
 
+    def handle(message: Message) -> None:
+        seen.append(message.value)
+        raise ValueError("a bug of the application")
 
-@pytest.fixture(params=["memory", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Bookmarks:
-    return Bookmarks("p1") if request.param == "memory" else Bookmarks("p1", tmp_path / "store")
-
-
-def test_a_subscription_resumes_after_what_was_discarded_without_a_gap(store: Bookmarks) -> None:
-    assert store.most_recent(SUB) == "EPOCH"
-    assert _receive(store, range(1, 6)) == [1, 2, 3, 4, 5]
-    assert store.most_recent(SUB) == "EPOCH"
-    for number in (1, 2, 4):
-        store.discard(SUB, _mark(number))
-    assert store.most_recent(SUB) == _mark(2)
-    assert _receive(store, range(1, 6)) == [3, 5]
-
-
-def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store: Bookmarks) -> None:
-    _receive(store, [1])
-    far = bookmark(end(9), TOPIC)
-    store.persisted(SUB, far)
-    assert store.most_recent(SUB) == "EPOCH"
-    store.discard(SUB, _mark(1))
-    assert store.most_recent(SUB) == far
-
-
-def test_of_a_subscription_without_bookmarks_nothing_is_kept(store: Bookmarks) -> None:
-    store.discard("live", _mark(1))
-    assert store.most_recent("live") == "EPOCH"
-
-
-@given(received=st.integers(1, 12), data=st.data())
-def test_a_file_remembers_what_memory_remembers(
-    received: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("bookmarks") / "store"
-    memory, file = Bookmarks("p1"), Bookmarks("p1", path)
-    for store in (memory, file):
-        _receive(store, range(1, received + 1))
-    for number in data.draw(st.lists(st.integers(1, received))):
-        for store in (memory, file):
-            store.discard(SUB, _mark(number))
-    file.close()
-    again = Bookmarks("p1", path)
-    assert again.most_recent(SUB) == memory.most_recent(SUB)
-    assert _receive(again, range(1, received + 1)) == _receive(memory, range(1, received + 1))
-    again.close()
-
-
-def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    open_one = Bookmarks("p1", path)
-    with pytest.raises(StoreError, match="another process has it open"):
-        Bookmarks("p1", path)
-    open_one.close()
-    with pytest.raises(StoreError, match="belongs to the client p1, not to p2"):
-        Bookmarks("p2", path)
-    (tmp_path / "other").write_bytes(b"x" * 5000)
-    with pytest.raises(StoreError, match="damaged"):
-        Bookmarks("p1", tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("received", "discarded", "persisted", "after"),
-    [
-        ([1, 2, 3, 4, 5], [1, 2, 4], None, 2),
-        ([1, 2, 3], [1, 2, 3], None, 3),
-        ([1, 2, 3], [2, 3], None, 0),
-        ([10, 20], [10], 900, 10),
-        ([10, 20], [10, 20], 900, 900),
-        ([10, 20], [20, 10], None, 20),
-        ([10, 20], [10, 20], 15, 20),
-        ([], [], 900, 900),
-        ([], [], None, 0),
-    ],
-)
-def test_where_a_subscription_resumes(
-    received: list[int], discarded: list[int], persisted: int | None, after: int
-) -> None:
-    progress = SubscriptionProgress(TOPIC, _at(0))
-    for position in received:
-        assert progress.received(_at(position))
-    for position in discarded:
-        progress.discard(_at(position))
-    if persisted is not None:
-        progress.persisted(_at(persisted))
-    assert progress.resume_after == _at(after)
-
-
-def test_the_persisted_bookmark_does_not_go_back() -> None:
-    progress = SubscriptionProgress(TOPIC, _at(0))
-    progress.persisted(_at(9))
-    progress.persisted(_at(5))
-    assert progress.resume_after == _at(9)
-
-
-@given(received=st.sets(st.integers(1, 30)), data=st.data())
-def test_nothing_outstanding_is_ever_skipped(received: set[int], data: st.DataObject) -> None:
-    progress = SubscriptionProgress(TOPIC, _at(0))
-    for position in sorted(received):
-        progress.received(_at(position))
-    discarded = data.draw(st.lists(st.sampled_from(sorted(received)))) if received else []
-    for position in discarded:
-        progress.discard(_at(position))
-    outstanding = received - set(discarded)
-    assert all(_at(position) > progress.resume_after for position in outstanding)
-    assert all(progress.received(_at(position)) == (position in outstanding) for position in sorted(received))
-
-
-def test_what_was_discarded_before_a_restart_is_not_delivered_again() -> None:
-    progress = SubscriptionProgress(TOPIC, _at(2), discarded=[_at(4)])
-    assert [progress.received(_at(number)) for number in (2, 3, 4, 5)] == [False, True, False, True]
-    progress.discard(_at(3))
-    assert progress.resume_after == _at(4)
+    stream = MessageStream("c1", "s", set(), live=True, bookmarks=None, handler=handle)
+    _add(stream, _message(1), _message(2))
+    assert seen == [b"1", b"2"]

@@ -22,7 +22,7 @@ from ackstream.client.errors import (
     RefusedError,
     TakenOverError,
 )
-from ackstream.client.message_stream import Bookmarks
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink
