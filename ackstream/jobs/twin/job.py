@@ -21,6 +21,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
+from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import (
     COMMAND_MARKS,
     JournalRow,
@@ -184,6 +185,11 @@ class TwinFold:
             send(spark, self._settings, result.messages)
 
     def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int, part: int) -> None:
+        if things.first_batch(spark, self._settings.lake, query_id) != self._first:
+            raise StoppedError(
+                "Another twin has written to the journal since this one was started: both count the same revisions. Run"
+                " one twin per lake; started again, it goes on after what the other has done."
+            )
         table = batches.arrow(map(msgspec.structs.astuple, rows), _ROWS)
         topic = pa.array([self._settings.kafka.topic("signals")] * len(rows), pa.string())
         things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch, part)
