@@ -168,7 +168,7 @@ def maintain(
 
 
 def migrate(
-    job: Annotated[str, typer.Argument(help="The job, which is stopped: correlate or settle.", metavar="JOB")],
+    job: Annotated[str, typer.Argument(help="The stopped job: correlate, settle or queues.", metavar="JOB")],
 ) -> None:
     """Move the checkpoint of a stopped job to other shards, shuffle partitions or another state store.
 
@@ -176,11 +176,12 @@ def migrate(
     beside the new one. A migration that was interrupted can be repeated.
     """
     from ackstream.jobs.correlate.job import JOB as CORRELATE  # noqa: PLC0415 - pandas and Spark load slowly
+    from ackstream.jobs.queues.job import JOB as QUEUES  # noqa: PLC0415
     from ackstream.jobs.settle.job import JOB as SETTLE  # noqa: PLC0415
     from ackstream.spark.job import fixed_values  # noqa: PLC0415
     from ackstream.spark.migration import migrate as move  # noqa: PLC0415
 
-    jobs = {known.name: known for known in (CORRELATE, SETTLE)}
+    jobs = {known.name: known for known in (CORRELATE, SETTLE, QUEUES)}
     if job not in jobs:
         raise AckstreamError(f"The checkpoint of {job!r} cannot be migrated; the jobs are {', '.join(jobs)}.")
     settings = load()

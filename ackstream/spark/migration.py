@@ -1,8 +1,8 @@
 """Moves the checkpoint of a stopped job to settings that are fixed under a checkpoint.
 
 A query of its own writes the states into a new checkpoint, with the operator and the conf that the job will have. Then
-the offsets and the watermark of the last batch take the place of the query's own, so the job goes on behind that batch:
-its records are neither read again nor passed over, and time does not jump. The new checkpoint is complete before the
+the offsets and the watermark of the last batches take the place of the query's own, so the job goes on behind them: no
+records are read again or passed over, and time does not jump. The new checkpoint is complete before the
 old one is moved aside, and a migration that was interrupted can be repeated.
 
 Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
@@ -84,7 +84,6 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
                 f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
             )
         new.move(location)
-        return None
     theirs, ours = json.loads(old.read(REMEMBERED)), fixed_values(settings, job.fixed)
     changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
     if not changed:
@@ -103,9 +102,10 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     new.delete()
     resharding = job.resharding if job.resharding is not None and job.resharding.key in changed else None
     _write_states(spark, settings, job, batch, new, resharding)
-    offsets = carry_offsets(old.read(f"offsets/{batch}"), new.read("offsets/0"))
-    new.write("offsets/0", offsets)
-    new.write("commits/0", carry_commit(old.read(f"commits/{batch}"), new.read("commits/0")))
+    # a start looks at the last batch once more, with the offsets of the one before
+    for number, before in enumerate((batch - 1, batch) if batch else (0, 0)):
+        new.write(f"offsets/{number}", carry_offsets(old.read(f"offsets/{before}"), new.read(f"offsets/{number}")))
+        new.write(f"commits/{number}", carry_commit(old.read(f"commits/{before}"), new.read(f"commits/{number}")))
     new.delete("sources")
     old.copy("sources", new)
     if old.last("offsets") != batch:
@@ -155,7 +155,7 @@ def _running(job: Job) -> StartError:
 def _write_states(
     spark: SparkSession, settings: Settings, job: Job, batch: int, new: _Checkpoint, resharding: Resharding | None
 ) -> None:
-    """Let a query write the states as its first batch."""
+    """Let a query write the states as its first batch, and have a second one."""
     own = spark.newSession()
     for key, value in {**job.conf(settings), **_ONE_BY_ONE}.items():
         own.conf.set(key, value)
@@ -179,8 +179,10 @@ def _write_states(
     rows.write.parquet(path)
     parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
     moved = operate(parts, key, partial(_move, unite), StructType().add("version", "int"))
-    writer = moved.writeStream.format("noop").option("checkpointLocation", new.location)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    writer = moved.writeStream.format("noop").option("checkpointLocation", new.location).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    rows.limit(0).write.mode("append").parquet(path)
+    writer.start().awaitTermination()
     new.delete(STATES)
 
 

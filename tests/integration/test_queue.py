@@ -30,6 +30,8 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.queues import QueueBackoff, QueueSettings
+from ackstream.spark.job import with_values
+from ackstream.spark.migration import migrate
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -463,6 +465,9 @@ def test_a_job_that_starts_again_loses_nothing_and_delivers_nothing_twice(system
         system.stop()
         first.settle()
         system.publish("restarted", *"45", stored=True)
+        # with more tasks, too
+        system.settings = with_values(system.settings, {"queue.shuffle_partitions": 3})
+        assert migrate(system.spark, system.settings, JOB) is not None
         system.start()
         (third,) = _take(consumer, 1)
         for message in (second, third):

@@ -120,6 +120,7 @@ JOB = Job(
     reads=(REPORTS,),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},
     fixed=("queue.shuffle_partitions", "kafka.topic_prefix"),
+    movable=("queue.shuffle_partitions",),
     otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
     committed=partial(tables.newest_batch_of, ("queue_events",)),
