@@ -11,6 +11,7 @@ from ackstream.client.errors import (
     CommandTimeout,
     CorrelationIdInUseError,
     FlushTimeout,
+    HandlerFailedError,
     LogonTimeout,
     NoReplyExpectedError,
     NotSentError,
@@ -33,13 +34,13 @@ from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
 from ackstream.client.queued_messages import QueueMessage
+from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt
 from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
-from ackstream.client.sample_reader import ReaderStatistics, SampleReader
+from ackstream.client.sample_reader import ReaderStatistics, SampleReader, remove_reader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
-from ackstream.client.unacknowledged import FailedMessage, PublishStatistics, Receipt
 from ackstream.errors import ClientError, UnreachableError
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Delivered",
     "FailedMessage",
     "FlushTimeout",
+    "HandlerFailedError",
     "LogonTimeout",
     "Message",
     "MessageStream",
@@ -97,4 +99,5 @@ __all__ = [
     "WouldBlockError",
     "WriterQos",
     "fields_of",
+    "remove_reader",
 ]

@@ -94,6 +94,10 @@ class ReaderClosedError(ClientError):
     """The reader was closed; a reader of the same name receives what it had not acknowledged."""
 
 
+class HandlerFailedError(ClientError):
+    """The handler of a reader has failed for as many samples as the reader may keep."""
+
+
 class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
     """The job that settles acknowledgements of readers did not answer: it is not running, or far behind."""
 

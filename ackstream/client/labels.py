@@ -1,8 +1,10 @@
-"""Declaring labels: claims in a log, renewed until they are released, and the labels of one subscriber."""
+"""Declaring labels: claims in a log, renewed until they are released; the labels of one client, and their acks."""
 
 from __future__ import annotations
 
+import base64
 import logging
+import math
 import threading
 import time
 import uuid
@@ -15,18 +17,30 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
+from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.client.group import Work
+from ackstream.client.lifetime import call_handler
+from ackstream.client.samples import text
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
 from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_label
+from ackstream.protocol.ditto.subscriptions import FILTERED
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
+    from ackstream.client.samples import Sample
+    from ackstream.client.worker import Outbox
+    from ackstream.protocol.readers import AutoReason
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -39,6 +53,7 @@ RETRY_SECONDS = 1.0
 _RENEWALS = 3
 """How often a lease is renewed before it would expire."""
 
+ENTITY_ID = "ditto-entity-id"
 DECLARE_SECONDS = 15.0
 REDECLARE_SECONDS = 5.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -46,11 +61,13 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 @dataclass(eq=False)
 class Declaration:
-    """Declared labels.
+    """Declared labels. Times are seconds of the monotonic clock.
 
-    :ivar held: whether the claim is valid now
-    :ivar lost: called when held labels are lost
-    :ivar send_at: when to send the next renewal, in seconds of the monotonic clock
+    :ivar granted: whether the claim is valid as of the last record of it that was read
+    :ivar until: when the lease of that record ends at the latest: it began after the record was sent
+    :ivar lost: called when granted labels are lost
+    :ivar send_at: when to send the next renewal
+    :ivar sent: when the records were sent that were not read yet, by the end of the lease that each renews
     :ivar future: ends when the first claim has been read back, or fails with a ``DittoError``, 409
         ``acknowledgement:label.not.unique``
     """
@@ -58,17 +75,25 @@ class Declaration:
     labels: frozenset[str]
     group: str | None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    held: bool = False
+    granted: bool = False
+    until: float = math.inf
     lost: Callable[[], None] | None = None
     send_at: float = 0.0
+    sent: dict[int | None, float] = field(default_factory=dict)
     future: Future[None] = field(default_factory=Future)
+
+    @property
+    def held(self) -> bool:
+        """Whether the labels are ours now; others may have them once no renewal was read for a lease."""
+        return self.granted and time.monotonic() < self.until
 
 
 class Declarer(Closing):
     """Declares labels and renews the claims, all in one thread. Safe to use from several threads.
 
     The rules are in ``protocol.ditto.labels``; this class reads and writes the log. Leases are measured by the
-    broker's timestamps; the local clock only decides when to send the next renewal.
+    broker's timestamps; the local clock decides when to send the next renewal, and when labels no longer count as held
+    because none was read back.
     """
 
     def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
@@ -157,32 +182,36 @@ class Declarer(Closing):
 
     def _receive(self, record: Any) -> None:
         key = (record.key or b"").decode("utf-8", "replace")
-        self._declarations.apply(key, record.value, record.offset, record.timestamp)
+        entry = self._declarations.apply(key, record.value, record.offset, record.timestamp)
         self._time = record.timestamp
         own = self._own.get(key)
         if own is None:
             return
-        was_held, own.held = own.held, self._declarations.holds(key, record.timestamp)
+        if entry is not None and (sent := own.sent.pop(entry.claim.until, None)) is not None:
+            own.until = sent + self._lease_ms / 1000
+        was_granted, own.granted = own.granted, self._declarations.holds(key, record.timestamp)
         # the caller may have cancelled the future
-        answers = not was_held and own.future.set_running_or_notify_cancel()
-        if own.held and answers:
+        answers = not was_granted and own.future.set_running_or_notify_cancel()
+        if own.granted and answers:
             own.future.set_result(None)
-        elif not own.held or not (was_held or answers):
+        elif not own.granted or not (was_granted or answers):
             self.release(own)
             if answers:
                 own.future.set_exception(label_not_unique())
-            elif was_held and own.lost is not None:
-                own.lost()
+            elif was_granted:
+                call_handler(own.lost)
 
     def _send(self, own: Declaration) -> None:
         """Send a claim, or its renewal."""
         own.send_at = time.monotonic() + self._pause
         entry = self._declarations.get(own.key)
         claim = Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
+        # the first of several that renew the same lease: any of them may have been stored
+        own.sent.setdefault(claim.until, time.monotonic())
         self._write(own, _encode(claim))
 
     def _withdraw(self, own: Declaration) -> None:
-        own.held = False
+        own.granted = False
         self._write(own, None)
 
     def _write(self, own: Declaration, value: bytes | None) -> None:
@@ -207,7 +236,7 @@ class Labels:
         """
         self._group = group
         self._again_at = 0.0
-        self._declared = Declaration(wanted, group, held=True)
+        self._declared = Declaration(wanted, group, granted=True)
         if wanted:
             self._declarer = stack.enter_context(Declarer(kafka))
             self._declared = self._declarer.declare(wanted, group=group)
@@ -226,8 +255,69 @@ class Labels:
 
     def keep(self, now: float) -> None:
         """Declare lost labels again; to be called several times a second."""
-        if self._declared.held or not self._declared.future.done() or now < self._again_at:
+        if self._declared.granted or not self._declared.future.done() or now < self._again_at:
             return
         self._again_at = now + REDECLARE_SECONDS
         log.error("The labels %s were lost; they are declared again.", ", ".join(sorted(self._declared.labels)))
         self._declared = self._declarer.declare(self._declared.labels, group=self._group)
+
+
+class LabelAcks:
+    """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
+
+    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
+    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
+    """
+
+    def __init__(self, labels: Labels, outbox: Outbox) -> None:
+        """Acknowledge ``labels`` through ``outbox``."""
+        self._labels, self._outbox = labels, outbox
+
+    def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
+        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
+        payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
+        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
+
+    def rejected(self, sample: Sample, reason: str, status: int) -> None:
+        """Report that the application rejected a sample."""
+        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
+
+    def failed(self, sample: Sample, error: BaseException) -> None:
+        """Report that the handler failed."""
+        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
+
+    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
+        """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
+        requested, correlation_id = text(sample.headers.get(REQUESTED_ACKS)), text(sample.headers.get(CORRELATION_ID))
+        held = self._labels.held
+        if not requested or not held or not correlation_id:
+            return
+        headers = {CORRELATION_ID: correlation_id}
+        if sample.headers.get(CHANNEL) == b"live":
+            headers[CHANNEL] = "live"
+        labels = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in held]
+        for label in dict.fromkeys(labels):
+            message = write_ack(write(label, headers), _thing_id(sample))
+            self._outbox.send(correlation_id, message, Work(sample.offset))
+
+
+def _thing_id(sample: Sample) -> str:
+    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
+        namespace, _, name = id_.partition(":")
+        if namespace and name and "/" not in id_:
+            return id_
+    return "unknown:unknown"
+
+
+def _payload(response: bytes | None) -> Raw | UnsetType:
+    """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
+    if response is None:
+        return UNSET
+    try:
+        return raw(msgspec.json.decode(response))
+    except (*UNREADABLE, OverflowError):
+        pass
+    try:
+        return raw(response.decode())
+    except UnicodeDecodeError:
+        return raw(base64.b64encode(response).decode())

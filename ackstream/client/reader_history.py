@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from ackstream.client.samples import weigh
+from ackstream.client.stored_samples import OpenOffsets
 from ackstream.client.writer_history import AckReports, ReorderBuffer
 from ackstream.errors import PreconditionNotMetError
 from ackstream.kafka.clients import monotonic_ms
@@ -18,7 +20,7 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AutoReason, KnownWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ackstream.client.samples import ReaderQos, Sample
     from ackstream.client.writer_history import Report
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_SAMPLES = 10_000
+MAX_BYTES = 64_000_000
+
 OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
 
@@ -35,9 +40,8 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 class ReaderHistory:
     """Everything a reader has received and not finished with, of any number of writers.
 
-    Samples wait until they are known to be stored; then they are available, handed out, and acknowledged. Use: add
-    what the topics bring, hand samples out, call the ``acknowledge`` methods, send what :meth:`due` returns, and
-    :meth:`confirm` the answers. Safe to use from several threads.
+    Samples wait until they are known to be stored; then they are available, handed out, and acknowledged. The caller
+    sends what :meth:`due` returns, and passes the answers to :meth:`confirm`. Safe to use from several threads.
     """
 
     def __init__(
@@ -48,24 +52,37 @@ class ReaderHistory:
         wanted: Callable[[Sample], bool],
         on_acknowledged: OnAcknowledged,
         clock: Callable[[], int] = monotonic_ms,
+        max_samples: int = MAX_SAMPLES,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         """Begin an epoch, without samples.
 
+        :param start: its epoch may change until the first writer is known
         :param wanted: selects the stored samples for the application; the others are acknowledged as filtered
         :param clock: monotonic milliseconds
+        :param max_samples: the most that should wait to be stored, and the most that should be unacknowledged
+        :param max_bytes: the most bytes of them, likewise
         """
         self.counts: Counter[str] = Counter()
         self.reports: dict[str, AckReports] = {}
         """By writer, of those whose first sample for this reader is known."""
-        self._qos, self._start, self._clock = qos, start, clock
+        self.gaps: set[str] = set()
+        """Writers of whom samples are stored behind some of which nothing is known."""
+        self.start = start
+        self._qos, self._clock = qos, clock
+        self._max_samples, self._max_bytes = max_samples, max_bytes
         self._wanted, self._on_acknowledged = wanted, on_acknowledged
         self._changed = threading.Condition()
         self._ended: Exception | None = None
-        self._arrived: dict[str, ReorderBuffer[Sample]] = {}
+        self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(weigh))
+        # writers with samples that wait, and with something to report
+        self._waiting, self._reporting = set[str](), set[str]()
         self._available: dict[tuple[str, int], Sample] = {}
+        # with KEEP_LAST: the available samples of each key, the oldest first
+        self._of_key: dict[bytes | None, dict[tuple[str, int], Sample]] = {}
         self._handed_out: dict[tuple[str, int], Sample] = {}
-        # by partition and offset: what a restart has to read again
-        self._open: dict[int, dict[int, tuple[str, int]]] = {}
+        self._bytes = 0
+        self._offsets = OpenOffsets()
 
     # -- from the topics -----------------------------------------------------------------------------------------------
 
@@ -73,11 +90,22 @@ class ReaderHistory:
         """Continue with a writer where the settle job says that this reader stopped."""
         with self._changed:
             acknowledged = Intervals(known.acknowledged, start=known.start)
-            reports = self.reports[known.writer] = AckReports(self._qos, self._start, known.writer, acknowledged)
-            self._arrived.setdefault(known.writer, ReorderBuffer()).begin(known.written, known.undelivered)
+            reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
+            self._arrived[known.writer].begin(known.written, known.undelivered)
             if known.start <= known.written:
                 for run in Intervals(known.undelivered, start=known.start).missing(known.start, known.written):
                     reports.skip(*run)
+            self._reporting.add(known.writer)
+            self._release(known.writer)
+
+    def catch_up(self, known: KnownWriter) -> None:
+        """Learn from a later state what was stored, in place of a record of ``stored`` that was missed."""
+        with self._changed:
+            if known.writer not in self.reports:
+                self.begin(known)
+            undelivered = Intervals(known.undelivered, start=0)
+            for first, last in self._arrived[known.writer].undecided(known.written):
+                self._mark_stored(known.writer, first, last, undelivered.missing(first, last))
 
     def add(self, sample: Sample, *, in_kafka: bool = True) -> None:
         """Add a message; drop a duplicate.
@@ -85,12 +113,12 @@ class ReaderHistory:
         :param in_kafka: a restart can read it again at its offset
         """
         with self._changed:
-            arrived = self._arrived.setdefault(sample.writer, ReorderBuffer())
-            if not arrived.add(sample.seq, sample):
+            if not self._arrived[sample.writer].add(sample.seq, sample):
                 self.counts["repeats"] += 1
                 return
+            self._waiting.add(sample.writer)
             if in_kafka:
-                self._open.setdefault(sample.partition, {})[sample.offset] = (sample.writer, sample.seq)
+                self._offsets.add(sample)
             self._release(sample.writer)
 
     def mark_stored(self, stored: StoredRange) -> None:
@@ -98,10 +126,7 @@ class ReaderHistory:
         with self._changed:
             if stored.client not in self.reports:
                 self.begin(KnownWriter(stored.client, stored.first, stored.first - 1))
-            self._arrived[stored.client].mark_stored(stored.first, stored.last, stored.refused)
-            for run in stored.refused:
-                self.reports[stored.client].skip(*run)
-            self._release(stored.client)
+            self._mark_stored(stored.client, stored.first, stored.last, stored.refused)
 
     def skip(self, writer: str, runs: Sequence[Interval]) -> None:
         """Carry on without samples that cannot be recovered; they are not acknowledged."""
@@ -116,31 +141,56 @@ class ReaderHistory:
             found = {writer: self._arrived[writer].missing() for writer in self.reports}
         return {writer: runs for writer, runs in found.items() if runs}
 
-    def drop_unstored(self) -> int:
-        """Drop what is not known to be stored, of the writer with most samples waiting; return the number dropped."""
+    def drop(self) -> int:
+        """Drop what waits of the writer with most bytes waiting, to make room; return the number dropped.
+
+        The messages are missing once they are known to be stored, and can be added again (:meth:`dropped_offsets`).
+        """
         with self._changed:
-            return max(self._arrived.values(), key=len).drop_unstored()
+            writer = max(sorted(self._waiting), key=lambda name: self._arrived[name].bytes)
+            dropped = self._arrived[writer].drop().values()
+            self._waiting.discard(writer)
+            self._offsets.drop(writer, dropped)
+            return len(dropped)
+
+    def dropped_offsets(self, missing: Mapping[str, int]) -> dict[int, int]:
+        """Return by partition where to read again; of the first missing number of each writer, if it was dropped."""
+        with self._changed:
+            return self._offsets.take_dropped(missing)
 
     @property
     def waiting(self) -> int:
         """The number of messages that wait until they are known to be stored."""
         with self._changed:
-            return sum(map(len, self._arrived.values()))
+            return sum(len(self._arrived[writer]) for writer in self._waiting)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether as many messages wait, or as many bytes of them, as should."""
+        with self._changed:
+            buffers = [self._arrived[writer] for writer in self._waiting]
+            return sum(map(len, buffers)) >= self._max_samples or sum(b.bytes for b in buffers) >= self._max_bytes
 
     @property
     def unacknowledged(self) -> int:
         """The number of samples that are available, or handed out and not acknowledged."""
         return len(self._available) + len(self._handed_out)
 
+    @property
+    def full(self) -> bool:
+        """Whether the application has as many unacknowledged samples, or as many bytes of them, as it should."""
+        return self.unacknowledged >= self._max_samples or self._bytes >= self._max_bytes
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the application has all it may have, so that none is read and none is available."""
+        with self._changed:
+            return self.full and not self._available
+
     def restart_offset(self, partition: int, position: int) -> int:
         """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
         with self._changed:
-            self._open[partition] = {
-                offset: (writer, seq)
-                for offset, (writer, seq) in self._open.get(partition, {}).items()
-                if writer not in self.reports or not self.reports[writer].settled(seq)
-            }
-            return min(self._open[partition], default=position)
+            return self._offsets.first(partition, position, self.reports, self._arrived)
 
     # -- for the application -------------------------------------------------------------------------------------------
 
@@ -162,10 +212,11 @@ class ReaderHistory:
                 raise self._ended
             samples = list(islice(self._available.values(), limit))
             for sample in samples:
-                key = (sample.writer, sample.seq)
-                del self._available[key]
-                if self._qos.kind != "protocol":
-                    self._handed_out[key] = sample
+                self._withdraw(sample)
+                if self._qos.kind == "protocol":
+                    self._bytes -= weigh(sample)
+                else:
+                    self._handed_out[sample.writer, sample.seq] = sample
             self.counts["handed_out"] += len(samples)
             return samples
 
@@ -190,7 +241,7 @@ class ReaderHistory:
                 if writer in self.reports and seq in self.reports[writer].acknowledged:
                     return
                 raise PreconditionNotMetError(
-                    f"{self._start.reader} cannot acknowledge sample {seq} of {writer}: the application was not handed"
+                    f"{self.start.reader} cannot acknowledge sample {seq} of {writer}: the application was not handed"
                     " it."
                 )
             if self._qos.kind == "application-explicit":
@@ -213,8 +264,12 @@ class ReaderHistory:
     def due(self, *, closing: bool = False) -> list[Report]:
         """Return the reports to send now; on closing, of everything that is not confirmed."""
         with self._changed:
-            now = self._clock()
-            due = [one.flush(now) if closing else one.due(now) for one in self.reports.values()]
+            now, due = self._clock(), []
+            for writer in sorted(self._reporting):
+                reports = self.reports[writer]
+                due.append(reports.flush(now) if closing else reports.due(now))
+                if reports.deadline is None:
+                    self._reporting.discard(writer)
         return [report for report in due if report is not None]
 
     def confirm(self, conf: AppAckConf) -> None:
@@ -225,11 +280,30 @@ class ReaderHistory:
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
+    def _mark_stored(self, writer: str, first: int, last: int, refused: Sequence[Interval]) -> None:
+        self._arrived[writer].mark_stored(first, last, refused)
+        (self.gaps.add if self._arrived[writer].has_gap else self.gaps.discard)(writer)
+        for run in refused:
+            self.reports[writer].skip(*run)
+        self._reporting.add(writer)
+        self._release(writer)
+
     def _release(self, writer: str) -> None:
-        for sample in self._arrived[writer].release():
+        buffer = self._arrived[writer]
+        for sample in buffer.release():
             self.counts["received"] += 1
             self._receive(sample)
+        if not buffer:
+            self._waiting.discard(writer)
         self._changed.notify_all()
+
+    def _withdraw(self, sample: Sample) -> None:
+        """Remove a sample from those that are available."""
+        del self._available[sample.writer, sample.seq]
+        if (same := self._of_key.get(sample.key)) is not None:
+            del same[sample.writer, sample.seq]
+            if not same:
+                del self._of_key[sample.key]
 
     def _receive(self, sample: Sample) -> None:
         """Make a stored sample available.
@@ -239,14 +313,19 @@ class ReaderHistory:
         """
         if self._qos.kind == "protocol":
             self.reports[sample.writer].acknowledged.add(sample.seq)
+            self._reporting.add(sample.writer)
         if not self._passes(sample):
             self._acknowledge(sample, auto="filtered")
             return
         self._available[sample.writer, sample.seq] = sample
+        self._bytes += weigh(sample)
         if self._qos.history == "keep-last":
-            same_key = [available for available in self._available.values() if available.key == sample.key]
-            for replaced in same_key[: -self._qos.depth]:
-                del self._available[replaced.writer, replaced.seq]
+            same = self._of_key.setdefault(sample.key, {})
+            same[sample.writer, sample.seq] = sample
+            if len(same) > self._qos.depth:
+                replaced = next(iter(same.values()))
+                self._withdraw(replaced)
+                self._bytes -= weigh(replaced)
                 self._acknowledge(replaced, auto="replaced")
 
     def _passes(self, sample: Sample) -> bool:
@@ -264,6 +343,8 @@ class ReaderHistory:
     def _acknowledge(self, sample: Sample, response: bytes | None = None, auto: AutoReason | None = None) -> None:
         if self._qos.kind != "protocol":
             self.reports[sample.writer].acknowledge(sample.seq, self._clock(), response=response, auto=auto)
-        self._handed_out.pop((sample.writer, sample.seq), None)
+            self._reporting.add(sample.writer)
+        if self._handed_out.pop((sample.writer, sample.seq), None) is not None:
+            self._bytes -= weigh(sample)
         self.counts[auto or "acknowledged"] += 1
         self._on_acknowledged(sample, response, auto)

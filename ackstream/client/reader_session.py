@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,11 +19,12 @@ from ackstream.kafka.reader import ClientConnection, offsets_since
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.readers import AppAckConf, ReaderAlive, ReaderState, ReaderStop
+from ackstream.protocol.readers import SKEW_MS, AppAckConf, ReaderAlive, ReaderRemoved, ReaderState, ReaderStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ackstream.client.lifetime import Lifetime
     from ackstream.client.reader_history import ReaderHistory
     from ackstream.client.sample_reader import SampleReader
     from ackstream.protocol.readers import ConsumerRecord, KnownWriter, ReaderStart
@@ -96,22 +98,28 @@ class ReaderSession:
         history: ReaderHistory,
         reader: SampleReader,
         *,
-        max_samples: int,
+        life: Lifetime,
         lake: Lake | None,
         after_poll: Callable[[float], None],
     ) -> None:
         """Connect; other parameters and errors as of :class:`SampleReader`.
 
+        :param life: of the reader
         :param after_poll: called several times a second with the monotonic time in seconds
         """
         self._start, self._history, self._reader = start, history, reader
-        self._max_samples, self._after_poll = max_samples, after_poll
+        self._life, self._after_poll = life, after_poll
         self._answer = SessionState()
+        # while a record of `stored` is known to be missing
+        self._again: SessionState | None = None
+        self._unreadable = 0
+        self._closed = False
         self._alive_seconds = 0.0
         self._started = threading.Event()
         self._paused = False
-        self._full_since: float | None = None
-        self._due = dict.fromkeys(("start", "alive", "recover", "commit"), 0.0)
+        self._crowded_since: float | None = None
+        self._persisting = False
+        self._due = dict.fromkeys(("start", "alive", "gaps", "recover", "commit"), 0.0)
         self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
         self.link = ClientConnection(
             kafka,
@@ -122,7 +130,7 @@ class ReaderSession:
             group=kafka.topic(f"reader-{start.reader}"),
         )
         self.link.consumer.pause(*self.link.assignment.of(self._messages))
-        self._recovery = Recovery(self.link.consumer, history, lake, max_samples, reader)
+        self._recovery = Recovery(self.link.consumer, history, lake, reader)
         self.counts = self._recovery.counts
 
     def begin(self, timeout: float) -> None:
@@ -131,26 +139,30 @@ class ReaderSession:
         :raises SettleTimeout: no answer within ``timeout`` seconds
         """
         name = f"ackstream-reader-{self._start.reader}"
-        self.link.start(name, self._receive, self._step, poll_ms=POLL_MS, max_records=MAX_RECORDS)
+        self.link.start(
+            name, self._receive, self._step, guard=self._life.guard, poll_ms=POLL_MS, max_records=MAX_RECORDS
+        )
         if not self._started.wait(timeout):
             raise SettleTimeout(
                 f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
                 " acknowledgements (`ackstream submit settle`)."
             )
 
-    def close(self, *, leave: bool = False) -> None:
-        """Report what is acknowledged (for at most 5 s) and disconnect; may be called twice.
+    def close(self, *, leave: bool = False) -> bool:
+        """Report what is acknowledged (for at most 5 s) and disconnect; a second time has no effect.
 
         :param leave: tell the settle job that the reader will not come back
+        :return: ``False`` if it was to be told, and Kafka did not take the record
         """
-        if self.link.stop.is_set():
-            return
+        if self._closed:
+            return True
+        self._closed = True
         self.link.end()
+        left = None
         if self._started.is_set():
             for report in self._history.due(closing=True):
                 self._send(report)
-            if leave:
-                self._send(ReaderStop(self._start.reader, self._start.epoch))
+            left = self._send(ReaderStop(self._start.reader, self._start.epoch)) if leave else None
         self.link.flush()
         try:
             if self._started.is_set():
@@ -158,6 +170,7 @@ class ReaderSession:
         except (KafkaError, AssertionError) as error:
             log.warning("The last offsets of reader %s were not committed: %s", self._start.reader, error)
         self.link.close()
+        return not leave or (left is not None and left.succeeded())
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -175,21 +188,41 @@ class ReaderSession:
                 self._history.confirm(answer)
             elif isinstance(answer, ReaderState):
                 self._receive_state(answer)
+            elif isinstance(answer, ReaderRemoved) and self._started.is_set():
+                self._life.fail(TakenOverError(f"The reader {answer.reader} was removed (`ackstream readers forget`)."))
 
     def _receive_stored(self, record: Any) -> None:
         try:
             stored = messages.read_stored(record.value)
         except RecordError as error:
             log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            self._unreadable = -1
             return
+        self._persisting = True
         if self._reads(stored.client):
             self._history.mark_stored(stored)
 
     def _receive_state(self, state: ReaderState) -> None:
-        if state.epoch > self._start.epoch:
-            self._history.end(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
-        elif state.epoch == self._start.epoch and not self._started.is_set():
-            self._answer.add(state)
+        if not self._started.is_set():
+            if state.epoch > self._start.epoch:
+                self._exceed(state.epoch)
+            elif state.epoch == self._start.epoch:
+                self._answer.add(state)
+        elif state.epoch > self._start.epoch:
+            self._life.fail(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
+        elif state.epoch == self._start.epoch and self._again is not None:
+            self._again.add(state)
+            if (whole := self._again.whole) is not None:
+                self._again = None
+                for known in filter(lambda known: self._reads(known.writer), whole.writers):
+                    self._history.catch_up(known)
+
+    def _exceed(self, epoch: int) -> None:
+        """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
+        # of two that are told the same epoch at the same time, one must be later
+        later = epoch + 1 + time.time_ns() % 1_000
+        self._start = self._history.start = msgspec.structs.replace(self._start, epoch=later)
+        self._answer, self._due["start"] = SessionState(), 0.0
 
     def _reads(self, writer: str) -> bool:
         return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
@@ -209,8 +242,10 @@ class ReaderSession:
         if self._is_due("alive", now, self._alive_seconds):
             self._send(ReaderAlive(self._start.reader, self._start.epoch))
         self._limit(now)
+        if self._is_due("gaps", now, START_SECONDS):
+            self._close_gaps()
         if self._is_due("recover", now, RECOVER_SECONDS) and self._recovery.recover(
-            self.link.assignment.of(self._messages), stuck=self._paused
+            self.link.assignment.of(self._messages), paused=self._paused
         ):
             self._due["recover"] = now
         if self._is_due("commit", now, COMMIT_SECONDS):
@@ -222,12 +257,21 @@ class ReaderSession:
             self._due[what] = now + period
         return due
 
-    def _send(self, record: ConsumerRecord) -> None:
+    def _send(self, record: ConsumerRecord) -> Any:
+        """Send a record; return the producer's future, ``None`` if Kafka rejected it at once."""
         try:
-            self.link.send(readers.write(record))
+            return self.link.send(readers.write(record))
         except (KafkaError, ValueError) as error:
             # each is repeated: when it is next due, or at the end of the period of an AppAck
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
+            return None
+
+    def _close_gaps(self) -> None:
+        """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""
+        if self._again is None and (self._history.gaps or self._unreadable != self.link.unreadable):
+            self._again, self._unreadable = SessionState(), self.link.unreadable
+        if self._again is not None:
+            self._send(self._start)
 
     def _start_reading(self, state: ReaderState) -> None:
         """Seek to the first message that may be unacknowledged, and to what was stored since the state was taken."""
@@ -235,13 +279,17 @@ class ReaderSession:
         partitions = self.link.assignment.of(self._messages)
         known = [writer for writer in state.writers if self._reads(writer.writer)]
         committed = {partition: consumer.committed(partition) for partition in partitions}
-        if any(writer.undelivered for writer in known):
-            earliest = consumer.beginning_offsets(partitions)
-            starts = {partition: committed[partition] or earliest[partition] for partition in partitions}
+        undelivered = any(writer.undelivered for writer in known)
+        if undelivered:
+            first = consumer.beginning_offsets(partitions)
         else:
-            recent = offsets_since(consumer, partitions, max(0, state.as_of - LOOKBACK_MS))
-            starts = {partition: max(committed[partition] or 0, recent[partition]) for partition in partitions}
-        starts |= offsets_since(consumer, self.link.assignment.of(self._stored), state.as_of)
+            first = offsets_since(consumer, partitions, max(0, state.as_of - LOOKBACK_MS))
+        starts = {part: first[part] if committed[part] is None else committed[part] for part in partitions}
+        if not undelivered and not self._start.durable:
+            # the name may have been used long ago
+            starts = {part: max(starts[part], first[part]) for part in partitions}
+        self._recovery.begin(starts)
+        starts |= offsets_since(consumer, self.link.assignment.of(self._stored), max(0, state.as_of - SKEW_MS))
         for partition, offset in starts.items():
             consumer.seek(partition, offset)
         for writer in known:
@@ -251,20 +299,20 @@ class ReaderSession:
         self._started.set()
 
     def _limit(self, now: float) -> None:
-        """Pause reading while the history is full."""
-        waiting = self._history.waiting
-        full = max(waiting, self._history.unacknowledged) >= self._max_samples
+        """Pause reading while the application, or the buffer of what is not stored yet, is full."""
+        crowded = self._history.crowded
+        full = crowded or self._history.full
         if full != self._paused:
             consumer = self.link.consumer
             (consumer.pause if full else consumer.resume)(*self.link.assignment.of(self._messages))
             self._paused = full
-        if waiting < self._max_samples:
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = now
-        elif now - self._full_since > DROP_SECONDS:
+        if not crowded:
+            self._crowded_since = None
+        elif self._crowded_since is None:
+            self._crowded_since, self._persisting = now, False
+        elif self._persisting and now - self._crowded_since > DROP_SECONDS:
             # a writer with a gap in its numbers, which may never be filled, must not hold up the others
-            log.warning("Dropped %s messages until they are stored.", self._history.drop_unstored())
+            log.warning("Dropped %s messages until they are stored; then they are read again.", self._history.drop())
 
     def _restart_offsets(self) -> dict[Any, OffsetAndMetadata]:
         found = {}

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.client.errors import ReaderClosedError
-from ackstream.client.group import Work
-from ackstream.client.labels import Labels
-from ackstream.client.reader_history import ReaderHistory
-from ackstream.client.reader_session import ReaderSession
-from ackstream.client.samples import ReaderQos, text
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError, SettleTimeout
+from ackstream.client.labels import LabelAcks, Labels
+from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
+from ackstream.client.reader_session import START_SECONDS, ReaderSession
+from ackstream.client.samples import ReaderQos
 from ackstream.client.worker import Outbox
-from ackstream.errors import ClientError, InconsistentQosError
-from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
-from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
-from ackstream.protocol.ditto.subscriptions import FILTERED
-from ackstream.protocol.json import UNREADABLE
+from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
+from ackstream.kafka.reader import ClientConnection
+from ackstream.protocol import readers
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.readers import ReaderStart
+from ackstream.protocol.readers import ReaderRemoved, ReaderStart, ReaderStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,13 +35,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SAMPLES = 10_000
 MAX_NAME_CHARACTERS = 255
 ANY = 2**31
 """As many samples as are available."""
 
 START_TIMEOUT = 60.0
-ENTITY_ID = "ditto-entity-id"
 
 
 class ReaderStatistics(msgspec.Struct, frozen=True):
@@ -56,7 +49,7 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
     ``acknowledged`` ones, and never saw ``filtered`` and ``replaced`` ones. ``failed`` ended in an exception of the
     handler; the application rejected the ``rejected`` ones. ``waiting`` messages are not known to be stored yet.
     ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are no longer
-    in Kafka and could not be read from a table.
+    in Kafka and could not be read from a table: they stay unacknowledged.
     """
 
     received: int
@@ -73,18 +66,23 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
     unreadable: int
 
 
-class SampleReader(Closing):
+class SampleReader(Client):
     """Receives each message that is stored and not refused, in its writer's order, and acknowledges it to its writer.
 
     The kind of ``qos`` defines when a sample is acknowledged: ``protocol``, when this library has it;
     ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, when the
     application says so. ``name`` is durable: what was acknowledged under it is not received again; everything else is,
-    from Kafka or from the table ``messages``.
+    from Kafka or from the table ``messages``, also what was published while no reader of the name ran. Its writers wait
+    for it until it is removed (:meth:`unregister`). With ``durable=False`` the reader is temporary: each start begins
+    with the next message, and nobody waits for it once it has closed, or was silent for ``settle.reader_lease``.
 
     There are two styles. A ``handler`` is called for one sample after the other, in a thread of its own;
     ``application-auto`` acknowledges the sample when the handler has returned. Without a handler the application takes
     copies (:meth:`take`) or loans (:meth:`loan`). A sample whose handler or ``with`` block raises stays unacknowledged
     and is received again at the next start.
+
+    If another reader of the name starts, or the handler has failed for ``max_samples``, the reader ends with an error:
+    ``on_error`` is called with it, and every method that waits raises it.
 
     Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait
     for code that will never see them. Safe to use from several threads.
@@ -98,27 +96,31 @@ class SampleReader(Closing):
         *,
         qos: ReaderQos | None = None,
         role: str | None = None,
-        durable: bool = False,
+        durable: bool = True,
         writers: Iterable[str] = ("*",),
         topics: Iterable[str] = ("*",),
         filter: Callable[[Sample], bool] | None = None,  # noqa: A002 - the field's word
         labels: Iterable[str] = (),
         lake: Lake | None = None,
         max_samples: int = MAX_SAMPLES,
+        max_bytes: int = MAX_BYTES,
         start_timeout: float = START_TIMEOUT,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
 
         :param name: unique; a second reader of the name ends the first
         :param role: the required subscription it serves
-        :param durable: samples are kept for it while it is away, even without a role
+        :param durable: samples are kept for it while it is away; ``False``: a temporary reader
         :param writers: whose messages it reads; ``*`` stands for any run of characters
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
         :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only
-        :param max_samples: reading pauses while as many are waiting, or are unacknowledged
+        :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
+        :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
+        :param on_error: called with the error that ends the reader, if one does
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
@@ -127,16 +129,22 @@ class SampleReader(Closing):
         self._qos = qos or ReaderQos(kind="application-auto")
         self._topics = tuple(topics)
         self._filter = filter
-        self._stays = durable or role is not None
         self._counts: Counter[str] = Counter()
         issued = frozenset(labels)
         start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
-        _check(self._qos, start, issued, max_samples)
-        self._history = ReaderHistory(self._qos, start, wanted=self._wants, on_acknowledged=self._on_acknowledged)
-        self._closed = threading.Event()
-        self._handling = threading.Thread(
-            target=self._handle_all, args=(handler,), name="ackstream-samples", daemon=True
+        _check(self._qos, start, issued, max_samples=max_samples, max_bytes=max_bytes)
+        self._history = ReaderHistory(
+            self._qos,
+            start,
+            wanted=self._wants,
+            on_acknowledged=self._on_acknowledged,
+            max_samples=max_samples,
+            max_bytes=max_bytes,
         )
+        self._durable = durable
+        self._closed = threading.Event()
+        self._life = Lifetime(self._end, on_error)
+        self._handling = self._life.thread(partial(self._handle_all, handler), "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, issued, None)
             self._session = ReaderSession(
@@ -144,7 +152,7 @@ class SampleReader(Closing):
                 start,
                 self._history,
                 self,
-                max_samples=max_samples,
+                life=self._life,
                 lake=lake,
                 after_poll=self._after_poll,
             )
@@ -212,28 +220,54 @@ class SampleReader(Closing):
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.
 
-        :param leave: a reader that is neither durable nor in a role reports that it will not come back, so that no
-            writer waits for it; otherwise its samples are kept until its lease expires
+        :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
+            its samples are kept until its lease expires
         """
+        self._close(leave=leave and not self._durable)
+
+    def unregister(self) -> None:
+        """Close the reader for good: no writer waits for its name any more.
+
+        :raises UnreachableError: Kafka did not store that; `ackstream readers forget` repeats it
+        """
+        if not self._close(leave=True):
+            raise UnreachableError(
+                f"Kafka did not store that the reader {self._history.start.reader} is gone, and writers still wait for"
+                " it: run `ackstream readers forget` with its name."
+            )
+
+    def _close(self, *, leave: bool) -> bool:
         if self._closed.is_set():
-            return
+            return not leave
         self._closed.set()
         self._history.end(ReaderClosedError("The reader is closed."))
         if self._handling.ident is not None and self._handling is not threading.current_thread():
             self._handling.join()
-        self._session.close(leave=leave and not self._stays)
+        left = self._session.close(leave=leave)
         self._connected.close()
+        self._life.close()
+        return left
 
     # -- in the threads ----------------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception) -> None:
+        """End every wait, and the reports: another reader of the name may have taken over."""
+        self._history.end(error)
+        self._session.link.stop.set()
 
     def _handle_all(self, handler: Callable[[Sample], object]) -> None:
         """Call the handler for one sample after the other, until the reader ends."""
         while True:
+            if self._qos.kind == "application-auto" and self._history.stuck:
+                raise HandlerFailedError(
+                    f"The handler of reader {self._history.start.reader} has failed for all"
+                    f" {self._history.unacknowledged} samples that it may keep: repair it; they are received again at"
+                    " the next start."
+                )
             try:
                 samples = self._history.loan(1, None)
-            except ClientError as end:
-                if not isinstance(end, ReaderClosedError):
-                    log.error("The reader has ended: %s", end)  # noqa: TRY400 - the traceback would add nothing
+            except ClientError:
+                # closed, or ended by an error that the application was told
                 return
             (sample,) = samples
             try:
@@ -256,76 +290,50 @@ class SampleReader(Closing):
         self._label_acks.acknowledged(sample, response, auto)
 
 
-def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], max_samples: int) -> None:
-    for what, name in (("name", start.reader), ("role", start.role)):
-        if name is not None and not 0 < len(name) <= MAX_NAME_CHARACTERS:
-            raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
+def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits: int) -> None:
+    check_name("name", start.reader)
+    if start.role is not None:
+        check_name("role", start.role)
     if not qos.reliable:
         raise InconsistentQosError("This reader acknowledges: make it reliable, or read the topic with any consumer.")
     if labels and qos.kind == "protocol":
         raise InconsistentQosError(
             "Labels report that the application has finished with a sample: choose an application kind for them."
         )
-    if max_samples < 1:
-        raise InconsistentQosError(f"max_samples is {max_samples}; it must be at least 1.")
+    for limit, value in limits.items():
+        if value < 1:
+            raise InconsistentQosError(f"{limit} is {value}; it must be at least 1.")
 
 
-class LabelAcks:
-    """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that settle does not accept, with :class:`InconsistentQosError`."""
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
 
-    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
-    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
+
+def remove_reader(kafka: Kafka, name: str, timeout: float = START_TIMEOUT) -> None:
+    """Remove a reader for good: no writer waits for it, and its name begins anew; one that is running ends.
+
+    :param timeout: seconds to wait for the settle job
+    :raises InconsistentQosError: no reader can have the name
+    :raises SettleTimeout: the settle job does not answer
+    :raises UnreachableError: no broker, or a topic is missing
     """
-
-    def __init__(self, labels: Labels, outbox: Outbox) -> None:
-        """Acknowledge ``labels`` through ``outbox``."""
-        self._labels, self._outbox = labels, outbox
-
-    def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
-        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
-        payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
-        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
-
-    def rejected(self, sample: Sample, reason: str, status: int) -> None:
-        """Report that the application rejected a sample."""
-        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
-
-    def failed(self, sample: Sample, error: BaseException) -> None:
-        """Report that the handler failed."""
-        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
-
-    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
-        """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
-        requested, correlation_id = text(sample.headers.get(REQUESTED_ACKS)), text(sample.headers.get(CORRELATION_ID))
-        held = self._labels.held
-        if not requested or not held or not correlation_id:
-            return
-        headers = {CORRELATION_ID: correlation_id}
-        if sample.headers.get(CHANNEL) == b"live":
-            headers[CHANNEL] = "live"
-        labels = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in held]
-        for label in dict.fromkeys(labels):
-            message = write_ack(write(label, headers), _thing_id(sample))
-            self._outbox.send(correlation_id, message, Work(sample.offset))
-
-
-def _thing_id(sample: Sample) -> str:
-    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
-        namespace, _, name = id_.partition(":")
-        if namespace and name and "/" not in id_:
-            return id_
-    return "unknown:unknown"
-
-
-def _payload(response: bytes | None) -> Raw | UnsetType:
-    """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
-    if response is None:
-        return UNSET
-    try:
-        return raw(msgspec.json.decode(response))
-    except (*UNREADABLE, OverflowError):
-        pass
-    try:
-        return raw(response.decode())
-    except UnicodeDecodeError:
-        return raw(base64.b64encode(response).decode())
+    check_name("name", name)
+    removed: set[int] = set()
+    until, ask_at = time.monotonic() + timeout, 0.0
+    with ClientConnection(kafka, name, sends="app-acks", addressed="publisher-acks") as link:
+        while (now := time.monotonic()) < until:
+            if now >= ask_at:
+                link.send(readers.write(ReaderStop(name)))
+                ask_at = now + START_SECONDS
+            for record in link.read():
+                answer = readers.read_answer(record.value)
+                if isinstance(answer, ReaderRemoved):
+                    removed.add(answer.shard)
+                    if len(removed) == answer.shards:
+                        return
+    raise SettleTimeout(
+        f"The removal of reader {name} was not confirmed within {timeout:g} s: start the job that settles"
+        " acknowledgements (`ackstream submit settle`)."
+    )

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from ackstream.client.sample_reader import SampleReader
 
+_OBJECT_BYTES = 500
+"""What a sample takes besides its key, its value and its headers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -53,6 +56,12 @@ class Sample:
         """Reject the sample; see :meth:`SampleReader.reject_sample`."""
         if self._reader is not None:
             self._reader.reject_sample(self, reason, status)
+
+
+def weigh(sample: Sample) -> int:
+    """Return about how many bytes of memory a sample takes."""
+    headers = sum(len(name) + len(value or b"") for name, value in sample.headers.items())
+    return _OBJECT_BYTES + len(sample.value or b"") + len(sample.key or b"") + headers
 
 
 def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:

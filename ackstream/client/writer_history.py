@@ -15,13 +15,16 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AckInterval, AppAck, AutoReason, ProtocolAck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.samples import ReaderQos
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import AppAckConf, ReaderStart
 
 T = TypeVar("T")
+YOUNG_RUNS = 500
+"""As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""
+
 Report: TypeAlias = AppAck | ProtocolAck
 
 
@@ -32,8 +35,14 @@ class ReorderBuffer(Generic[T]):
     names may not have arrived yet, or be in the table only. Pure; rules: brokers.md R7, S19, 4 rule 4.
     """
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, weigh: Callable[[T], int] = lambda _: 0) -> None:
+        """Begin empty.
+
+        :param weigh: returns the size of a sample in bytes
+        """
+        self.bytes = 0
+        """The size of the samples that are waiting."""
+        self._weigh = weigh
         # stored or refused, as far as is known
         self._decided = Intervals(start=0)
         # released or skipped
@@ -55,6 +64,7 @@ class ReorderBuffer(Generic[T]):
         if seq in self._waiting or seq in self._passed:
             return False
         self._waiting[seq] = sample
+        self.bytes += self._weigh(sample)
         return True
 
     def mark_stored(self, first: int, last: int, refused: Iterable[Interval] = ()) -> None:
@@ -67,13 +77,15 @@ class ReorderBuffer(Generic[T]):
         """Drop these samples, now or when they arrive."""
         for low, high in self._passed.add(first, last):
             for seq in [seq for seq in self._waiting if low <= seq <= high]:
-                del self._waiting[seq]
+                self.bytes -= self._weigh(self._waiting.pop(seq))
 
     def release(self) -> Iterator[T]:
         """Remove and yield the samples that may be handed out now."""
         while (seq := self._passed.first_hole) <= self._decided.watermark and seq in self._waiting:
             self._passed.add(seq)
-            yield self._waiting.pop(seq)
+            sample = self._waiting.pop(seq)
+            self.bytes -= self._weigh(sample)
+            yield sample
 
     def missing(self) -> list[Interval]:
         """Return the runs that are stored and wanted but absent, if they hold up the samples behind them."""
@@ -84,11 +96,23 @@ class ReorderBuffer(Generic[T]):
         known.merge((seq, seq) for seq in self._waiting)
         return known.missing(first, last)
 
-    def drop_unstored(self) -> int:
-        """Drop the samples that are not known to be stored, and return their number; they can be fetched later."""
-        kept = {seq: sample for seq, sample in self._waiting.items() if seq <= self._decided.watermark}
-        count, self._waiting = len(self._waiting) - len(kept), kept
-        return count
+    def drop(self) -> dict[int, T]:
+        """Drop and return all samples that are waiting, by number; they can be added again."""
+        dropped, self._waiting, self.bytes = self._waiting, {}, 0
+        return dropped
+
+    def has_passed(self, seq: int) -> bool:
+        """Return whether all samples up to a number were released or skipped."""
+        return seq < self._passed.first_hole
+
+    def undecided(self, last: int) -> list[Interval]:
+        """Return the runs up to a number of which it is not known whether they are stored."""
+        return self._decided.missing(0, last) if last >= 0 else []
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether samples are known to be stored behind some of which nothing is known."""
+        return self._decided.watermark < self._decided.highest
 
 
 class _AckRun(msgspec.Struct):
@@ -123,6 +147,7 @@ class AckReports:
         self._confirmed = Intervals(acknowledged, start=acknowledged.start)
         self._skipped = Intervals(start=acknowledged.start)
         self._waiting: list[_AckRun] = []
+        self._old: list[_AckRun] = []
         self._sent: list[_AckRun] = []
         self._count = self._sent_at = 0
 
@@ -156,7 +181,7 @@ class AckReports:
     def deadline(self) -> int | None:
         """When to call :meth:`due` again; ``None`` while nothing is waiting or unconfirmed."""
         since = [self._waiting[0].at] if self._waiting else []
-        since += [self._sent_at] if self._sent else []
+        since += [self._sent_at] if self._sent or self._old else []
         return min(since) + self._qos.app_ack_period_ms if since else None
 
     def due(self, now: int) -> Report | None:
@@ -174,7 +199,7 @@ class AckReports:
                 return None
             self._confirmed.add(start, up_to)
             return ProtocolAck(reader.reader, self._writer, reader.epoch, up_to, reader.role, start)
-        if not self._waiting and not self._sent:
+        if not self._waiting and not self._sent and not self._old:
             return None
         self._count += 1
         intervals = self._intervals(now)
@@ -182,12 +207,16 @@ class AckReports:
             run.sent = self._count
         self._sent += self._waiting
         self._waiting, self._sent_at = [], now
+        if len(self._sent) > YOUNG_RUNS:
+            # settle is away, or slow: a report must not cost more and more. What is merged is confirmed with its last
+            self._old += _merged(self._sent)
+            self._sent = []
         return AppAck(reader.reader, self._writer, reader.epoch, self._count, intervals, reader.role, start)
 
     def _intervals(self, now: int) -> tuple[AckInterval, ...]:
         """Return everything acknowledged, ascending; neighbours that differ in nothing are one interval (R15)."""
         intervals = [AckInterval(first, last, reported=True) for first, last in self._confirmed]
-        for run in self._sent:
+        for run in (*self._old, *self._sent):
             response = run.response if now - run.at <= self._qos.response_keep_ms else None
             intervals.append(AckInterval(run.first, run.last, response, run.auto, reported=True))
         intervals += [AckInterval(run.first, run.last, run.response, run.auto) for run in self._waiting]
@@ -207,5 +236,17 @@ class AckReports:
         One of another epoch, or of no AppAck that was sent, is ignored.
         """
         if conf.epoch == self._reader.epoch and conf.count <= self._count:
-            self._confirmed.merge((run.first, run.last) for run in self._sent if run.sent <= conf.count)
-            self._sent = [run for run in self._sent if run.sent > conf.count]
+            for runs in (self._old, self._sent):
+                self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
+                runs[:] = [run for run in runs if run.sent > conf.count]
+
+
+def _merged(runs: list[_AckRun]) -> list[_AckRun]:
+    """Merge neighbours that were acknowledged alike; they count as first sent with the latest of them."""
+    found: list[_AckRun] = []
+    for run in sorted(runs, key=lambda run: run.first):
+        if found and found[-1].continues(run.first, run.at, run.response, run.auto):
+            found[-1].last, found[-1].sent = run.last, max(found[-1].sent, run.sent)
+        else:
+            found.append(run)
+    return found

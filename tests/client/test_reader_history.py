@@ -111,12 +111,87 @@ def test_what_cannot_be_recovered_is_skipped_and_not_acknowledged() -> None:
     assert _reported(reader) == [[(3, 3)]]
 
 
-def test_the_writer_with_most_unstored_samples_loses_them() -> None:
+def test_the_writer_with_most_waiting_makes_room_and_its_messages_are_read_again_from_their_first_offset() -> None:
     reader = _reader()
     reader.add(_sample(1))
-    for number in (2, 3, 4):
-        reader.add(_sample(number, "w2"))
-    assert (reader.waiting, reader.drop_unstored(), reader.waiting) == (4, 3, 1)
+    for number, offset in ((4, 14), (2, 12), (3, 13)):
+        reader.add(_sample(number, "w2", offset=offset))
+    assert (reader.waiting, reader.drop(), reader.waiting) == (4, 3, 1)
+    assert (reader.restart_offset(0, 20), reader.restart_offset(1, 20)) == (1, 20)
+    assert reader.dropped_offsets({"w1": 2, "w2": 1}) == {}, "neither was dropped: it is still to come"
+    assert reader.dropped_offsets({"w1": 2, "w2": 2}) == {0: 12}
+    assert reader.dropped_offsets({"w2": 2}) == {}
+
+
+def test_what_others_lost_behind_the_offset_that_is_read_again_is_read_again_with_it() -> None:
+    reader = _reader()
+    for writer, offset in (("w1", 10), ("w2", 12), ("w3", 8)):
+        reader.add(_sample(1, writer, offset=offset))
+    assert [reader.drop() for _ in range(3)] == [1, 1, 1]
+    assert reader.dropped_offsets({"w1": 1}) == {0: 10}
+    assert reader.dropped_offsets({"w2": 1}) == {}
+    assert reader.dropped_offsets({"w3": 1}) == {0: 8}
+
+
+def test_a_restart_reads_what_was_dropped_until_it_was_handed_out() -> None:
+    reader = _reader()
+    reader.add(_sample(1, offset=7))
+    reader.drop()
+    assert reader.restart_offset(0, 20) == 7
+    reader.mark_stored(StoredRange("w1", 1, 1, 0))
+    reader.add(_sample(1, offset=9))
+    assert (_numbers(reader.take(ANY, 0)), reader.restart_offset(0, 20)) == ([1], 9)
+
+
+@pytest.mark.parametrize(("size", "count"), [(10, 3), (1_000, 2)])
+def test_the_buffer_and_the_application_have_so_many_samples_or_bytes_at_most(size: int, count: int) -> None:
+    reader = ReaderHistory(
+        ReaderQos(kind="application-explicit"),
+        ReaderStart("r1", 1),
+        wanted=lambda _: True,
+        on_acknowledged=lambda *_: None,
+        max_samples=3,
+        max_bytes=3_000,
+    )
+    for number in range(1, count + 1):
+        assert not reader.crowded
+        reader.add(Sample("w1", number, None, None, b"x" * size, {}, 0, 0, number))
+    assert (reader.crowded, reader.full) == (True, False)
+    reader.mark_stored(StoredRange("w1", 1, count, 0))
+    assert (reader.crowded, reader.full, reader.stuck) == (False, True, False)
+    samples = reader.loan(ANY, 0)
+    assert (reader.full, reader.stuck) == (True, True)
+    for sample in samples:
+        reader.acknowledge_sample(sample, None)
+    assert (reader.full, reader._bytes) == (False, 0)
+
+
+def test_nothing_weighs_once_it_is_handed_out_replaced_or_filtered() -> None:
+    for reader in (_reader("protocol"), _reader("application-auto", history="keep-last")):
+        _receive(reader, 11, 12, 13, 14)
+        reader.take(ANY, 0)
+        assert (reader._bytes, reader._of_key) == (0, {})
+
+
+def test_a_record_of_stored_that_was_missed_is_made_up_for_by_a_later_state() -> None:
+    reader = _receive(_reader(), 1)
+    for number in (2, 3, 4, 5):
+        reader.add(_sample(number))
+    reader.mark_stored(StoredRange("w1", 5, 5, 0))
+    assert (_numbers(reader.take(ANY, 0)), reader.gaps) == ([1], {"w1"})
+    reader.catch_up(KnownWriter("w1", 1, 5, (), ((2, 2), (4, 5))))
+    reader.catch_up(KnownWriter("w2", 1, 1, (), ((1, 1),)))
+    reader.add(_sample(1, "w2"))
+    assert ([sample.seq for sample in reader.take(ANY, 0)], reader.gaps) == ([2, 4, 5, 1], set())
+
+
+def test_only_writers_with_something_to_report_are_looked_at() -> None:
+    reader = _receive(_receive(_reader("application-auto"), 1), 1, writer="w2")
+    reader.take(1, 0)
+    assert [report.writer for report in reader.due()] == ["w1"]
+    assert reader._reporting == {"w1"}
+    reader.confirm(AppAckConf("R1", "w1", 1, 1))
+    assert (reader.due(), reader._reporting) == ([], set())
 
 
 def test_a_waiting_application_gets_what_arrives_and_then_the_error_of_the_end() -> None:

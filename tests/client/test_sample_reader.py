@@ -1,102 +1,147 @@
 from __future__ import annotations
 
-import json
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.sample_reader import LabelAcks
-from ackstream.client.samples import Sample
-from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.client import sample_reader
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError, SettleTimeout
+from ackstream.client.sample_reader import SampleReader, remove_reader
+from ackstream.client.samples import ReaderQos, Sample
+from ackstream.errors import InconsistentQosError, UnreachableError
+from ackstream.kafka.clients import Closing
+from ackstream.protocol import readers
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import ReaderRemoved, ReaderStop
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from ackstream.protocol.ditto.envelopes import Envelope
+    from collections.abc import Callable
+
+PATIENCE_SECONDS = 30.0
 
 
-class World:
-    def __init__(self, *held: str) -> None:
-        self.sent: list[tuple[str, Envelope]] = []
-        labels: Any = SimpleNamespace(held=frozenset(held))
-        outbox: Any = SimpleNamespace(send=lambda identity, message, _work: self.sent.append((identity, message)))
-        self.acks = LabelAcks(labels, outbox)
+class _Session:
+    """Reads nothing; notes how it is closed."""
 
-    def answers(self) -> list[tuple[str, int, Any]]:
-        decoded = [json.loads(encode(message)) for _, message in self.sent]
-        return [(answer["topic"], answer["status"], answer.get("value")) for answer in decoded]
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.link = SimpleNamespace(producer=None, unreadable=0, stop=threading.Event())
+        self.counts: dict[str, int] = {}
+        self.left: list[bool] = []
+        self.takes_leave = True
+
+    def begin(self, _timeout: float) -> None: ...
+
+    def close(self, *, leave: bool = False) -> bool:
+        self.left = self.left or [leave]
+        return not leave or self.takes_leave
 
 
-def _sample(key: bytes | None = None, requested: bytes | None = b'["a-a"]', **headers: bytes) -> Sample:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    asked = {"correlation-id": b"c-1"} | ({} if requested is None else {"requested-acks": requested})
-    return Sample("w1", 1, None, key, b"v", asked | named, 0, 0, 5)
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setattr(sample_reader, "ReaderSession", _Session)
+    return lambda *arguments, **options: SampleReader(Kafka(), "r1", *arguments, **options)
+
+
+def _publish(reader: Any, *numbers: int) -> None:
+    for number in numbers:
+        reader._history.add(Sample("w1", number, None, None, b"", {}, 0, 0, number))
+    reader._history.mark_stored(StoredRange("w1", min(numbers), max(numbers), 0))
 
 
 @pytest.mark.parametrize(
-    ("response", "payload"),
-    [(None, None), (b'{"a": [1]}', {"a": [1]}), (b"7", 7), (b"done", "done"), (b"\xff\x00", "/wA=")],
+    ("options", "leaves"), [({}, False), ({"durable": False}, True), ({"durable": False, "role": "Logger"}, True)]
 )
-def test_the_response_is_the_payload_of_a_declared_label(response: bytes | None, payload: Any) -> None:
-    world = World("a-a", "b-b")
-    world.acks.acknowledged(_sample(requested=b'["a-a","c-c","a-a"]', ditto_entity_id=b"thing:ns:n"), response, None)
-    assert world.answers() == [("ns/n/things/twin/acks/a-a", 200, payload)]
-    assert [(identity, message.topic.thing_id) for identity, message in world.sent] == [("c-1", "ns:n")]
+def test_a_reader_stays_known_when_it_closes_unless_it_is_temporary(
+    make: Callable[..., Any], options: dict[str, Any], leaves: bool
+) -> None:
+    with make(**options) as reader:
+        pass
+    reader.close()
+    assert (reader._session.left, reader._history.start.durable) == ([leaves], not leaves)
+
+
+def test_a_durable_reader_that_is_unregistered_leaves_for_good(make: Callable[..., Any]) -> None:
+    reader = make()
+    reader.unregister()
+    assert reader._session.left == [True]
+    with pytest.raises(ReaderClosedError):
+        reader.take()
+
+
+def test_a_leave_that_kafka_does_not_store_is_an_error(make: Callable[..., Any]) -> None:
+    reader = make()
+    reader._session.takes_leave = False
+    with pytest.raises(UnreachableError, match="ackstream readers forget"):
+        reader.unregister()
+
+
+def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(make: Callable[..., Any]) -> None:
+    told: list[Exception] = []
+    seen: list[int] = []
+
+    def handle(sample: Sample) -> None:
+        seen.append(sample.seq)
+        if sample.seq % 2:
+            raise ValueError("no")
+
+    reader = make(handle, max_samples=3, on_error=told.append)
+    _publish(reader, 1, 2, 3, 4)
+    _publish(reader, 5, 6)
+    with pytest.raises(HandlerFailedError, match="all 3 samples that it may keep"):
+        reader.wait_closed(PATIENCE_SECONDS)
+    assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
+    assert (reader.alive, reader.statistics.failed, reader._session.link.stop.is_set()) == (False, 3, True)
+    reader.close()
+
+
+def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[..., Any]) -> None:
+    taken: list[Sample] = []
+    reader = make(taken.append, qos=ReaderQos(kind="application-explicit"), max_samples=1)
+    _publish(reader, 1)
+    assert not reader.wait_closed(0.1)
+    assert reader.alive
+    reader.close()
+    assert reader.wait_closed(0)
 
 
 @pytest.mark.parametrize(
-    ("sample", "thing"),
-    [
-        (_sample(b"ns:key", ditto_entity_id=b"ns:header"), "ns/header"),
-        (_sample(b"ns:key"), "ns/key"),
-        (_sample(b"ns:key", ditto_entity_id=b"none"), "ns/key"),
-        (_sample(b"no id"), "unknown/unknown"),
-        (_sample(b"a:b/c"), "unknown/unknown"),
-        (_sample(b"\xff:\xfe/"), "unknown/unknown"),
-    ],
+    ("options", "reason"),
+    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to 255")],
 )
-def test_the_thing_is_that_of_the_header_else_of_the_key(sample: Sample, thing: str) -> None:
-    world = World("a-a")
-    world.acks.acknowledged(sample, None, None)
-    assert world.answers() == [(f"{thing}/things/twin/acks/a-a", 200, None)]
+def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InconsistentQosError, match=reason):
+        SampleReader(Kafka(), "r1", **options)
 
 
-def test_a_live_message_is_acknowledged_on_the_live_channel() -> None:
-    world = World("a-a")
-    world.acks.acknowledged(_sample(b"ns:n", channel=b"live"), None, None)
-    assert world.answers() == [("ns/n/things/live/acks/a-a", 200, None)]
+class _Link(Closing):
+    """Settle answers with these shards."""
+
+    shards: tuple[int, ...] = ()
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, value: bytes) -> None:
+        self.sent.append(readers.read(value))
+
+    def read(self) -> list[Any]:
+        assert self.sent == [ReaderStop("r1")]
+        answers = [ReaderRemoved("r1", shard, 3) for shard in self.shards]
+        return [SimpleNamespace(value=b"?"), *(SimpleNamespace(value=readers.write(answer)) for answer in answers)]
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
-@pytest.mark.parametrize("requested", [None, b"", b"[]", b'["b-b"]', b'[{"a":1},null,7]', b"\xff\xfe", b"{"], ids=repr)
-def test_nothing_is_said_where_no_declared_label_is_requested(requested: bytes | None) -> None:
-    world = World("a-a")
-    world.acks.acknowledged(_sample(requested=requested), None, None)
-    world.acks.rejected(_sample(requested=requested), "no", 400)
-    world.acks.failed(_sample(requested=requested), ValueError())
-    assert world.sent == []
-
-
-def test_labels_that_were_lost_are_not_used() -> None:
-    world = World()
-    world.acks.acknowledged(_sample(), None, None)
-    assert world.sent == []
-
-
-def test_a_sample_that_no_code_saw_is_acknowledged_weakly() -> None:
-    world = World("a-a")
-    world.acks.acknowledged(_sample(b"ns:n"), None, "filtered")
-    (sent,) = world.sent
-    assert sent[1].headers["ditto-weak-ack"] is True
-    assert world.answers()[0][1] == 200
-
-
-def test_what_the_application_rejects_and_what_fails_are_nacks() -> None:
-    world = World("a-a")
-    world.acks.rejected(_sample(b"ns:n"), "sold out", 409)
-    world.acks.failed(_sample(b"ns:n"), ValueError("broken"))
-    world.acks.failed(_sample(b"ns:n"), thing_not_found("ns:n"))
-    assert [(status, value if isinstance(value, str) else min(value)) for _, status, value in world.answers()] == [
-        (409, "sold out"),
-        (500, "description"),
-        (404, "description"),
-    ]
+def test_a_reader_is_removed_once_every_shard_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_reader, "ClientConnection", _Link)
+    _Link.shards = (0, 2, 0)
+    with pytest.raises(SettleTimeout, match="removal of reader r1 was not confirmed"):
+        remove_reader(Kafka(), "r1", 0.05)
+    _Link.shards = (0, 2, 1)
+    remove_reader(Kafka(), "r1", PATIENCE_SECONDS)
+    with pytest.raises(InconsistentQosError, match="name has 1 to 255"):
+        remove_reader(Kafka(), "")

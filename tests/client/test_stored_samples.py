@@ -23,10 +23,18 @@ PARTITION = TopicPartition("messages", 0)
 
 
 class Consumer:
-    """Has read ``position`` of 10 records."""
+    """Has read ``position`` of 10 records, of which the first two are deleted."""
 
     def __init__(self, position: int = 10) -> None:
         self.at = position
+        self.sought: list[int] = []
+
+    def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 2)
+
+    def seek(self, _partition: Any, offset: int) -> None:
+        self.at = offset
+        self.sought.append(offset)
 
     def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(partitions, 10)
@@ -69,12 +77,13 @@ def lake(tmp_path: Path) -> Lake:
     return found
 
 
-def _history(stored: int, *arrived: int) -> ReaderHistory:
+def _history(stored: int, *arrived: int, **limits: int) -> ReaderHistory:
     history = ReaderHistory(
         ReaderQos(kind="application-explicit"),
         ReaderStart("r1", 1),
         wanted=lambda _: True,
         on_acknowledged=lambda *_: None,
+        **limits,
     )
     history.mark_stored(StoredRange("w1", 1, stored, 0, ((3, 3),)))
     for seq in arrived:
@@ -105,54 +114,102 @@ def test_no_more_than_the_limit_is_fetched_at_once(lake: Lake) -> None:
 
 def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake) -> None:
     consumer, history = Consumer(position=9), _history(6, 6)
-    recovering = Recovery(consumer, history, lake, 100)
-    assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
+    recovering = Recovery(consumer, history, lake)
+    assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
     assert _numbers(history) == []
     consumer.at = 10
-    assert recovering.recover([PARTITION], stuck=False)
+    assert recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == [1, 2, 4, 5, 6]
     assert (recovering.counts["fetched"], recovering.counts["lost"], history.missing()) == (4, 0, {})
 
 
 def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
     history = _history(2, 2)
-    recovering = Recovery(Consumer(), history, lake, 100)
-    recovering.recover([PARTITION], stuck=False)
+    recovering = Recovery(Consumer(), history, lake)
+    recovering.recover([PARTITION], paused=False)
     history.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
-    recovering.recover([PARTITION], stuck=False)
+    recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == [1, 2]
-    assert recovering.recover([PARTITION], stuck=False)
+    assert recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == [4, 5, 6]
 
 
-def test_a_stuck_reader_does_not_wait(lake: Lake) -> None:
+def test_a_paused_reader_does_not_wait_if_there_is_a_table(lake: Lake) -> None:
     history = _history(6, 6)
-    recovering = Recovery(Consumer(position=0), history, lake, 100)
-    recovering.recover([PARTITION], stuck=True)
-    assert recovering.recover([PARTITION], stuck=True)
+    recovering = Recovery(Consumer(position=0), history, lake)
+    recovering.recover([PARTITION], paused=True)
+    assert recovering.recover([PARTITION], paused=True)
     assert _numbers(history) == [1, 2, 4, 5, 6]
 
 
 def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None:
-    history = _history(6, 1, 2)
-    recovering = Recovery(Consumer(), history, lake, 2)
-    assert [recovering.recover([PARTITION], stuck=False) for _ in range(3)] == [False] * 3
+    history = _history(6, 1, 2, max_samples=2)
+    recovering = Recovery(Consumer(), history, lake)
+    assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
     history.take(1, 0)
     history.acknowledge_all(None)
-    assert recovering.recover([PARTITION], stuck=False)
+    assert recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == [2, 4, 5, 6]
 
 
 def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_samples, "FIRST_ROWS", 2)
     monkeypatch.setattr(stored_samples, "FETCH_ROWS", 2)
     history = _history(6)
-    recovering = Recovery(Consumer(), history, lake, 100)
+    recovering = Recovery(Consumer(), history, lake)
     seen: list[int] = []
     while len(seen) < 5:
-        recovering.recover([PARTITION], stuck=False)
+        recovering.recover([PARTITION], paused=False)
         seen += _numbers(history)
         history.acknowledge_all(None)
     assert seen == [1, 2, 4, 5, 6]
+
+
+def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_samples, "FIRST_ROWS", 1)
+    monkeypatch.setattr(stored_samples, "FETCH_BYTES", 1_200)
+    history = _history(6)
+    recovering, fetched = Recovery(Consumer(), history, lake), []
+    while len(_numbers(history)) < 5 and len(fetched) < 20:
+        recovering.recover([PARTITION], paused=False)
+        fetched.append(recovering.counts["fetched"])
+    assert sorted({*fetched}) == [0, 1, 3, 5], "one row, then as many as weigh that much"
+
+
+def test_without_a_table_a_paused_reader_loses_nothing() -> None:
+    history = _history(6, 6)
+    recovering = Recovery(Consumer(position=4), history, None)
+    for _ in range(5):
+        assert not recovering.recover([PARTITION], paused=True)
+    assert (_numbers(history), recovering.counts["lost"]) == ([], 0)
+    for seq in (1, 2, 4, 5):
+        history.add(Sample("w1", seq, None, None, b"", {}, 0, 0, seq))
+    assert _numbers(history) == [1, 2, 4, 5, 6]
+
+
+def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_anything_is_lost() -> None:
+    history, consumer = _history(6, 6), Consumer(position=10)
+    recovering = Recovery(consumer, history, None)
+    recovering.begin({PARTITION: 5})
+    for _ in range(2):
+        recovering.recover([PARTITION], paused=False)
+    assert (consumer.sought, recovering.counts["lost"]) == ([2], 0)
+    recovering.recover([PARTITION], paused=False)
+    consumer.at = 10
+    for _ in range(2):
+        recovering.recover([PARTITION], paused=False)
+    assert (consumer.sought, recovering.counts["lost"], _numbers(history)) == ([2], 4, [6])
+
+
+def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_samples, "LOOK_BACK", 1)
+    history, consumer = _history(6, 6), Consumer(position=10)
+    recovering = Recovery(consumer, history, None)
+    recovering.begin({PARTITION: 9})
+    for _ in range(10):
+        consumer.at = 10
+        recovering.recover([PARTITION], paused=False)
+    assert (consumer.sought, recovering.counts["lost"]) == ([8, 6, 2], 4)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +221,9 @@ def test_what_is_nowhere_is_skipped_and_logged(
     lake: Lake, table: object, got: list[int], lost: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     history = _history(8, 1, 8)
-    recovering = Recovery(Consumer(), history, lake if table else None, 100)
+    recovering = Recovery(Consumer(), history, lake if table else None)
     for _ in range(3):
-        recovering.recover([PARTITION], stuck=False)
+        recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == got
     assert recovering.counts["lost"] == lost
     assert text in caplog.text

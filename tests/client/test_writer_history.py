@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.samples import ReaderQos
-from ackstream.client.writer_history import AckReports, ReorderBuffer
+from ackstream.client.writer_history import YOUNG_RUNS, AckReports, ReorderBuffer
 from ackstream.errors import BadParameterError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AckInterval, AppAck, AppAckConf, ProtocolAck, ReaderStart
@@ -69,13 +69,37 @@ def test_only_what_holds_up_others_is_missing() -> None:
     assert list(buffer.release()) == [4]
 
 
-def test_a_dropped_sample_is_missing_once_it_is_stored() -> None:
-    buffer = _reordered(1, 2, 3)
-    buffer.mark_stored(1, 1)
-    assert buffer.drop_unstored() == 2
-    assert list(buffer.release()) == [1]
-    buffer.mark_stored(2, 3)
-    assert buffer.missing() == [(2, 3)]
+def test_a_dropped_sample_is_missing_once_it_is_stored_and_can_be_added_again() -> None:
+    buffer = _reordered(2, 3)
+    assert buffer.drop() == {2: 2, 3: 3}
+    buffer.mark_stored(1, 3)
+    assert (buffer.missing(), buffer.has_passed(1)) == ([(1, 3)], False)
+    for number in (1, 2, 3):
+        buffer.add(number, number)
+    assert list(buffer.release()) == [1, 2, 3]
+    assert (buffer.has_passed(3), buffer.has_passed(4)) == (True, False)
+
+
+def test_what_waits_is_weighed() -> None:
+    buffer: ReorderBuffer[int] = ReorderBuffer(lambda sample: 10 * sample)
+    buffer.begin(0)
+    for number in (1, 2, 2, 3, 5):
+        buffer.add(number, number)
+    assert buffer.bytes == 110
+    buffer.mark_stored(1, 3, [(2, 2)])
+    assert (buffer.bytes, list(buffer.release()), buffer.bytes) == (90, [1, 3], 50)
+    buffer.drop()
+    assert buffer.bytes == 0
+
+
+def test_a_gap_in_what_is_known_to_be_stored_is_seen_and_filled() -> None:
+    buffer = _reordered()
+    buffer.mark_stored(1, 2)
+    assert not buffer.has_gap
+    buffer.mark_stored(5, 6)
+    assert (buffer.has_gap, buffer.undecided(4), buffer.undecided(7)) == (True, [(3, 4)], [(3, 4), (7, 7)])
+    buffer.mark_stored(3, 4)
+    assert (buffer.has_gap, buffer.undecided(6)) == (False, [])
 
 
 @given(
@@ -239,6 +263,26 @@ def test_closing_sends_what_waits() -> None:
     flushed = reports.flush(1)
     assert isinstance(flushed, AppAck)
     assert flushed.intervals == (AckInterval(1, 1),)
+
+
+def test_what_a_report_costs_does_not_grow_while_nothing_is_confirmed() -> None:
+    reports = _reports()
+    for seq in range(1, 20_001):
+        _acknowledge(reports, seq, seq)
+        last = _sent(reports, seq)
+    assert last.intervals == (AckInterval(1, 19_999, reported=True), AckInterval(20_000, 20_000))
+    assert len(reports._old) + len(reports._sent) < 2 * YOUNG_RUNS
+
+
+def test_what_was_merged_while_nothing_was_confirmed_is_confirmed_by_the_report_that_had_its_last_sample() -> None:
+    reports = _reports()
+    for seq in range(1, YOUNG_RUNS + 2):
+        _acknowledge(reports, 0, seq)
+        last = _sent(reports, 0)
+    reports.confirm(AppAckConf("R1", "w1", 1, last.count - 1))
+    assert not reports.settled(1)
+    reports.confirm(_conf(last))
+    assert (reports.settled(YOUNG_RUNS + 1), reports.deadline) == (True, None)
 
 
 @given(

@@ -48,7 +48,7 @@ class Declarer:
 
     def declare(self, labels: frozenset[str], *, lost: Any) -> Declaration:
         self.lost = lost
-        declaration = Declaration(labels, None, held=not self.taken & labels)
+        declaration = Declaration(labels, None, granted=not self.taken & labels)
         if declaration.held:
             self.taken |= labels
             declaration.future.set_result(None)

@@ -103,9 +103,10 @@ class SettleShard:
         for writer, runs in self._done.items():
             self._settled.done += samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
+        # before the state of a reader that has started again since
+        self._settled.states += [ReaderRemoved(reader, *shard) for reader in self._removed]
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
-        self._settled.states += [ReaderRemoved(reader, *shard) for reader in self._removed]
         for writer in self._asking:
             self._settled.states += writer_states(writer, self._writers[writer])
         return self._settled
