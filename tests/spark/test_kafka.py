@@ -1,4 +1,4 @@
-"""Where a new checkpoint starts to read."""
+"""Where a new checkpoint starts to read, what is for options to change, and which ticks count."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import json
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from kafka import TopicPartition
 from kafka.structs import OffsetAndTimestamp
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.settings import Kafka
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import EARLIEST, LATEST
+from ackstream.spark.kafka import EARLIEST, LATEST, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
 
 PREFIXED = Kafka(topic_prefix="x-")
 
@@ -25,7 +29,8 @@ class Broker:
     """Partitions 0 and 1 of each topic, with ten records each, of the seconds 0 to 9; partition 1 ends at second 4."""
 
     def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
-        return [{"name": topic, "partitions": [{"partition_index": 0}, {"partition_index": 1}]} for topic in topics]
+        partitions = [{"partition_index": number, "replica_nodes": [1]} for number in (0, 1)]
+        return [{"name": topic, "error_code": 0, "partitions": partitions} for topic in topics]
 
     def list_partition_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         found = {}
@@ -66,3 +71,53 @@ def test_the_latest_offsets_are_those_of_now_and_given_ones_stay() -> None:
 def test_a_time_is_the_first_record_of_then_or_later_and_the_end_where_there_is_none() -> None:
     time = datetime.fromtimestamp(6.001, tz=timezone.utc)
     assert _starts(signals=time) == {"signals": {"0": 7, "1": 5}}
+
+
+@pytest.mark.parametrize(("on_data_loss", "fails"), [("stop", "true"), ("continue", "false")])
+def test_records_that_were_deleted_unread_stop_a_job_unless_the_settings_say_otherwise(
+    on_data_loss: Any, fails: str
+) -> None:
+    spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options={"fetch.max.wait.ms": "500"})
+    spark_kafka.source(spark, kafka, {"signals": EARLIEST}, limit=5, headers=False)
+    options = spark.readStream.format.return_value.options
+    assert options.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
+    assert options.call_args.kwargs["kafka.isolation.level"] == "read_committed"
+    assert options.return_value.option.call_args.args == ("failOnDataLoss", fails)
+
+
+def test_no_option_lets_a_sink_lose_or_repeat_records() -> None:
+    options = {"acks": "0", "enable.idempotence": "false", "compression.type": "zstd"}
+    found = spark_kafka.sink_options(Kafka(options=options, jvm_options={"acks": "1"}), {"batch.size": "9"})
+    assert (found["kafka.acks"], found["kafka.enable.idempotence"], found["kafka.batch.size"]) == ("all", "true", "9")
+    assert found["kafka.compression.type"] == "zstd"
+
+
+TICKS: dict[str, tuple[bytes | None, bytes | None, int]] = {
+    "own": (b"42", b"5000", 5_000),
+    "at most its append time": (b"42", b"4102444800000", 9_000),
+    "of the greatest number": (b"42", b"9223372036854775807", 9_000),
+    "before all time": (b"42", b"-1", 0),
+    "no number": (b"42", b"soon", 0),
+    "larger than any number": (b"42", b"99999999999999999999999999", 0),
+    "the end of the run": (b"42", None, 0),
+    "empty": (b"42", b"", 0),
+    "of another run": (b"41", b"5000", 0),
+    "a claim": (b"claim", b"", 0),
+    "of nobody": (None, b"5000", 0),
+}
+
+
+def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSession) -> None:
+    own, at = spark.newSession(), datetime.fromtimestamp(9, tz=timezone.utc)
+    rows = [(name, key, value, at) for name, (key, value, _) in TICKS.items()]
+    ticks = own.createDataFrame(rows, "name STRING, key BINARY, value BINARY, timestamp TIMESTAMP")
+
+    def times() -> dict[str, int]:
+        found = ticks.select("name", F.unix_millis(spark_kafka.tick_time(own)).alias("time")).collect()
+        return {row["name"]: row["time"] for row in found}
+
+    own.conf.set(RUN, "42")
+    assert times() == {name: time for name, (*_, time) in TICKS.items()}
+    # where something else publishes the clock
+    own.conf.unset(RUN)
+    assert set(times().values()) == {0}
