@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def rows(lake: Lake, table: str, *columns: str) -> list[dict[str, Any]]:
     path = lake.table(table)
     if not DeltaTable.is_deltatable(path):
         return []
-    return DeltaTable(path).to_pyarrow_table(columns=list(columns) or None).to_pylist()
+    # a pyarrow dataset cannot read deletion vectors
+    return pa.table(DeltaTable(path).scan(columns=list(columns) or None)).to_pylist()
 
 
 def commit_times(lake: Lake, table: str) -> dict[int, int]:

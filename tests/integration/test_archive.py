@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -9,6 +10,7 @@ import pytest
 from kafka import KafkaProducer
 from pyspark.errors import StreamingQueryException
 
+from ackstream.errors import StartError
 from ackstream.jobs.archive import job
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.kafka.topics import ensure_topics
@@ -88,6 +90,28 @@ def test_a_query_that_is_started_again_goes_on_where_it_was(spark: SparkSession,
     finish(spark, settings)
     assert 0 < len(rows(settings, "outcomes")) <= 70
     produce(settings, written[70:])
+    finish(spark, settings)
+    check(settings)
+
+
+def test_a_checkpoint_from_before_is_refused_and_a_new_one_adds_what_is_missing(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    written = list(entries())
+    produce(settings, written[:40])
+    finish(spark, settings)
+    checkpoint, copy = settings.lake.checkpoint(job.NAME), tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    produce(settings, written[40:150])
+    finish(spark, settings)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(copy, checkpoint)
+    produce(settings, written[150:])
+    with pytest.raises(
+        StartError, match=r"/archive is older than the tables: it ends with batch 0, they have batch \d"
+    ):
+        finish(spark, settings)
+    shutil.rmtree(checkpoint)
     finish(spark, settings)
     check(settings)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable
+from kafka import KafkaAdminClient
 from pyspark.errors import StreamingQueryException
 
+from ackstream.errors import StartError
 from ackstream.jobs.twin import job as twin_job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Twin
+from tests.harness import lake
 from tests.harness.processes import Job
 from tests.harness.system import System
 from tests.harness.waiting import eventually
@@ -49,8 +52,7 @@ def command(action: str, key: str, path: str = "/", value: Any = None, name: str
 
 
 def rows(settings: Settings, table: str) -> list[dict[str, Any]]:
-    place = settings.lake.table(table)
-    return DeltaTable(place).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(place) else []
+    return lake.rows(settings.lake, table)
 
 
 def bodies(system: System, topic: str) -> list[Any]:
@@ -170,6 +172,32 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
     with twin_job.running(spark, system.settings) as (twin, _):
         eventually(lambda: told() == [500, 204], "the second try", twin)
     assert len(rows(system.settings, "things_search")) == 2
+
+
+def test_a_new_checkpoint_skips_nothing_of_a_topic_that_was_created_anew(spark: SparkSession, system: System) -> None:
+    for number in range(20):
+        system.post("signals", command("create", f"before-{number}", value={}, name=f"before-{number}"))
+    system.producer.flush()
+    with twin_job.JOB.running(spark, system.settings) as twin:
+        eventually(lambda: len(rows(system.settings, "thing_events")) == 20, "the things", twin)
+    with closing(KafkaAdminClient(bootstrap_servers=system.settings.kafka.bootstrap)) as admin:
+        admin.delete_topics([system.settings.kafka.topic("signals")])
+        eventually(lambda: system.settings.kafka.topic("signals") not in admin.list_topics(), "the end of the topic")
+    ensure_topics(system.settings, ["signals"])
+    for number in range(30):
+        system.post("signals", command("create", f"after-{number}", value={}, name=f"after-{number}"))
+    system.producer.flush()
+    with pytest.raises(StartError, match=r"it was created anew, or .*, or start with a new checkpoint"):
+        twin_job.JOB.start(spark, system.settings)
+    shutil.rmtree(system.settings.lake.checkpoint("twin"))
+    with pytest.raises(StartError, match=r"The journal .* set twin.starting to earliest or latest"):
+        twin_job.JOB.start(spark, system.settings)
+    begins = system.settings.model_copy(update={"twin": Twin(starting="earliest")})
+    with twin_job.JOB.running(spark, begins) as twin:
+        eventually(lambda: len(rows(system.settings, "thing_events")) == 50, "the things of the new topic", twin)
+    # from then on it counts the offsets of the new one
+    with twin_job.JOB.running(spark, system.settings):
+        pass
 
 
 COMMANDS, THINGS = 3_000, 50
