@@ -19,7 +19,7 @@ from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publisher import Publisher
 from ackstream.client.queue_consumer import QueueConsumer
 from ackstream.client.queued_messages import MessageFetcher
-from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.errors import NotConnectedError, OutcomeNotEnabledError, StartError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
 from ackstream.kafka import clients
@@ -56,6 +56,7 @@ def _queue(name: str, **rules: Any) -> QueueSettings:
 QUEUES = (
     _queue("restarted", max_backlog=2),
     _queue("moved"),
+    _queue("retired"),
     _queue("orders"),
     _queue("shared", max_backlog=4),
     _queue("unbound"),
@@ -76,6 +77,7 @@ QUEUES = (
     _queue("cancelling"),
     _queue("gathered", preset="amps", max_backlog=5),
     _queue("again", max_backlog=1),
+    _queue("full", max_depth=2),
 )
 
 
@@ -91,8 +93,9 @@ class System:
         self._queues = ExitStack()
         self.start()
 
-    def start(self) -> None:
-        self.query = self._queues.enter_context(JOB.running(self.spark, self.settings))
+    def start(self, queues: tuple[QueueSettings, ...] = QUEUES) -> None:
+        settings = self.settings.model_copy(update={"queues": queues})
+        self.query = self._queues.enter_context(JOB.running(self.spark, settings))
 
     def stop(self) -> None:
         self._queues.close()
@@ -183,7 +186,7 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     persisting = persist.JOB.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
-    for queue in QUEUES[3:]:
+    for queue in QUEUES[4:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
     made.publish("gathered", "6", headers=(("barrier", b"true"),))
     made.publish("mortal", "6", headers=(("ttl", b"900"), ("dmq-eligible", b"false")), stored=True)
@@ -439,6 +442,13 @@ def a_barrier_waits_for_all_before_it_and_goes_to_everybody(system: System) -> N
 
 
 @story
+def what_does_not_fit_into_a_queue_is_a_dead_letter(system: System) -> None:
+    dead = system.dead_letters("full", 3)
+    assert sorted(value for _, value, _ in dead) == [b"3", b"4", b"5"]
+    assert {headers["reason"] for *_, headers in dead} == {b"queue-full"}
+
+
+@story
 def a_queue_that_there_is_not_is_an_error(system: System) -> None:
     with pytest.raises(UnknownQueueError, match="nowhere"):
         system.consumer("nowhere")
@@ -450,7 +460,10 @@ def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> No
     with _reading(system.kafka, "dead-letters") as poll:
         found: list[Any] = []
         eventually(lambda: found.extend(r for r in poll() if r.key == b"nobody") or found, "the records")
-    assert b"no record of a queue's consumer" in dict(found[0].headers)["reason"]
+    headers = dict(found[0].headers)
+    assert b"no record of a queue's consumer" in headers["reason"]
+    assert headers["topic"].decode() == system.kafka.topic("app-acks")
+    assert (headers["partition"].isdigit(), headers["offset"].isdigit()) == (True, True)
 
 
 @pytest.mark.parametrize("name", sorted(story))
@@ -479,6 +492,36 @@ def test_a_job_that_starts_again_loses_nothing_and_delivers_nothing_twice(system
         system.wait_for_exits("restarted", 5)
         assert (consumer.statistics.received, consumer.statistics.lost) == (5, 0)
     assert Counter(event.event for event in system.events("restarted")) == {"delivered": 5, "left": 5}
+
+
+def test_a_queue_that_is_taken_out_of_the_settings_keeps_its_messages_and_new_rules_apply_to_them(
+    system: System,
+) -> None:
+    system.publish("retired", *"123", stored=True)
+    with system.consumer("retired", backlog=1) as consumer:
+        _take(consumer, 1)[0].settle()
+        system.wait_for_exits("retired", 1)
+    system.stop()
+    system.start(tuple(queue for queue in QUEUES if queue.name != "retired"))
+    with pytest.raises(UnknownQueueError, match="retired"):
+        system.consumer("retired")
+    system.stop()
+    changed = _queue("retired", max_deliveries=1)
+    system.start(tuple(changed if queue.name == "retired" else queue for queue in QUEUES))
+    with system.consumer("retired", "B") as consumer:
+        assert _values(_take(consumer, 2)) == ["2", "3"]
+    assert [headers["reason"] for *_, headers in system.dead_letters("retired", 2)] == [b"max-deliveries"] * 2
+    system.stop()
+    system.start()
+
+
+def test_a_new_checkpoint_begins_with_what_is_stored_from_now_on_and_never_beside_other_rows(
+    system: System, tmp_path: Path
+) -> None:
+    apart = Lake(path=system.settings.lake.path, checkpoints=str(tmp_path))
+    settings = system.settings.model_copy(update={"lake": apart})
+    with pytest.raises(StartError, match=r"set queue\.starting to earliest or to a time"):
+        JOB.start(system.spark, settings)
 
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "solace.md"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.query.requests import QueryRequest
 
 EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
+TOO_MANY = "too many subscriptions"
 
 
 def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
@@ -36,6 +38,12 @@ def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0,
     :param topics: patterns of the topics that exist; any if empty
     """
     _Execution(plan, request).run(floor_ms, topics)
+
+
+def refuse(plan: SubscriptionPlan, request: QueryRequest, reason: str) -> None:
+    """Add the acknowledgements that reject a command to a plan; its client must learn of it."""
+    asked = request.command.asked | {"processed"}
+    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(0, ())
 
 
 class _Execution:
@@ -62,6 +70,8 @@ class _Execution:
         if self._command.name in ("subscribe", "sow_and_subscribe"):
             if self._plan.find(request.client, request.sub_id) and "replace" not in request.options:
                 return EXISTS
+            if not self._plan.has_room(request.client):
+                return TOO_MANY
             try:
                 self._span()
             except BookmarkSyntaxError:

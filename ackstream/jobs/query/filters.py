@@ -290,12 +290,15 @@ def read_filter(text: str) -> Selection:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Return whether a message matches RQL; only a JSON object can."""
+    """Return whether a message matches RQL; only a JSON object can, and what cannot be evaluated does not."""
     try:
         message = _decode_object(text or "")
     except UNREADABLE:
         return False
-    return matches(tree, {_TOP: message})
+    try:
+        return matches(tree, {_TOP: message})
+    except Exception:  # noqa: BLE001 - one message would stop the results of all clients, at every start
+        return False
 
 
 def _below(node: Node) -> Node:

@@ -15,13 +15,13 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import filters, requests, results
-from ackstream.jobs.query.execution import execute
+from ackstream.jobs.query.execution import execute, refuse
 from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.lake.schemas import SUBSCRIPTIONS
-from ackstream.protocol import queries
+from ackstream.protocol import queries, record_headers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import read_stored
 from ackstream.spark import batches
@@ -100,7 +100,7 @@ class QueryFold:
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
         plan.deliver(asked)
         for request in asked:
-            execute(plan, request, floor_ms=self._settings.query.interval, topics=self._settings.persist.topics)
+            run(plan, request, self._settings)
         plan.close()
         lasting = plan.lasting or self._newest - self._stored >= MAX_BATCHES_UNSTORED
         with batches.threads(spark, 1) as submit:
@@ -174,11 +174,28 @@ class QueryFold:
         self._stored = self._newest
 
 
+def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> None:
+    """Plan a command, and only that: one that nobody foresaw is refused, and the batch goes on."""
+    planned = len(plan.steps)
+    try:
+        execute(plan, request, floor_ms=settings.query.interval, topics=settings.persist.topics)
+    except Exception:
+        log.exception("The command %s of %s cannot be executed.", request.origin, request.client)
+        del plan.steps[planned:]
+        refuse(plan, request, requests.INTERNAL_ERROR)
+
+
 # -- in ----------------------------------------------------------------------------------------------------------------
+
+MAX_COMMAND_BYTES = 64_000
+"""Of the headers of a command, and of a value: what the driver holds of a batch must be bounded."""
 
 
 class QueryRecord(NamedTuple):
-    """A record of Kafka; ``time`` is the broker's, epoch milliseconds."""
+    """A record of Kafka; ``time`` is the broker's, epoch milliseconds.
+
+    :ivar oversized: it was too large to be brought here; of its headers there are those that name it
+    """
 
     time: int
     partition: int
@@ -187,12 +204,28 @@ class QueryRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+    oversized: bool = False
+
+
+_SIZE = "aggregate(coalesce(headers, array()), 0, (total, h) -> total + length(h.key) + coalesce(length(h.value), 0))"
+_NAMES = ", ".join(f"'{name}'" for name in (record_headers.COMMAND, record_headers.CID, record_headers.ACK))
+_COLUMNS = (
+    "unix_millis(timestamp) AS time",
+    "partition",
+    "offset",
+    "topic",
+    f"substring(key, 1, {requests.MAX_NAME + 1}) AS key",
+    f"IF(length(value) <= {MAX_COMMAND_BYTES}, value, NULL) AS value",
+    f"IF({_SIZE} <= {MAX_COMMAND_BYTES}, headers,"
+    f" filter(headers, h -> h.key IN ({_NAMES}) AND length(h.value) <= {requests.MAX_NAME})) AS headers",
+    f"{_SIZE} > {MAX_COMMAND_BYTES} AS oversized",
+)
 
 
 def collect(frame: DataFrame) -> Sequence[QueryRecord]:
-    """Bring the records of a batch to the driver, in order."""
+    """Bring the records of a batch to the driver, in order, each with a limited number of bytes."""
     found = []
-    for row in frame.selectExpr("unix_millis(timestamp) AS time", *QueryRecord._fields[1:]).toArrow().to_pylist():
+    for row in frame.selectExpr(*_COLUMNS).toArrow().to_pylist():
         headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
         found.append(QueryRecord(**{**row, "headers": headers}))
     topics = sorted({record.topic for record in found})
@@ -222,7 +255,13 @@ def read_queries(
             request = requests.read(record.key, record.headers, origin, record.time)
         except UnreadableError as error:
             dead.append((record, str(error)))
+        except Exception as error:
+            # the batch would fail, and every later start with it
+            log.exception("A record of %s cannot be read (offset %s)", record.topic, record.offset)
+            dead.append((record, f"it cannot be processed: {error!r}"))
         else:
+            if record.oversized:
+                request = requests.too_large(request)
             text = request.command.filter
             unsound = text is not None and request.reason is None and not _sound(spark, text)
             asked.append(request.refused(queries.BAD_FILTER) if unsound else request)
@@ -245,7 +284,8 @@ def _sound(spark: SparkSession, text: str) -> bool:
         selection = filters.read_filter(text)
         for pattern in selection.patterns if isinstance(selection, filters.SqlFilter) else ():
             spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark compiles it no sooner than it runs
-        spark.createDataFrame([], "value STRING").where(results.fits(text))
+        # planned, not only analysed: the plan of a long filter is deeper
+        spark.createDataFrame([], "value STRING").where(results.fits(text))._jdf.queryExecution().executedPlan()  # noqa: SLF001
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
         log.info("Spark does not accept the filter %r: %s", text, error)
         return False

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 ALL = "all"
 """In place of a subscription's id: all subscriptions of the client."""
 
+MAX_SUBSCRIPTIONS = 1_000
+"""Of one client: the state is stored whole."""
+
+SILENT_MS = 7 * 86_400_000
+"""How long a client without a heartbeat may be silent: then its session and its subscriptions are forgotten."""
+
 
 # -- state -------------------------------------------------------------------------------------------------------------
 
@@ -31,7 +37,7 @@ class ClientSession(msgspec.Struct):
 
     :ivar cid: the id of its logon command; the same logon repeated does not begin another session
     :ivar interval_ms: the minimum time between bookmarks
-    :ivar lease_ms: how long it may be silent; 0 for ever
+    :ivar lease_ms: how long it may be silent; 0: as long as :data:`SILENT_MS`
     """
 
     cid: str | None = None
@@ -144,7 +150,7 @@ class SubscriptionPlan:
             if request.client in self._state.sessions:
                 self._state.sessions[request.client].seen = request.time
         for client, session in list(self._state.sessions.items()):
-            if session.lease_ms and self._now - session.seen > session.lease_ms:
+            if self._now - session.seen > (session.lease_ms or SILENT_MS):
                 self._end(client)
         subscriptions = tuple(self._state.subscriptions)
         if subscriptions and self._newest > self._known:
@@ -189,8 +195,13 @@ class SubscriptionPlan:
         """Return a subscription, or ``None``."""
         return next((one for one in self._state.subscriptions if (one.client, one.sub_id) == (client, sub_id)), None)
 
+    def has_room(self, client: str) -> bool:
+        """Return whether a client may have one more subscription."""
+        return sum(one.client == client for one in self._state.subscriptions) < MAX_SUBSCRIPTIONS
+
     def add(self, subscription: LogSubscription) -> None:
         """Begin a subscription whose client has received the messages up to now."""
+        self._state.sessions.setdefault(subscription.client, ClientSession(seen=self._now))
         self.drop(subscription.client, subscription.sub_id)
         self._state.subscriptions.append(subscription)
         self.changed = True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 NO_CLIENT, NO_COMMAND, TOO_LONG = "no client name", "no such command", "a name is too long"
+TOO_LARGE, INTERNAL_ERROR = "command too large", "internal error"
 NO_TOPIC, INVALID_TOPIC, INVALID_SUB_ID = "no topic", "invalid topic", "invalid subId"
 INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
 NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
@@ -105,6 +106,12 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
         return request.refused(str(error))
     except FilterSyntaxError:
         return request.refused(queries.BAD_FILTER)
+
+
+def too_large(request: QueryRequest) -> QueryRequest:
+    """Refuse a command whose headers are too large to be read; its client must learn of it, whatever it requested."""
+    asked = request.command.asked | {"processed"}
+    return replace(request, command=replace(request.command, asked=asked), reason=TOO_LARGE)
 
 
 class _InvalidHeaderError(ValueError):

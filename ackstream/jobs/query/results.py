@@ -23,6 +23,7 @@ from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
+from ackstream.spark.kafka import fitting, header_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,23 +172,25 @@ def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
         record_headers.SUB_ID: F.col("sub_id"),
         record_headers.BOOKMARK: F.concat_ws("|", place, "tag"),
         record_headers.TOPIC: F.col("subject"),
-        record_headers.KEY: F.col("key"),
         record_headers.CLIENT: F.col("client"),
         record_headers.TIMESTAMP: F.unix_millis("received_at").cast("string"),
     }
-    own = [F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in values.items()]
-    given = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
+    own = [header_entry(name, value) for name, value in values.items()]
     application = F.transform(
         F.coalesce("headers", F.array()),
         lambda header: F.struct(
             F.concat(F.lit(record_headers.APPLICATION), header["name"]).alias("key"), header["value"].alias("value")
         ),
     )
+    key = F.when(F.col("key").isNotNull(), F.array(header_entry(record_headers.KEY, F.col("key"))))
+    copied = F.concat(application, F.coalesce(key, F.array()))
+    known = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
+    value, headers = fitting(F.col("body"), copied, known)
     return messages.select(
         F.lit(number).cast("long").alias("step"),
         "rank",
         *POSITION,
         F.col("to").alias("key"),
-        F.col("body").alias("value"),
-        F.concat(given, application).alias("headers"),
+        value.alias("value"),
+        headers.alias("headers"),
     )

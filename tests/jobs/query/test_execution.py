@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from ackstream.jobs.query.execution import execute
+from ackstream.jobs.query.job import run
 from ackstream.jobs.query.plan import (
+    SILENT_MS,
     Acknowledged,
     Counted,
     Deleted,
@@ -19,9 +21,10 @@ from ackstream.jobs.query.plan import (
     Step,
     SubscriptionPlan,
 )
-from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read
+from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read, too_large
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
+from ackstream.settings import Settings
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))
@@ -260,3 +263,40 @@ def test_a_heartbeat_alone_need_not_be_stored() -> None:
     assert server.lasting
     server.batch(server.command("heartbeat", options="start,10"), server.command("heartbeat", options="beat"))
     assert not server.lasting
+
+
+def test_a_client_without_a_heartbeat_is_forgotten_when_it_has_been_silent_for_long() -> None:
+    server = Server()
+    server.batch(server.command("subscribe"))
+    server.batch(now=SILENT_MS)
+    assert [one.client for one in server.state.subscriptions] == ["a"]
+    server.batch(now=SILENT_MS + 1)
+    assert server.state == QueryState()
+    assert server.lasting
+
+
+def test_a_client_has_a_limited_number_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackstream.jobs.query.plan.MAX_SUBSCRIPTIONS", 2)
+    server = Server()
+    asked = [server.command("subscribe", **_asking("processed")) for _ in range(3)]
+    assert _plain(server.batch(*asked, server.command("subscribe", "b")))[-1] == ("processed", "too many subscriptions")
+    assert [one.client for one in server.state.subscriptions] == ["a", "a", "b"]
+
+
+def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(plan: SubscriptionPlan, request: QueryRequest, **_more: object) -> None:
+        plan.steps.append(Selected(request))
+        if request.sub_id == "c1":
+            raise KeyError("unforeseen")
+
+    monkeypatch.setattr("ackstream.jobs.query.job.execute", fail)
+    server = Server()
+    plan = SubscriptionPlan(QueryState(), known=0, newest=0, now=0)
+    for _ in range(2):
+        run(plan, server.command("sow"), Settings())
+    assert _plain(plan.steps) == [("processed", "internal error"), Selected]
+
+
+def test_the_client_of_a_command_that_is_too_large_learns_of_it() -> None:
+    server = Server()
+    assert _plain(server.batch(too_large(server.command("sow", filter="/x ==")))) == [("processed", "command too large")]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.jobs.query import filters
 from ackstream.jobs.query.filters import FilterSyntaxError, SqlFilter, fits_filter, read_filter
 
 
@@ -115,3 +116,13 @@ def test_a_value_that_is_not_an_object_matches_nothing(text: str | None) -> None
     tree = read_filter("not(exists(x))")
     assert not isinstance(tree, SqlFilter)
     assert not fits_filter(tree, text)
+
+
+def test_what_cannot_be_evaluated_matches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(filters, "matches", fail)
+    tree = filters.read_filter('eq(state,"open")')
+    assert not isinstance(tree, filters.SqlFilter)
+    assert not filters.fits_filter(tree, '{"state": "open"}')

@@ -4,7 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ackstream.jobs.query.job import QueryRecord, collect, newest_stored_batch
+from ackstream.jobs.query import requests
+from ackstream.jobs.query.job import QueryRecord, collect, newest_stored_batch, read_queries
 from ackstream.protocol import messages
 from ackstream.protocol.messages import StoredRange
 
@@ -48,3 +49,24 @@ def test_commands_of_a_client_are_carried_out_in_their_order_although_its_broker
     rows = [{"time": time, "partition": partition, "offset": offset, **empty} for time, partition, offset in times]
     frame: Any = _Frame(rows[::-1])
     assert [record[:3] for record in collect(frame)] == [(4_000, 1, 1), (5_000, 0, 1), (1_000, 0, 2)]
+
+
+def test_a_record_whose_reading_fails_is_a_dead_letter_and_the_next_one_is_read(monkeypatch: Any) -> None:
+    def read(key: bytes | None, *rest: Any) -> requests.QueryRequest:
+        if key == b"p1":
+            raise KeyError("unforeseen")
+        return known(key, *rest)
+
+    known = requests.read
+    monkeypatch.setattr(requests, "read", read)
+    records = [QueryRecord(0, 0, 0, "queries", key, None, [("command", b"flush")]) for key in (b"p1", b"p2", b"")]
+    asked, dead = read_queries(None, records)  # type: ignore[arg-type]
+    assert [request.client for request in asked] == ["p2"]
+    assert [reason for _, reason in dead] == ["it cannot be processed: KeyError('unforeseen')", "no client name"]
+
+
+def test_a_command_whose_headers_were_too_large_is_refused() -> None:
+    record = QueryRecord(0, 0, 0, "queries", b"p1", None, [("command", b"sow")], oversized=True)
+    (request,), dead = read_queries(None, [record])  # type: ignore[arg-type]
+    assert (request.reason, dead) == ("command too large", [])
+    assert "processed" in request.command.asked

@@ -185,3 +185,26 @@ def test_deleted_records_are_gone_for_later_commands_only(apart: SparkSession, l
     counts = {step: results.counted(apart, lake, request, 1, Moment(5, step)) for step in (2, 3)}
     assert counts == {2: (5, 2), 3: (3, 0)}
     assert tables.read(apart, lake, "sow_deletes").count() == 2
+
+
+def test_a_message_whose_copy_kafka_would_refuse_is_delivered_as_its_reference(
+    apart: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackstream.spark.kafka.MAX_COPY_BYTES", 120)
+    told = _told(apart, lake, Selected(_request()))
+    small, large = (next(row for row in told if row["bookmark"].startswith(mark)) for mark in (b"1|1|11", b"1|0|10"))
+    assert ("omitted" in small, small["header-colour"], small["key"]) == (False, b"red", b"b")
+    assert large["value"] is None
+    assert int(large["omitted"]) > 120
+    assert {"header-colour", "key"}.isdisjoint(large)
+    assert large["topic"] == b"orders"
+
+
+@pytest.mark.long
+def test_a_thousand_subscriptions_with_filters_of_their_own_are_served(apart: SparkSession, lake: Lake) -> None:
+    subscriptions = tuple(
+        LogSubscription(f"c{number}", "s", None, f"0-{number}", "orders", f"/id = {number % 7} OR /n{number} = 1")
+        for number in range(1_000)
+    )
+    told = _told(apart, lake, LogDelivered(subscriptions, BEGINNING, queries.end(1)))
+    assert len(told) == sum(number % 7 < len(VALUES) for number in range(1_000))

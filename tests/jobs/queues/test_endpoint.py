@@ -323,6 +323,18 @@ def test_a_checkpoint_of_this_version_continues() -> None:
     assert service.timeout == 1_060 + SESSION
 
 
+def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, 2), (0, 3), (1, _bind()))
+    service.rules = amps(max_depth=2, max_backlog=1, lease_ms=5_000, max_ttl_ms=60_000)
+    # what it holds it keeps; what arrives does not fit any more
+    assert service.told((2, 4), (3, _settle(1, 2, 3)), (4, 5)) == [("A", "5", 1)]
+    assert service.happened("message", "reason")[3] == ("m-4-0", "queue-full")
+    assert service.timeout == 5_004
+    service.rules = solace()
+    assert service.batch(watermark=5_004) == [MessageDelivered("q", "A", 1, 6, "m-5-0", "m", 5, 0, 5, 2, "orders")]
+
+
 def test_the_state_of_a_newer_release_is_refused() -> None:
     with pytest.raises(ValueError, match="version 9; this release reads version 1"):
         Endpoint(solace(), SESSION).load(9, b"")
