@@ -220,8 +220,8 @@ class Clock:
                 self._seen += 1
 
     def end(self, broker: KafkaBroker) -> None:
-        """End the run."""
-        broker.append(self.run.encode(), None)
+        """End the run; without waiting for a broker that is away."""
+        broker.send(self.run.encode(), None)
 
     def _news(self, broker: KafkaBroker, end: int) -> list[Any]:
         """Return what others have written since the last look."""
@@ -259,17 +259,21 @@ class KafkaBroker:
         stack.callback(consumer.close)
         self._reader = TopicReader(consumer)
 
+    def send(self, key: bytes, value: bytes | None) -> Any:
+        """Send a record to the ticks; return the producer's future."""
+        headers = [(OWNER, f"{socket.gethostname()}, process {os.getpid()}".encode())]
+        return self._producer.send(self._ticks.topic, key=key, value=value, headers=headers, partition=0)
+
     def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
         """Append a record to the ticks; return its offset, and the broker's time of it."""
-        owner = f"{socket.gethostname()}, process {os.getpid()}"
-        headers = [(OWNER, owner.encode())]
-        sent = self._producer.send(self._ticks.topic, key=key, value=value, headers=headers, partition=0)
-        stored = sent.get(timeout=SEND_SECONDS)
+        stored = self.send(key, value).get(timeout=SEND_SECONDS)
         return stored.offset, int(stored.timestamp)
 
-    def since(self, time_ms: int) -> int | None:
-        """Return the offset of the first tick of a time or later."""
-        return self._first_since(self._ticks, time_ms)
+    def since(self, time_ms: int, partition: TopicPartition | None = None) -> int | None:
+        """Return the offset of the first record of a time or later, among the ticks unless a partition is given."""
+        where = partition or self._ticks
+        found = self._admin.list_partition_offsets({where: time_ms})[where].offset
+        return found if found >= 0 else None
 
     def end(self) -> int:
         """Return the offset of the next tick."""
@@ -312,13 +316,9 @@ class KafkaBroker:
         low, high = 0, 1 << 42
         while low < high:
             middle = (low + high + 1) // 2
-            first = self._first_since(partition, middle)
+            first = self.since(middle, partition)
             low, high = (middle, high) if first is not None and first <= offset else (low, middle - 1)
         return low
-
-    def _first_since(self, partition: TopicPartition, time_ms: int) -> int | None:
-        found = self._admin.list_partition_offsets({partition: time_ms})[partition].offset
-        return found if found >= 0 else None
 
 
 @contextmanager

@@ -57,6 +57,9 @@ class Log:
         self.ticks.append(record)
         return record.offset, record.timestamp
 
+    def send(self, key: bytes, value: bytes | None) -> None:
+        self.append(key, value)
+
     def since(self, time_ms: int) -> int | None:
         return next((record.offset for record in self.ticks if record.timestamp >= time_ms), None)
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
@@ -14,10 +17,12 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka, Settings
+from ackstream.spark import job as spark_job
 from ackstream.spark.checkpoint import TOPIC_ID
 from ackstream.spark.job import DRAFT, compare_values, fixed_values, guard_checkpoint, is_new_checkpoint, with_values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -113,3 +118,27 @@ def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupte
     guard_checkpoint(spark, location + DRAFT, {"x.shards": 3}, _anew)
     with pytest.raises(StartError, match=r"The migration of the checkpoint .*/x was interrupted: repeat `ackstream mi"):
         guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+
+
+def _main(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    """Run a job whose query fails with an error."""
+
+    def fail(_seconds: int) -> bool:
+        raise StreamingQueryException(error)
+
+    @contextmanager
+    def running(*_: object) -> Iterator[Any]:
+        yield SimpleNamespace(awaitTermination=fail)
+
+    monkeypatch.setattr(spark_job, "session", lambda *_: None)
+    monkeypatch.setattr(spark_job, "load", Settings)
+    spark_job.main(SimpleNamespace(name="x", running=running))  # type: ignore[arg-type]
+
+
+def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"):
+        _main(monkeypatch, "[STREAM_FAILED] Query terminated with exception: [KAFKA_DATA_LOSS.X] Some data may ...")
+    with pytest.raises(StreamingQueryException, match="anything else"):
+        _main(monkeypatch, "[STREAM_FAILED] anything else")
