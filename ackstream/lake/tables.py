@@ -223,19 +223,17 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
     changed = {key: value for key, value in wanted.items() if not key.endswith("Version") and found.get(key) != value}
     if missing:
         added = [f"`{c.name}` {c.dataType.simpleString()} COMMENT {_quoted(c.metadata['comment'])}" for c in missing]
-        alter(spark, path, f"ADD COLUMNS ({', '.join(added)})")
+        _alter(spark, path, f"ADD COLUMNS ({', '.join(added)})")
     if changed:
         listed = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in changed.items())
-        alter(spark, path, f"SET TBLPROPERTIES ({listed})")
+        _alter(spark, path, f"SET TBLPROPERTIES ({listed})")
 
 
-def alter(spark: SparkSession, path: str, change: str) -> None:
-    """Alter a table.
-
-    :raises StartError: see :func:`refuse_writer`
-    """
-    refuse_writer(spark.sparkContext.getConf().get, path)
-    spark.sql(f"ALTER TABLE delta.`{path}` {change}")
+def _alter(spark: SparkSession, path: str, change: str) -> None:
+    statement = f"ALTER TABLE delta.`{path}` {change}"
+    # the job may be starting while an earlier process of it still runs
+    refuse_writer(spark.sparkContext.getConf().get, path, f" Or execute this while no job runs: {statement}")
+    spark.sql(statement)
 
 
 def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
@@ -246,10 +244,11 @@ def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
     refuse_writer(spark.sparkContext.getConf().get, location(lake, name))
 
 
-def refuse_writer(conf: Callable[[str, str], str | None], path: str) -> None:
+def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: str = "") -> None:
     """Refuse a second writer where Delta cannot keep two writers apart: one of two commits would be lost in silence.
 
     :param conf: returns the value of a key of Spark's conf, or the default it is given
+    :param otherwise: another way out, as a sentence
     :raises StartError: the table is in S3, and no log store for several writers is set; naming the key
     """
     scheme = path.partition("://")[0]
@@ -260,7 +259,7 @@ def refuse_writer(conf: Callable[[str, str], str | None], path: str) -> None:
         raise StartError(
             f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
             f" lost in silence. Set {key} in [spark.conf] of all jobs, for example to"
-            " io.delta.storage.S3DynamoDBLogStore with its jar."
+            f" io.delta.storage.S3DynamoDBLogStore with its jar.{otherwise}"
         )
 
 

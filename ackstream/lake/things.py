@@ -56,7 +56,7 @@ def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
         # a journal of an earlier release has that topic's offsets already
         begin = first_batch(spark, lake, "") if ORIGIN in found else 0
         wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
-        tables.alter(spark, tables.location(lake, JOURNAL), wanted)
+        spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}")
 
 
 def _properties(spark: SparkSession, lake: Lake) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import deltalake
 import duckdb
+import pyarrow as pa
 import pytest
 
 from ackstream.errors import StartError
@@ -14,7 +15,6 @@ from ackstream.settings import Lake, Settings
 from tests.lake import changes, records
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -67,7 +67,8 @@ def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_pr
     rows = found.scan(columns=["thing_id", "revision"])  # noqa: F841 - DuckDB's by name
     assert sorted(duckdb.sql("SELECT * FROM rows").fetchall()) == [(f"a:{at}", 2 if at < 5 else 1) for at in range(50)]
     # the second merge has changed five rows and copied none
-    assert found.get_add_actions(flatten=True)["num_records"].to_pylist() == [5, 50]
+    records_per_file = pa.table(found.get_add_actions(flatten=True))["num_records"].to_pylist()
+    assert (max(records_per_file), sum(records_per_file)) == (50, 55)
 
 
 def changed(number: int) -> pa.Table:
@@ -164,6 +165,8 @@ def test_a_table_may_have_two_writers_where_delta_keeps_them_apart(path: str, co
 def test_a_second_writer_in_s3_is_refused_without_a_log_store_for_several(scheme: str) -> None:
     with pytest.raises(StartError, match=f"one process only.* Set spark.delta.logStore.{scheme}.impl in .spark.conf. "):
         tables.refuse_writer({}.get, f"{scheme}://bucket/lake")
+    with pytest.raises(StartError, match=r"with its jar\. Or do it by hand\.$"):
+        tables.refuse_writer({}.get, f"{scheme}://bucket/lake", " Or do it by hand.")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
