@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import random
+import json
 from contextlib import closing
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.errors import StartError, StoppedError
 from ackstream.spark.kafka import ANY_RUN
@@ -114,6 +115,24 @@ def test_acknowledgements_that_are_large_together_are_answered_and_recorded(
     assert [entry["status"] for entry in replies["larger"]["value"].values()].count(413) == 1
     outcomes = [record["outcome"] for record in system.ledger() if "outcome" in record]
     assert sorted(outcome["status"] for outcome in outcomes) == [200, 424]
+
+
+def test_a_batch_that_is_large_in_bytes_is_processed_in_pieces(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    """More than a frame and a piece hold, all of it in one shard."""
+    value = base64.b85encode(random.Random(2).randbytes(720_000)).decode()
+    with closing(System(kafka, tmp_path, shards=1, shuffle_partitions=1)) as system:
+        for number in range(160):
+            body = system.command_json(f"c-{number}", requested_acks=[], response_required=False)
+            system.post("signals", {**body, "value": value})
+        system.command("good", requested_acks=["a-ack"])
+        system.ack("good", "a-ack")
+        with system.correlate(spark) as query:
+            eventually(lambda: "good" in system.replies(), "the reply", query)
+            eventually(lambda: system.end("ledger") >= 161, "the ledger", query)
+        assert {len(record["signal"]["value"]) for record in system.ledger() if "signal" in record} >= {900_000}
+        assert len(system.ledger()) == 161
 
 
 def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
@@ -231,6 +250,26 @@ def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tm
             replies = system.replies()
     assert len(replies) == requests
     assert {reply["status"] for reply in replies.values()} == {200}
+
+
+def test_a_command_of_an_aborted_transaction_is_answered_by_nobody(spark: SparkSession, system: System) -> None:
+    name = system.settings.kafka.topic("signals")
+    with (
+        system.correlate(spark) as query,
+        KafkaProducer(bootstrap_servers=system.settings.kafka.bootstrap, transactional_id=name) as producer,
+    ):
+        producer.init_transactions()
+        for correlation_id, finish in (
+            ("aborted", producer.abort_transaction),
+            ("committed", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            value = json.dumps(system.command_json(correlation_id, requested_acks=["a-ack"])).encode()
+            producer.send(name, key=b"k", value=value).get(timeout=30)
+            system.ack(correlation_id, "a-ack")
+            finish()
+        eventually(lambda: "committed" in system.replies(), "the reply", query)
+    assert system.replies().keys() == {"committed"}
 
 
 def test_a_second_process_is_refused_while_the_first_runs_and_may_follow_it(

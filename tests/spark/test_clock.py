@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ackstream.errors import StartError, StoppedError
 from ackstream.spark import clock
-from ackstream.spark.clock import CLAIM, Clock, Pace, next_tick
+from ackstream.spark.clock import CLAIM, Clock, KafkaBroker, Pace, next_tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -189,6 +189,30 @@ def test_time_reaches_the_present_once_everything_is_read(events: list[tuple[str
         _tick(own, cluster)
         cluster.read = [len(stamps) for stamps in cluster.stamps]
         assert _tick(own, cluster)[-1] == cluster.time
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1), st.data())
+def test_the_time_of_a_record_that_python_cannot_unpack_is_asked_of_the_broker(
+    times: list[int], data: st.DataObject
+) -> None:
+    def list_partition_offsets(wanted: dict[str, int]) -> dict[str, Any]:
+        ((partition, since),) = wanted.items()
+        first = next((offset for offset, time in enumerate(times) if time >= since), -1)
+        return {partition: SimpleNamespace(offset=first)}
+
+    class Reader:
+        consumer, unreadable = mock.Mock(), 0
+
+        def read(self, *_: int) -> list[Any]:
+            self.unreadable += 1
+            return []
+
+    broker: Any = KafkaBroker.__new__(KafkaBroker)
+    broker._admin, broker._reader = SimpleNamespace(list_partition_offsets=list_partition_offsets), Reader()
+    offset = data.draw(st.integers(0, len(times) - 1))
+    # a record counts with the latest time seen up to it
+    assert broker.timestamp_at("p", offset, len(times)) == max(times[: offset + 1])
+    assert broker.timestamp_at("p", len(times), len(times)) is None
 
 
 # -- a broker's clock --------------------------------------------------------------------------------------------------
