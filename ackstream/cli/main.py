@@ -134,6 +134,27 @@ def conformance(
     raise typer.Exit(main(paths))
 
 
+readers = typer.Typer(no_args_is_help=True, help="Readers of publishers' messages.")
+app.add_typer(readers, name="readers")
+
+
+@readers.command()
+def forget(
+    name: Annotated[str, typer.Argument(help="The name of the reader.")],
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the settle job.")] = 60,
+) -> None:
+    """Remove a durable reader that will not come back: no writer waits for it any more.
+
+    One that is running ends with an error. What its required roles have acknowledged still counts.
+    """
+    from ackstream.client import remove_reader  # noqa: PLC0415
+
+    console = Console()
+    with console.status(f"Waiting for the settle job to remove {name}"):
+        remove_reader(load().kafka, name, timeout)
+    console.print(Text(f"The reader {name} is removed."))
+
+
 # in the order of the help text
 for command in (local.up, local.down, local.status):
     app.command()(command)

@@ -7,8 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ackstream import client
 from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
+from ackstream.client import SettleTimeout
 from ackstream.errors import LocalError, SettingsError, StartError
 from ackstream.gateway.authentication import matches
 from ackstream.kafka import clients
@@ -140,3 +142,20 @@ def test_without_kafka_it_says_what_to_do() -> None:
     result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_KAFKA_BOOTSTRAP": "localhost:1"})
     assert result.exit_code == 1
     assert "ackstream up" in result.stderr
+
+
+def test_a_reader_is_forgotten_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[tuple[str, float]] = []
+    monkeypatch.setattr(client, "remove_reader", lambda _kafka, name, timeout: removed.append((name, timeout)))
+    result = CliRunner().invoke(app, ["readers", "forget", "billing[old]", "--timeout", "5"])
+    assert (result.exit_code, result.stdout) == (0, "The reader billing[old] is removed.\n")
+    assert removed == [("billing[old]", 5)]
+
+
+def test_a_reader_that_settle_does_not_remove_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(_kafka: Any, _name: str, _timeout: float) -> None:
+        raise SettleTimeout("Start the job.")
+
+    monkeypatch.setattr(client, "remove_reader", remove)
+    result = CliRunner().invoke(app, ["readers", "forget", "billing"])
+    assert (result.exit_code, result.stderr) == (1, "Start the job.\n")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ class _Session:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.link = SimpleNamespace(producer=None, unreadable=0, stop=threading.Event())
-        self.counts: dict[str, int] = {}
+        self.counts = Counter[str]()
         self.left: list[bool] = []
         self.takes_leave = True
 
@@ -92,9 +93,9 @@ def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(ma
     _publish(reader, 5, 6)
     with pytest.raises(HandlerFailedError, match="all 3 samples that it may keep"):
         reader.wait_closed(PATIENCE_SECONDS)
+    reader.close()
     assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
     assert (reader.alive, reader.statistics.failed, reader._session.link.stop.is_set()) == (False, 3, True)
-    reader.close()
 
 
 def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[..., Any]) -> None:

@@ -110,7 +110,7 @@ def handle(sample):
 log.write(f"{now()},begin,0\\n")
 while True:
     try:
-        reader = SampleReader(settings.kafka, name, handle, role=role, lake=settings.lake)
+        reader = SampleReader(settings.kafka, name, handle, role=role)
     except SettleTimeout:
         continue
     break

@@ -7,13 +7,14 @@ import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
 from ackstream.client.publisher import Publisher
-from ackstream.client.sample_reader import SampleReader
+from ackstream.client.sample_reader import SampleReader, remove_reader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
@@ -93,14 +94,14 @@ def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again_a
             raise ValueError("no")
 
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", handle, durable=True) as reader:
+        with SampleReader(topics, "r1", handle) as reader:
             for _ in range(3):
                 publisher.publish(b"x")
             _until(lambda: reader.statistics.acknowledged == 2, "two acknowledgements")
             assert (seen, reader.statistics.failed) == ([1, 2, 3], 1)
             with pytest.raises(ReaderTimeout, match=r"Message 2 .* the oldest waits for r1"):
                 publisher.wait_for_acknowledgments(0.5)
-        with SampleReader(topics, "r1", seen.append, durable=True):
+        with SampleReader(topics, "r1", seen.append):
             publisher.publish(b"x")
             sample = _until(lambda: seen[4:] and seen, "what comes again")
     assert [getattr(one, "seq", one) for one in sample] == [1, 2, 3, 2, 4]
@@ -220,13 +221,36 @@ def test_required_roles_are_waited_for_with_their_quorum_whether_they_are_there_
             publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
-def test_nobody_waits_for_a_plain_reader_that_has_left(topics: Kafka) -> None:
+def test_nobody_waits_for_a_temporary_reader_that_has_left(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
+        with SampleReader(topics, "r1", qos=EXPLICIT, durable=False) as reader:
             publisher.publish(b"1")
             _take(reader, 1)
             with pytest.raises(ReaderTimeout):
                 publisher.wait_for_acknowledgments(0.3)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+
+
+def test_a_reader_is_waited_for_until_it_is_removed_by_itself_or_by_its_name(topics: Kafka) -> None:
+    with _publisher(topics) as publisher:
+        for name in ("r1", "r2"):
+            SampleReader(topics, name).close()
+        publisher.publish(b"1")
+        publisher.publish_flush(PATIENCE_SECONDS)
+        assert publisher.waiting_for(PATIENCE_SECONDS) == ("r1", "r2")
+        SampleReader(topics, "r1", qos=EXPLICIT).unregister()
+        _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r2",), "the removal of r1")
+        remove_reader(topics, "r2", PATIENCE_SECONDS)
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+
+
+def test_a_reader_whose_clock_is_behind_starts_nevertheless(topics: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    SampleReader(topics, "r1").close()
+    clock = SimpleNamespace(time_ns=lambda: 1_000_000, monotonic=time.monotonic)
+    monkeypatch.setattr("ackstream.client.sample_reader.time", clock)
+    with SampleReader(topics, "r1", start_timeout=PATIENCE_SECONDS) as reader, _publisher(topics) as publisher:
+        publisher.publish(b"1")
+        assert [sample.value for sample in _take(reader, 1)] == [b"1"]
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
@@ -286,7 +310,11 @@ def test_a_publisher_that_starts_again_still_waits_for_what_it_wrote_before(topi
             publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
-def test_reading_stops_while_the_application_has_too_much_and_goes_on(topics: Kafka) -> None:
+def test_reading_stops_while_the_application_has_too_much_and_goes_on(
+    topics: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what is missing is looked for often while reading is paused, as with an application that is slow for minutes
+    monkeypatch.setattr("ackstream.client.reader_session.RECOVER_SECONDS", 0.01)
     with SampleReader(topics, "r1", qos=EXPLICIT, max_samples=10) as reader, _publisher(topics) as publisher:
         taken = 0
         for number in range(1_200):
@@ -299,6 +327,7 @@ def test_reading_stops_while_the_application_has_too_much_and_goes_on(topics: Ka
             taken += len(_take(reader, 1)) + len(reader.take())
             reader.acknowledge_all()
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+        assert (taken, reader.statistics.lost) == (1_200, 0)
 
 
 def test_a_requested_label_of_the_reader_is_acknowledged_with_the_response(topics: Kafka) -> None:
@@ -345,7 +374,7 @@ def test_a_requested_label_of_the_reader_is_acknowledged_with_the_response(topic
 
 def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", qos=EXPLICIT, durable=True) as reader:
+        with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
             for number in range(1, 8):
                 publisher.publish(b"%d" % number)
             for sample in _take(reader, 5):
@@ -353,7 +382,7 @@ def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(to
                     sample.acknowledge()
             _until(lambda: publisher.is_sample_app_acknowledged(4), "sample 4")
         publisher.publish(b"8")
-        with SampleReader(topics, "r1", qos=EXPLICIT, durable=True) as reader:
+        with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
             publisher.publish(b"9")
             assert [sample.seq for sample in _take(reader, 6)] == [3, 5, 6, 7, 8, 9]
             assert reader.take() == []
@@ -362,12 +391,13 @@ def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(to
 
 
 def test_a_second_reader_of_a_name_ends_the_first(topics: Kafka) -> None:
-    with (
-        SampleReader(topics, "r1") as first,
-        SampleReader(topics, "r1"),
-        pytest.raises(TakenOverError, match="started as r1"),
-    ):
-        first.take(1, PATIENCE_SECONDS)
+    told: list[Exception] = []
+    with SampleReader(topics, "r1", lambda _: None, on_error=told.append) as first, SampleReader(topics, "r1"):
+        with pytest.raises(TakenOverError, match="started as r1"):
+            first.wait_closed(PATIENCE_SECONDS)
+        with pytest.raises(TakenOverError, match="started as r1"):
+            first.take(1, PATIENCE_SECONDS)
+    assert len(told) == 1
 
 
 def test_without_settle_neither_a_reader_nor_a_publisher_that_asks_begins(
