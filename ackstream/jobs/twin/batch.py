@@ -19,7 +19,7 @@ from msgspec import UNSET
 from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import OK, Thing, apply, instant, tag_of
 from ackstream.jobs.twin.commands import read_command
-from ackstream.protocol.correlation_ids import of_json
+from ackstream.protocol.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
@@ -210,6 +210,8 @@ class _TwinBatch:
         correlation_id = record.correlation_id
         if correlation_id is None:
             correlation_id = of_json(command.headers) or f"{self._signals}-{record.partition}-{record.offset}"
+        if is_too_long(correlation_id):
+            return None
         request.headers[CORRELATION_ID] = correlation_id
         return command, request
 

@@ -36,6 +36,7 @@ from ackstream.jobs.twin.changes import Thing
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
+from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import compare_topics, planned, topic_ids
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
@@ -219,17 +220,11 @@ def read_records(frame: DataFrame, settings: Settings) -> Iterator[SignalRecord]
     """
     value, small = F.col("value"), FETCH_BYTES // settings.twin.max_offsets_per_trigger
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
-    commands = frame.where((F.length(value) <= settings.correlate.max_value_bytes) & marked)
-    found = commands.select(
-        *[
-            F.unix_millis("timestamp"),
-            "partition",
-            "offset",
-            _correlation_id(),
-            F.when(F.length(value) <= small, value),
-        ],
-        F.length(value),
-    )
+    spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))
+    # what is larger is refused by correlate
+    commands = frame.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
+    when, at_once = F.unix_millis("timestamp"), F.when(F.length(value) <= small, value)
+    found = commands.select(when, "partition", "offset", _correlation_id(), at_once, F.length(value))
     records, sizes = [], {}
     for *fields, size in batches.collect(found):
         record = SignalRecord(*fields)
@@ -285,7 +280,8 @@ def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage
 
 def _correlation_id() -> Column:
     """Return the correlation-id of the record headers as correlate takes it; the JSON's goes before Spring's."""
-    own = F.make_valid_utf8(header(record_headers.CORRELATION_ID).cast("string"))
+    # correlate refuses a longer one
+    own = F.substring(F.make_valid_utf8(header(record_headers.CORRELATION_ID).cast("string")), 1, MAX_BYTES + 1)
     in_json = json_correlation_id(F.col("value").cast("string"))
     # only where Spring's is there and no other: the JSON is read anyway, later
     spring = F.when(header(record_headers.SPRING_CORRELATION_ID).isNotNull() & in_json.isNull(), spring_correlation())

@@ -221,6 +221,14 @@ def test_signals_that_are_not_for_the_twin_are_ignored(value: bytes) -> None:
     assert whole([SignalRecord(START, 0, 0, None, None)]) == TwinResult()
 
 
+def test_a_command_whose_correlation_id_correlate_refuses_is_not_executed() -> None:
+    (record,) = records(body("create", value={}))
+    assert whole([msgspec.structs.replace(record, correlation_id="x" * 1_024)]).rows
+    assert whole([msgspec.structs.replace(record, correlation_id="x" * 1_025)]) == TwinResult()
+    (record,) = records(body("create", value={}, correlation_id="x" * 1_025))
+    assert whole([msgspec.structs.replace(record, correlation_id=None)]) == TwinResult()
+
+
 def test_a_defect_in_one_command_is_reported_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*_: Any) -> None:
         raise RecursionError
