@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import StartError, StoppedError
+from ackstream.kafka import topics
+from ackstream.spark.job import DATA_LOSS
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.system import System
 from tests.harness.waiting import eventually
@@ -270,6 +273,29 @@ def test_a_command_of_an_aborted_transaction_is_answered_by_nobody(spark: SparkS
             finish()
         eventually(lambda: "committed" in system.replies(), "the reply", query)
     assert system.replies().keys() == {"committed"}
+
+
+def test_records_that_were_deleted_unread_stop_the_job_or_are_counted(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    going_on = kafka.model_copy(update={"on_data_loss": "continue"})
+    with closing(System(kafka, tmp_path)) as system, closing(System(going_on, tmp_path)) as other:
+        with system.correlate(spark) as query:
+            system.command("read", requested_acks=["a-ack"])
+            system.ack("read", "a-ack")
+            eventually(lambda: "read" in system.replies(), "the reply", query)
+        for number in range(3):
+            system.command(f"deleted-{number}", requested_acks=["a-ack"])
+        with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+            admin.delete_records(topics.ends(admin, topics.of_topics(admin, [kafka.topic("signals")])))
+        system.command("kept", requested_acks=["a-ack"])
+        system.ack("kept", "a-ack")
+        with system.correlate(spark) as query, pytest.raises(StreamingQueryException, match=DATA_LOSS):
+            query.awaitTermination(60)
+        with other.correlate(spark) as query:
+            eventually(lambda: "kept" in other.replies(), "the reply", query)
+            eventually(lambda: "deleted before correlate read them" in caplog.text, "the count", query)
+    assert "3 records of" in caplog.text
 
 
 def test_a_second_process_is_refused_while_the_first_runs_and_may_follow_it(
