@@ -18,7 +18,7 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ackstream.client.samples import WriterQos
     from ackstream.protocol.intervals import Interval
@@ -115,11 +115,12 @@ class WriterAcknowledgements:
         self._state: WriterState | None = None
         self._ended: Exception | None = None
 
-    def begin(self, first: int, next_seq: int, timeout: float) -> None:
+    def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
         """Ask settle which samples of earlier runs are complete.
 
         :param first: the first sample that the publisher keeps, for a writer that settle does not know
         :param next_seq: the number of the next sample
+        :param holes: numbers of no samples, unless settle knows these
         :raises SettleTimeout: the settle job does not answer
         """
         state = self._fresh_state(timeout)
@@ -127,6 +128,7 @@ class WriterAcknowledgements:
             self._start = state.released + 1 if state.written else first
             self.written = max(next_seq, self._start) - 1
             self._release(self._start - 1)
+            self._done.merge((max(low, state.written + 1), high) for low, high in holes if high > state.written)
 
     def receive(self, answer: Answer) -> None:
         """Process a report of settle."""

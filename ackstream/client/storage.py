@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -14,17 +15,33 @@ from ackstream.client.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
+
+Synchronous: TypeAlias = Literal["normal", "full"]
+"""Whether a change waits for the disk (``full``), or may be lost if the machine itself fails (``normal``)."""
 
 
 class StoreFile:
     """The file of one client. Safe to use from several threads; one process at a time may open it.
 
     Each change is in the file when the call returns. If the machine itself fails, the last changes may be missing, but
-    the file is not damaged. Every method raises ``StoreError`` for a file that cannot be used.
+    the file is not damaged; with ``full`` none is missing. Every method raises ``StoreError`` for a file that cannot be
+    used.
     """
 
-    def __init__(self, path: Path, client: str, *, what: str, version: int, schema: str, lost: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        client: str,
+        *,
+        what: str,
+        version: int,
+        schema: str,
+        lost: str,
+        synchronous: Synchronous = "normal",
+    ) -> None:
         """Open a file, or create it.
 
         :param what: what errors call the file
@@ -37,7 +54,7 @@ class StoreFile:
         try:
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             try:
-                self._prepare(client, version, schema)
+                self._prepare(client, version, schema, synchronous)
             except BaseException:
                 self._database.close()
                 raise
@@ -70,12 +87,12 @@ class StoreFile:
         with self._lock:
             self._database.close()
 
-    def _prepare(self, client: str, version: int, schema: str) -> None:
+    def _prepare(self, client: str, version: int, schema: str, synchronous: Synchronous) -> None:
         database = self._database
         # while this connection is open, any other one fails with "locked"
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(f"PRAGMA synchronous = {synchronous}")
         (verdict,) = database.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
@@ -85,9 +102,10 @@ class StoreFile:
                 f"BEGIN EXCLUSIVE; CREATE TABLE owner (client TEXT NOT NULL); {schema} PRAGMA user_version = {version};"
                 " COMMIT"
             )
-            database.execute("INSERT INTO owner VALUES (?)", (client,))
         elif found != version:
             raise sqlite3.DatabaseError(f"it has version {found}; this release writes {version}")
+        # one that was killed before it had an owner has nothing else either
+        database.execute("INSERT INTO owner SELECT ? WHERE NOT EXISTS (SELECT * FROM owner)", (client,))
         (owner,) = database.execute("SELECT client FROM owner").fetchone()
         if owner != client:
             raise StoreError(
@@ -116,18 +134,28 @@ INSERT INTO store VALUES (0, 0);
 
 
 class KeptMessage(msgspec.Struct, array_like=True):
-    """A message in a store."""
+    """A message in a store; ``withdrawn``: Kafka refused it for good, and the service does not know that yet."""
 
     value: bytes
     headers: list[tuple[str, bytes]]
     key: bytes | None = None
+    withdrawn: bool = False
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as far as they are the application's."""
+        own = sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.value) + len(self.key or b"") + own
+
+
+WITHDRAWN = KeptMessage(b"", [], withdrawn=True)
 
 
 class MemoryMessages:
     """Unacknowledged messages in memory, which are lost with the process.
 
     :ivar discarded: the number up to which all messages were dropped
-    :ivar last: the highest number ever added, or ``discarded`` if that is higher
+    :ivar last: the highest number ever used, or ``discarded`` if that is higher
     """
 
     def __init__(self) -> None:
@@ -143,6 +171,14 @@ class MemoryMessages:
     def get(self, seq: int) -> KeptMessage | None:
         """Return a message, ``None`` if it is not kept."""
         return self._kept.get(seq)
+
+    def withdraw(self, seq: int) -> None:
+        """Keep the number of a message, but not the message."""
+        self._kept[seq] = WITHDRAWN
+
+    def advance(self, seq: int) -> None:
+        """Use no number up to this one for a new message."""
+        self.last = max(self.last, seq)
 
     def drop(self, seq: int) -> None:
         """Drop all messages up to a number."""
@@ -165,20 +201,33 @@ class MemoryMessages:
 class SqliteMessages(MemoryMessages):
     """The same, with a copy of everything in a :class:`StoreFile`, which survives a crash."""
 
-    def __init__(self, path: Path, client: str) -> None:
+    def __init__(self, path: Path, client: str, synchronous: Synchronous = "normal") -> None:
         """Open a file, or create it."""
         super().__init__()
         lost = "loses the unacknowledged messages in it"
-        self._file = StoreFile(path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost)
+        self._file = StoreFile(
+            path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost, synchronous=synchronous
+        )
         ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
         kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
-        self._kept = {seq: _decode(message) for seq, message in kept}
+        self._kept = {seq: _decode(seq, message) for seq, message in kept}
 
     def add(self, seq: int, message: KeptMessage) -> None:
         """Keep a message; numbers rise."""
         row = (seq, msgspec.msgpack.encode(message))
         self._file.change(("INSERT INTO messages VALUES (?, ?)", row), ("UPDATE store SET last = ?", (seq,)))
         super().add(seq, message)
+
+    def withdraw(self, seq: int) -> None:
+        """Keep the number of a message, but not the message."""
+        row = (msgspec.msgpack.encode(WITHDRAWN), seq)
+        self._file.change(("UPDATE messages SET message = ? WHERE seq = ?", row))
+        super().withdraw(seq)
+
+    def advance(self, seq: int) -> None:
+        """Use no number up to this one for a new message."""
+        self._file.change(("UPDATE store SET last = max(last, ?)", (seq,)))
+        super().advance(seq)
 
     def drop(self, seq: int) -> None:
         """Drop all messages up to a number."""
@@ -194,4 +243,13 @@ class SqliteMessages(MemoryMessages):
         self._file.close()
 
 
-_decode = msgspec.msgpack.Decoder(KeptMessage).decode
+def _decode(seq: int, message: bytes) -> KeptMessage:
+    """Read a row; one with arguments of a wrong type, which could not be sent, must not hold up the others."""
+    try:
+        return _read(message)
+    except msgspec.DecodeError as error:
+        log.error("Message %s of the publish store is unusable and is withdrawn: %s", seq, error)  # noqa: TRY400
+        return WITHDRAWN
+
+
+_read = msgspec.msgpack.Decoder(KeptMessage).decode

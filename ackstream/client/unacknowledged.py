@@ -8,75 +8,35 @@ lacks are sent again, in order.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-
-import msgspec
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
-from ackstream.client.lifetime import call_handler
+from ackstream.client.receipts import Open, PublishStatistics, Receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, CommandAck
+from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from ackstream.client.errors import RefusedError
+    from ackstream.client.receipts import FailedMessage, Receipt, Stage
     from ackstream.client.storage import KeptMessage, MemoryMessages
+    from ackstream.protocol.intervals import Interval
 
-Stage: TypeAlias = Literal["accepted", "persisted"]
-"""What a receipt confirms: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """The acknowledgement of a message.
-
-    :ivar context: what the application passed to ``publish``
-    :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
-    :ivar duplicate: it was already stored; the first copy counts
-    """
-
-    seq: int
-    stage: Stage
-    context: Any
-    first: int
-    timestamp_ms: int
-    duplicate: bool = False
+WINDOW_BYTES = 64 * 1024 * 1024
+REFUSED_AGAIN_MS = 5_000
+"""When a withdrawal is sent again that Kafka refused like its message."""
 
 
-class FailedMessage(msgspec.Struct, frozen=True):
-    """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
+class Logon(NamedTuple):
+    """What follows a logon: the messages to send again now, and the runs of numbers that will never be sent."""
 
-    seq: int
-    reason: str
-    value: bytes | None
-    key: bytes | None
-    headers: list[tuple[str, bytes]]
-    context: Any
-
-
-class PublishStatistics(msgspec.Struct, frozen=True):
-    """Counts since the publisher started.
-
-    ``published`` messages were numbered, ``accepted`` stored by Kafka, ``acknowledged`` at the publisher's stage,
-    ``failed`` refused; ``unpersisted`` are still in the store. ``resent`` counts retransmissions, ``window_closed`` how
-    often a message had to wait for room.
-    """
-
-    published: int
-    accepted: int
-    acknowledged: int
-    failed: int
-    unpersisted: int
-    resent: int
-    window_closed: int
-
-
-class _Open(NamedTuple):
-    future: Future[Receipt]
-    context: Any
+    resent: list[int]
+    holes: list[Interval]
 
 
 class UnacknowledgedMessages:
@@ -85,7 +45,7 @@ class UnacknowledgedMessages:
     Safe to use from several threads. Futures and handlers are called without the lock.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a publisher, each with a default
         self,
         messages: MemoryMessages,
         *,
@@ -93,6 +53,7 @@ class UnacknowledgedMessages:
         on_failed_write: Callable[[FailedMessage], None] | None = None,
         stage: Stage = "persisted",
         window: int = 1000,
+        window_bytes: int = WINDOW_BYTES,
         ack_timeout_ms: int = 60_000,
         windowed: bool = False,
         error_on_gap: bool = False,
@@ -105,29 +66,31 @@ class UnacknowledgedMessages:
         :param clock: monotonic milliseconds
         :raises WindowError: the window or the timeout is too small to send anything
         """
-        if window < 1:
-            raise WindowError(f"A publish window of {window} lets nothing through: use 1 or more.")
+        if window < 1 or window_bytes < 1:
+            raise WindowError(
+                f"A publish window of {window} messages and {window_bytes} bytes lets nothing through: use 1 or more."
+            )
         if stage == "persisted" and ack_timeout_ms < 1:
             raise WindowError(f"An ack timeout of {ack_timeout_ms} ms would resend forever: use 1 ms or more.")
         self.changed = threading.Condition()
         self.ended: Exception | None = None
         self._messages = messages
-        self._on_receipt = on_receipt
-        self._on_failed_write = on_failed_write
+        self._receipts = Receipts(stage, on_receipt, on_failed_write, windowed=windowed)
         self._stage: Stage = stage
-        self._window = window
+        self._window, self._window_bytes = window, window_bytes
         self._ack_timeout_ms = ack_timeout_ms
-        self._windowed = windowed
         self._error_on_gap = error_on_gap
         self._clock = clock
-        self._open: dict[int, _Open] = {}
-        # by number: when it was last sent
+        self._open: dict[int, Open] = {}
+        # by number, ascending: when it was last sent
         self._in_flight: dict[int, int] = {}
+        self._bytes = 0
         # messages of an earlier run that do not fit into the window yet
         self._waiting: deque[int] = deque()
         # handed to Kafka, which has not answered
         self._sending: set[int] = set()
-        self._rejected: set[int] = set()
+        # by number: when to send it again
+        self._rejected: dict[int, int] = {}
         self._accepted = Intervals()
         self._counts: Counter[str] = Counter()
 
@@ -137,20 +100,28 @@ class UnacknowledgedMessages:
         counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
         return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
-    def logged_on(self, last: int) -> list[int]:
-        """Drop the messages up to the service's last one; return those to send again now.
+    def logged_on(self, last: int, begin: int = 0) -> Logon:
+        """Drop the messages up to the service's last one; return those to send again now, and the holes.
 
-        The others follow when the window has room.
+        The others follow when the window has room. Numbers between those that are kept, and up to the first new one,
+        are holes: their messages were lost with a file, or were never published.
 
+        :param begin: use no number up to this one for a new message
         :raises GapError: the service lacks messages that were dropped, and gaps are errors
         """
         with self.changed:
             if self._error_on_gap and last < self._messages.discarded:
                 raise GapError(last + 1, self._messages.discarded)
             self._messages.drop(last)
-            self._accepted = Intervals(start=self._messages.discarded + 1)
-            self._waiting.extend(self._messages.numbers())
-            return self._admit()
+            kept = self._messages.numbers()
+            first = kept[0] if kept else self._messages.last + 1
+            if begin > self._messages.last:
+                (self._messages.advance if kept else self._messages.drop)(begin)
+            known = Intervals(((seq, seq) for seq in kept), start=first)
+            holes = known.missing(first, self._messages.last) if first <= self._messages.last else []
+            self._accepted = Intervals(holes, start=first)
+            self._waiting.extend(kept)
+            return Logon(self._admit(), holes)
 
     def add(self, message: KeptMessage, future: Future[Receipt], context: Any, wanted: int | None) -> int | None:
         """Give a message its number and keep it; return ``None`` if the window has no room.
@@ -161,7 +132,7 @@ class UnacknowledgedMessages:
         with self.changed:
             if self.ended is not None:
                 raise self.ended
-            if self._full:
+            if self._full(message.size):
                 return None
             number = self._messages.last + 1
             if wanted is not None and wanted != number:
@@ -171,12 +142,15 @@ class UnacknowledgedMessages:
                 )
             self._messages.add(number, message)
             self._in_flight[number] = self._clock()
-            self._open[number] = _Open(future, context)
+            self._bytes += message.size
+            # from now on it cannot be cancelled: a cancelled one could not be ended
+            future.set_running_or_notify_cancel()
+            self._open[number] = Open(future, context)
             self._counts["published"] += 1
             return number
 
-    def wait_for_room(self, *, block: bool) -> None:
-        """Wait until the window opens, or the publisher has ended.
+    def wait_for_room(self, size: int = 0, *, block: bool) -> None:
+        """Wait until the window has room for a message of this size, or the publisher has ended.
 
         :raises WouldBlockError: without ``block``
         """
@@ -184,7 +158,7 @@ class UnacknowledgedMessages:
             self._counts["window_closed"] += 1
             if not block:
                 raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
-            self.changed.wait_for(lambda: not self._full or self.ended is not None)
+            self.changed.wait_for(lambda: not self._full(size) or self.ended is not None)
 
     def resend(self, seq: int) -> KeptMessage | None:
         """Return a message to be sent again, ``None`` if it has been acknowledged."""
@@ -211,23 +185,47 @@ class UnacknowledgedMessages:
             return []
         return self.acknowledged(CommandAck(ack_type="persisted", first=before + 1, seq=up_to))
 
-    def rejected(self, seq: int) -> None:
-        """Note that Kafka did not store a message."""
+    def rejected(self, seq: int, refusal: RefusedError | None = None) -> None:
+        """Note that Kafka did not store a message; it is sent again, or, after a refusal for good, withdrawn.
+
+        The number is sent without the message until the service knows that the message will not come: it would wait.
+        """
         with self.changed:
             self._sending.discard(seq)
-            self._rejected.add(seq)
+            message = self._messages.get(seq)
+            if message is None:
+                return
+            if refusal is None or message.withdrawn:
+                self._rejected[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
+                return
+        # before it is withdrawn: after a crash in between, it is refused again
+        self._return(seq, refusal.reason)
+        with self.changed:
+            if self._messages.get(seq) is not message:
+                # an earlier copy of it was stored after all
+                return
+            self._messages.withdraw(seq)
+            self._bytes -= message.size if seq in self._in_flight else 0
+            self._rejected[seq] = self._clock()
+            self._counts["failed"] += 1
+            entry = self._open.pop(seq, None)
+            self.changed.notify_all()
+        if entry is not None:
+            entry.future.set_exception(refusal)
 
     def overdue(self) -> list[int]:
         """Return the messages to send again now: not stored by Kafka, or not acknowledged in time."""
         with self.changed:
             if self.ended is not None:
                 return []
-            now, late = self._clock(), self._rejected
-            self._rejected = set()
+            now = self._clock()
+            late = {seq for seq, at in self._rejected.items() if at <= now}
+            for seq in late:
+                del self._rejected[seq]
             if self._stage == "persisted":
                 timed_out = [seq for seq, at in self._in_flight.items() if at + self._ack_timeout_ms <= now]
                 self._in_flight.update(dict.fromkeys(timed_out, now))
-                late |= set(timed_out) - self._sending
+                late |= set(timed_out) - self._sending - self._rejected.keys()
             return sorted(late)
 
     def flush(self, stage: Stage, timeout: float | None) -> None:
@@ -252,28 +250,34 @@ class UnacknowledgedMessages:
             return done
 
     def acknowledged(self, ack: CommandAck) -> list[int]:
-        """Drop the messages that an ack covers and end their futures; return the messages to send now."""
-        if ack.seq is None:
+        """Drop the messages that an ack covers and end their futures; return the messages to send now.
+
+        An ack that was applied before is ignored: the service repeats its last acks after a crash.
+        """
+        if ack.seq is None or ack.seq <= self._messages.discarded:
             return []
         if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
             # before it is dropped: after a crash in between, the next logon reports the refusal again
-            self._return_to_application(ack.seq, ack.reason or "")
+            self._return(ack.seq, ack.reason or "")
         refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
         with self.changed:
-            self._messages.drop(ack.seq)
-            done = [seq for seq in self._in_flight if seq <= ack.seq]
+            done = list(takewhile(lambda seq: seq <= ack.seq, self._in_flight))
             for seq in done:
+                self._bytes -= self._size(seq)
                 del self._in_flight[seq]
             while self._waiting and self._waiting[0] <= ack.seq:
                 # sent by an earlier run
                 done.append(self._waiting.popleft())
+            # the futures of withdrawn numbers have ended
+            done = [seq for seq in done if not self._is_withdrawn(seq)]
+            self._messages.drop(ack.seq)
             opened = {seq: self._open.pop(seq, None) for seq in done}
             good = [seq for seq in done if refusal is None or seq != ack.seq]
             self._counts["acknowledged"] += len(good)
             self._counts["failed"] += len(done) - len(good)
             admitted = self._admit()
             self.changed.notify_all()
-        self._give_receipts(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
+        self._receipts.give(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
         entry = opened.get(ack.seq)
         if entry is not None and refusal is not None:
             entry.future.set_exception(refused(refusal, f"Message {ack.seq}"))
@@ -288,36 +292,39 @@ class UnacknowledgedMessages:
         for entry in opened.values():
             entry.future.set_exception(self.ended)
 
-    @property
-    def _full(self) -> bool:
-        return bool(self._waiting) or len(self._in_flight) >= self._window
+    def _full(self, size: int) -> bool:
+        """Return whether a new message of this size has to wait."""
+        return bool(self._waiting) or self._closed_for(size)
+
+    def _closed_for(self, size: int) -> bool:
+        """Return whether the window has no room; a message that is larger than the window goes alone."""
+        many = len(self._in_flight) >= self._window or self._bytes + size > self._window_bytes
+        return many and bool(self._in_flight)
 
     def _admit(self) -> list[int]:
         now, admitted = self._clock(), []
-        while self._waiting and len(self._in_flight) < self._window:
+        while self._waiting and not self._closed_for(self._size(self._waiting[0])):
             admitted.append(self._waiting.popleft())
             self._in_flight[admitted[-1]] = now
+            self._bytes += self._size(admitted[-1])
         return admitted
+
+    def _size(self, seq: int) -> int:
+        message = self._messages.get(seq)
+        return 0 if message is None else message.size
+
+    def _is_withdrawn(self, seq: int) -> bool:
+        message = self._messages.get(seq)
+        return message is not None and message.withdrawn
 
     def _flushed(self, last: int, stage: Stage) -> bool:
         if stage != self._stage:
-            return not any(seq <= last for seq in self._sending | self._rejected)
+            return all(seq in self._accepted for seq in self._messages.numbers() if seq <= last)
         return self._messages.discarded >= last or len(self._messages) == 0
 
-    def _give_receipts(self, numbers: list[int], opened: dict[int, _Open | None], duplicate: int | None) -> None:
-        now = time.time_ns() // 1_000_000
-        for seq in numbers:
-            future, context = opened[seq] or (None, None)
-            first = numbers[0] if self._windowed else seq
-            receipt = Receipt(seq, self._stage, context, first, now, duplicate=seq == duplicate)
-            if future is not None:
-                future.set_result(receipt)
-            if not self._windowed or seq == numbers[-1]:
-                call_handler(self._on_receipt, receipt)
-
-    def _return_to_application(self, seq: int, reason: str) -> None:
+    def _return(self, seq: int, reason: str) -> None:
         with self.changed:
             message, entry = self._messages.get(seq), self._open.get(seq)
-        value, key, headers = (None, None, []) if message is None else (message.value, message.key, message.headers)
-        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
-        call_handler(self._on_failed_write, failed)
+        if reason != WITHDRAWN:
+            # those were returned when Kafka refused them
+            self._receipts.give_back(seq, reason, message, entry)

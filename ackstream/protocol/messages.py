@@ -26,6 +26,9 @@ DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
 WITHDRAWN = "withdrawn"
 """The answer to a publisher that takes a number back, because Kafka refused its message for good."""
 
+SESSION_OVER = "session over"
+"""The answer to a publisher after another one of its name has logged on."""
+
 MAX_CLIENT_CHARACTERS = 255
 """Of the name of a client: of a publisher, and of a reader, whose reports name both."""
 

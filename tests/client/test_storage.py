@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.errors import StoreError
-from ackstream.client.storage import KeptMessage, MemoryMessages, SqliteMessages
+from ackstream.client.storage import WITHDRAWN, KeptMessage, MemoryMessages, SqliteMessages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,19 @@ def test_dropping_beyond_the_last_moves_the_last(messages: Any) -> None:
     assert (messages.last, messages.discarded, len(messages)) == (41, 41, 0)
 
 
+def test_numbers_can_be_passed_over_without_dropping_messages(messages: Any) -> None:
+    messages.add(1, message(b"a"))
+    messages.advance(900)
+    messages.advance(7)
+    assert (messages.numbers(), messages.last, messages.discarded) == ([1], 900, 0)
+
+
+def test_a_withdrawn_message_leaves_its_number(messages: Any) -> None:
+    messages.add(1, message(b"a"))
+    messages.withdraw(1)
+    assert (messages.numbers(), messages.get(1)) == ([1], WITHDRAWN)
+
+
 def test_a_file_has_its_messages_after_reopening(tmp_path: Path) -> None:
     first = SqliteMessages(tmp_path / "store", "p1")
     first.add(1, message(b"a"))
@@ -51,7 +64,50 @@ def test_a_file_has_its_messages_after_reopening(tmp_path: Path) -> None:
     first.close()
     second = SqliteMessages(tmp_path / "store", "p1")
     assert (second.numbers(), second.get(2), second.last, second.discarded) == ([2], message(b"b"), 2, 1)
+    second.withdraw(2)
+    second.advance(40)
     second.close()
+    third = SqliteMessages(tmp_path / "store", "p1")
+    assert (third.numbers(), third.get(2), third.last) == ([2], WITHDRAWN, 40)
+    third.close()
+
+
+ROWS = {
+    1: b"\x93\xc4\x01a\x91\x92\xa5topic\xc4\x01t\xc4\x01k",
+    2: b"\x93\xc4\x01b\x90\xa7order-7",
+    3: b"\x93\xc4\x01c\x90\xc0",
+}
+"""Messages as earlier releases kept them; the key of the second is a text, which Kafka does not take."""
+
+
+def test_the_file_of_an_earlier_release_is_read_and_an_unusable_message_holds_nothing_up(tmp_path: Path) -> None:
+    SqliteMessages(tmp_path / "store", "p1").close()
+    with sqlite3.connect(tmp_path / "store") as database:
+        database.executemany("INSERT INTO messages VALUES (?, ?)", ROWS.items())
+        database.execute("UPDATE store SET last = 3")
+    database.close()
+    messages = SqliteMessages(tmp_path / "store", "p1")
+    assert [messages.get(seq) for seq in (1, 2, 3)] == [message(b"a"), WITHDRAWN, KeptMessage(b"c", [])]
+    messages.close()
+
+
+@pytest.mark.parametrize("owners", [0, 1])
+def test_a_file_that_was_killed_before_it_had_an_owner_is_usable(tmp_path: Path, owners: int) -> None:
+    SqliteMessages(tmp_path / "store", "p1").close()
+    with sqlite3.connect(tmp_path / "store") as database:
+        database.execute("DELETE FROM owner WHERE ? = 0", (owners,))
+    database.close()
+    for _ in range(2):
+        SqliteMessages(tmp_path / "store", "p1").close()
+    with pytest.raises(StoreError, match="belongs to the client p1"):
+        SqliteMessages(tmp_path / "store", "p2")
+
+
+@pytest.mark.parametrize(("synchronous", "found"), [("normal", 1), ("full", 2)])
+def test_a_change_waits_for_the_disk_if_that_is_wanted(tmp_path: Path, synchronous: Any, found: int) -> None:
+    messages = SqliteMessages(tmp_path / "store", "p1", synchronous)
+    assert messages._file.read("PRAGMA synchronous") == [(found,)]
+    messages.close()
 
 
 WRITER = """

@@ -7,13 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.errors import GapError, NotEntitledError, SequenceError, WindowError, WouldBlockError
-from ackstream.client.storage import KeptMessage, MemoryMessages
+from ackstream.client.errors import (
+    FlushTimeout,
+    GapError,
+    NotEntitledError,
+    SequenceError,
+    WindowError,
+    WouldBlockError,
+    refused,
+)
+from ackstream.client.storage import WITHDRAWN, KeptMessage, MemoryMessages
 from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from ackstream.client.unacknowledged import FailedMessage, Receipt
+    from ackstream.client.receipts import FailedMessage, Receipt
 
 
 class World:
@@ -33,12 +41,12 @@ class World:
             clock=lambda: self.now,
             **options,
         )
-        self.sent = self.messages.logged_on(0) if log_on else []
+        self.sent = self.messages.logged_on(0).resent if log_on else []
 
-    def add(self, seq: int | None = None) -> Future[Receipt] | None:
+    def add(self, seq: int | None = None, size: int = 0) -> Future[Receipt] | None:
         """Publish a message; ``None`` if the window is full."""
         future: Future[Receipt] = Future()
-        message = KeptMessage(b"m%d" % (self.store.last + 1), [])
+        message = KeptMessage(b"m%d" % (self.store.last + 1) + b"x" * size, [])
         return None if self.messages.add(message, future, "context", seq) is None else future
 
     def ack(self, seq: int | None, reason: str | None = None, status: str | None = None) -> list[int]:
@@ -115,7 +123,7 @@ def test_an_ack_without_a_number_is_ignored() -> None:
 
 def test_the_logon_decides_what_is_sent_again_in_order() -> None:
     world = World(earlier=5, log_on=False)
-    assert world.messages.logged_on(3) == [4, 5]
+    assert world.messages.logged_on(3) == ([4, 5], [])
     assert len(world.store) == 2
 
 
@@ -131,13 +139,39 @@ def test_a_service_that_lacks_dropped_messages_is_refused_if_gaps_are_errors() -
 def test_a_service_that_lacks_dropped_messages_is_accepted_otherwise() -> None:
     world = World(earlier=11, log_on=False)
     world.store.drop(10)
-    assert world.messages.logged_on(7) == [11]
+    assert world.messages.logged_on(7) == ([11], [])
 
 
 def test_numbers_continue_after_those_of_the_service() -> None:
     world = World(log_on=False)
     world.messages.logged_on(41)
     assert world.store.last + 1 == 42
+
+
+def test_new_numbers_begin_behind_everything_the_service_has_received() -> None:
+    world = World(log_on=False)
+    assert world.messages.logged_on(4, 10) == ([], [(5, 10)])
+    assert (world.store.last, world.store.discarded) == (10, 10)
+
+
+def test_numbers_of_no_message_are_holes_also_between_those_that_are_kept() -> None:
+    world = World(log_on=False)
+    for seq in (5, 6, 9):
+        world.store.add(seq, KeptMessage(b"x", []))
+    assert world.messages.logged_on(4, 12) == ([5, 6, 9], [(7, 8), (10, 12)])
+    assert world.store.last == 12
+
+
+def test_with_stage_accepted_holes_hold_no_receipt_up() -> None:
+    world = World(log_on=False, stage="accepted")
+    world.store.add(5, KeptMessage(b"x", []))
+    assert world.messages.logged_on(0, 1000) == ([5], [(6, 1000)])
+    world.messages.accepted(5)
+    future = world.add()
+    world.messages.accepted(1001)
+    assert future is not None
+    assert future.result(0).seq == 1001
+    assert len(world.store) == 0
 
 
 def test_a_number_that_is_not_the_next_one_is_refused() -> None:
@@ -227,6 +261,122 @@ def test_with_stage_accepted_kafka_acknowledges_in_order() -> None:
     assert all(future and future.done() for future in futures)
     world.now = 10**9
     assert world.messages.overdue() == []
+
+
+def test_a_future_cannot_be_cancelled_and_harms_nobody() -> None:
+    world = World()
+    future = world.add()
+    assert future is not None
+    assert not future.cancel()
+    world.ack(1)
+    assert future.result(0).seq == 1
+
+
+def test_the_window_is_bounded_in_bytes_but_a_larger_message_goes_alone() -> None:
+    world = World(window_bytes=100)
+    assert world.add(size=500) is not None
+    assert world.add() is None
+    world.ack(1)
+    assert world.add(size=60) is not None
+    assert world.add(size=60) is None
+    assert world.add(size=10) is not None
+    world.ack(3)
+    assert world.add(size=60) is not None
+
+
+def test_messages_of_an_earlier_run_are_weighed_too() -> None:
+    world = World(earlier=4, window_bytes=5)
+    assert world.sent == [1, 2]
+    assert world.ack(1) == [3]
+
+
+TOO_LARGE = refused("message too large", "Message 1")
+
+
+def test_a_message_that_kafka_refuses_for_good_fails_and_its_number_is_withdrawn() -> None:
+    world = World(ack_timeout_ms=2000)
+    first, second = world.add(), world.add()
+    assert first is not None
+    assert second is not None
+    world.messages.sending(1)
+    world.messages.rejected(1, TOO_LARGE)
+    assert first.exception(0) is TOO_LARGE
+    assert world.returned == [(1, "message too large", b"m1")]
+    # the number is sent without the message, until the service answers
+    assert world.messages.overdue() == [1]
+    assert world.messages.resend(1) == WITHDRAWN
+    world.ack(1, "withdrawn")
+    world.ack(2)
+    assert second.result(0).seq == 2
+    assert [receipt.seq for receipt in world.receipts] == [2]
+    assert len(world.returned) == 1
+    statistics = world.messages.statistics
+    assert (statistics.failed, statistics.acknowledged, statistics.unpersisted) == (1, 1, 0)
+
+
+def test_a_withdrawal_that_kafka_refuses_too_is_not_sent_without_a_pause() -> None:
+    world = World(stage="accepted")
+    world.add()
+    world.messages.rejected(1, TOO_LARGE)
+    assert world.messages.overdue() == [1]
+    world.messages.rejected(1, TOO_LARGE)
+    assert world.messages.overdue() == []
+    world.now = 5000
+    assert world.messages.overdue() == [1]
+    world.messages.accepted(1)
+    assert (len(world.store), world.receipts) == (0, [])
+
+
+def test_a_message_that_was_stored_before_it_was_refused_is_reported_as_a_duplicate() -> None:
+    world = World()
+    world.add()
+    world.messages.rejected(1, TOO_LARGE)
+    world.ack(1, "duplicate")
+    assert world.returned == [(1, "message too large", b"m1"), (1, "duplicate", None)]
+
+
+def test_a_refusal_of_a_message_that_was_acknowledged_meanwhile_is_ignored() -> None:
+    world = World()
+    future = world.add()
+    world.ack(1)
+    world.messages.rejected(1, TOO_LARGE)
+    assert future is not None
+    assert future.result(0).seq == 1
+    assert (world.store.numbers(), world.messages.overdue()) == ([], [])
+
+
+def test_acks_that_are_repeated_after_a_crash_are_applied_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.add()
+    for _ in range(2):
+        world.ack(1)
+        world.ack(2, "not entitled")
+        world.ack(3)
+    assert world.returned == [(2, "not entitled", b"m2")]
+    assert world.messages.statistics.failed == 1
+
+
+def test_a_flush_to_kafka_waits_for_what_the_window_holds_back() -> None:
+    world = World(earlier=3, window=1)
+    with pytest.raises(FlushTimeout):
+        world.messages.flush("accepted", 0)
+    for seq in (1, 2, 3):
+        world.messages.sending(seq)
+        with pytest.raises(FlushTimeout):
+            world.messages.flush("accepted", 0)
+        world.messages.accepted(seq)
+        world.ack(seq) if seq < 3 else None
+    world.messages.flush("accepted", 0)
+    with pytest.raises(FlushTimeout):
+        world.messages.flush("persisted", 0)
+
+
+def test_a_flush_to_kafka_waits_for_a_message_that_is_about_to_be_sent() -> None:
+    world = World()
+    world.add()
+    with pytest.raises(FlushTimeout):
+        world.messages.flush("accepted", 0)
 
 
 @given(size=st.integers(1, 10), acks=st.lists(st.integers(0, 30), max_size=30))

@@ -11,14 +11,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
-from ackstream.jobs.persist.publishers import fold
 from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import messages
 from ackstream.protocol.messages import encode_ack
+from ackstream.protocol.record_headers import SESSION
 from ackstream.settings import Persist, PublishRule, RequiredRole, Settle
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def _metadata(record: Any) -> MessageMetadata:
         len(record.value or b""),
         headers.get("client"),
         **{name: headers.get(name) for name in ("seq", "command", "cid", "ack", "topic", "ttl", "first")},
+        session=headers.get(SESSION),
     )
 
 

@@ -91,11 +91,13 @@ def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
     job.JOB.start(spark, settings, available_now=True).awaitTermination()
     first = _rows(spark, settings)
     assert [value for *_, value in first] == [b"%d" % number for number in range(50)]
+    answers = len(records(settings.kafka, "publisher-acks"))
     again = settings.model_copy(
         update={"lake": settings.lake.model_copy(update={"checkpoints": str(tmp_path / "others")})}
     )
     job.JOB.start(spark, again, available_now=True).awaitTermination()
     assert _rows(spark, settings) == first
+    assert len(records(settings.kafka, "publisher-acks")) == answers
     row = tables.read(spark, settings.lake, "messages").first()
     assert (row.subject, bytes(row.key), row.headers[0].name, bytes(row.headers[0].value)) == (
         "open", b"k", "colour", b"red",

@@ -35,7 +35,7 @@ from tests.harness.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.client.unacknowledged import FailedMessage, Receipt
+    from ackstream.client.receipts import FailedMessage, Receipt
 
 pytestmark = pytest.mark.integration
 
@@ -101,6 +101,8 @@ class Service:
                     client,
                     CommandAck(ack_type="processed", client=client, cid=headers["cid"], seq=last, bookmark=position),
                 )
+            return
+        if "command" in headers:
             return
         with self._changed:
             self.received.append((client, int(headers["seq"]), value))

@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
+from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, read_metadata, with_headers
-from ackstream.jobs.persist.publishers import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS

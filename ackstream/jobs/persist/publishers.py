@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ackstream.jobs.persist.admission import ACCEPTED, Verdict
 from ackstream.jobs.persist.conflation import Conflation
 from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
-from ackstream.jobs.persist.state import PublisherState, RejectedRecord
+from ackstream.jobs.persist.state import MAX_SESSION_CHARACTERS, PublisherState, RejectedRecord
 from ackstream.protocol import queries
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, WITHDRAWN, CommandAck, StoredRange, read_number
+from ackstream.protocol.messages import (
+    SESSION_OVER,
+    WITHDRAWN,
+    CommandAck,
+    StoredRange,
+    read_number,
+)
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from ackstream.jobs.persist.admission import Admission
     from ackstream.protocol.messages import AckType
 
 NO_CLIENT, INVALID_CLIENT, NO_NUMBER = "no client name", "invalid client name", "no sequence number"
-NO_COMMAND, SEQUENCE_GAP, SESSION_OVER = "no such command", "sequence gap", "session over"
+NO_COMMAND, SEQUENCE_GAP = "no such command", "sequence gap"
 MAX_HELD = 10_000
 """Messages of a publisher behind a hole; further ones are rejected, and accepted when resent after it was filled."""
 MAX_REJECTIONS = 10_000
@@ -44,6 +47,8 @@ class PublisherBatch:
         self.rejected: list[RejectedRecord] = []
         self.acks: list[CommandAck] = []
         self._client = client
+        # the sessions of refused messages, in the order of their first ones
+        self._over: dict[str, None] = {}
         self._known = state is not None and state.highest >= 0
         state = state or PublisherState()
         self._state = msgspec.structs.replace(
@@ -126,7 +131,7 @@ class PublisherBatch:
             self._reject(message, NO_NUMBER)
             return
         command = QueryCommand("publish", message.cid, asked, seq)
-        if self._state.is_superseded(message.session):
+        if self._is_over(message.session):
             self._reject(message, SESSION_OVER)
             self._acknowledge_arrival(command, SESSION_OVER)
             return
@@ -159,8 +164,11 @@ class PublisherBatch:
         reason = None
         if first is None or last is None or first > last:
             reason = NO_NUMBER
-        elif self._state.is_superseded(message.session):
+        elif self._is_over(message.session):
             reason = SESSION_OVER
+        elif not self._known and "persisted" not in asked and first <= max(self._state.begins, 1):
+            # nothing was received yet: there is no hole, the numbers begin behind these
+            self._state.begins = last + 1
         else:
             self._open(first)
             undecided = self._conflation.undecided(first, first)
@@ -176,6 +184,13 @@ class PublisherBatch:
                 self._state.highest = max(self._state.highest, last)
         if reason is not None or "processed" in asked:
             self._acknowledge("processed", cid=message.cid, reason=reason)
+
+    def _is_over(self, session: str | None) -> bool:
+        """Return whether a session was superseded; its publisher is told at the end of the batch."""
+        over = self._state.is_superseded(session)
+        if over and session is not None:
+            self._over[session[:MAX_SESSION_CHARACTERS]] = None
+        return over
 
     def _too_far(self, first: int, last: int) -> bool:
         """Return whether these numbers would leave too many waiting behind a hole."""
@@ -268,6 +283,8 @@ class PublisherBatch:
     def close(self) -> PublisherState:
         """End the batch; return the state for the next one."""
         self._acknowledge_decided()
+        for session in self._over:
+            self._acknowledge("processed", cid=session, reason=SESSION_OVER)
         state = self._state
         watermark = state.watermark = self._conflation.watermark
         state.held, state.asked, state.withdrawn = self._conflation.beyond
@@ -287,63 +304,3 @@ class PublisherBatch:
         first, last = self._first, self._conflation.watermark
         absent = tuple(run for run in self._absent if run[0] <= last)
         return StoredRange(self._client, first, last, batch, absent) if first <= last else None
-
-
-class PersistResult(NamedTuple):
-    """The result of a batch; all records that are not rejected are messages to store."""
-
-    rejected: list[RejectedRecord]
-    acks: list[tuple[str, CommandAck]]
-    stored: list[StoredRange]
-    changed: dict[str, PublisherState]
-
-    def stores(self, records: int) -> bool:
-        """Return whether the batch, which has this many records, adds rows to the table."""
-        return records > sum(rejected.reason is None for rejected in self.rejected)
-
-
-def is_durability_ack(ack: CommandAck) -> bool:
-    """Return whether an ack reports what is durable, as a logon's does: it waits for the sync destinations."""
-    return ack.ack_type == "persisted" or ack.bookmark is not None
-
-
-def fold(
-    records: Iterable[MessageMetadata | MessageRun],
-    states: Mapping[str, PublisherState],
-    admission: Admission,
-    *,
-    floor_ms: int,
-    batch: int,
-) -> PersistResult:
-    """Apply a batch of records to the states of their publishers; the given states stay as they are.
-
-    :param records: those of each partition in the order of their offsets
-    :param floor_ms: the shortest interval of merged acks
-    """
-    rejected: list[RejectedRecord] = []
-    clients: dict[str, list[MessageMetadata | MessageRun]] = {}
-    nameless: list[MessageMetadata] = []
-    newest = 0
-    for item in records:
-        message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
-        newest = max(newest, timestamp)
-        if message.client and len(message.client) <= MAX_CLIENT_CHARACTERS:
-            clients.setdefault(message.client, []).append(item)
-        else:
-            nameless += item.members() if isinstance(item, MessageRun) else [item]
-    if nameless:
-        # under the empty name it is only noted which of them were read
-        clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
-    acks: list[tuple[str, CommandAck]] = []
-    stored: list[StoredRange] = []
-    changed: dict[str, PublisherState] = {}
-    for client, own in clients.items():
-        publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
-        for item in own:
-            publisher.add(item)
-        changed[client] = publisher.close()
-        rejected += publisher.rejected
-        acks += [(client, ack.identified()) for ack in publisher.acks]
-        if (found := publisher.stored(batch)) is not None:
-            stored.append(found)
-    return PersistResult(rejected, acks, stored, changed)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun, read_metadata
-from ackstream.jobs.persist.publishers import fold
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.persist import publishers
 from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
-from ackstream.jobs.persist.publishers import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import StoredRange
@@ -366,7 +366,9 @@ def test_a_state_with_sessions_is_continued() -> None:
     ]
     result = _fold(records, {"p1": state}, again=True)
     assert result.rejected == [RejectedRecord(1, 12, None), RejectedRecord(1, 13, "session over")]
-    assert _told(result) == [("persisted", None, 4, None), ("persisted", None, 9, None)]
+    assert _told(result) == [
+        ("persisted", None, 4, None), ("persisted", None, 9, None), ("processed", "a", None, "session over"),
+    ]  # fmt: skip
     assert result.stored == [StoredRange("p1", 3, 9, 7, ((5, 8),))]
 
 
@@ -377,7 +379,7 @@ def test_a_later_publisher_of_the_name_ends_the_session_of_the_first() -> None:
     # the 3 of the first is another message than the 3 of the second, which alone has the number
     assert second.rejected == [RejectedRecord(0, 4, None), RejectedRecord(0, 5, "session over")]
     assert _told(second) == [("processed", "l", 2, None), ("processed", "c", None, "session over"),
-                             ("persisted", None, 3, None)]  # fmt: skip
+                             ("persisted", None, 3, None), ("processed", "a", None, "session over")]  # fmt: skip
 
 
 def test_a_run_of_a_superseded_session_is_refused() -> None:
@@ -430,6 +432,15 @@ def test_a_single_number_that_is_withdrawn_is_answered() -> None:
     assert _fold([_message(4, 2)], first.changed).rejected == [RejectedRecord(0, 4, None)]
 
 
+def test_a_session_with_numbers_of_its_own_begins_behind_the_withdrawn_ones() -> None:
+    withdraw = {"command": "withdraw", "ack": "none"}
+    new = _fold([_logon(0, session="a"), _message(1, 900, first="1", **withdraw), _message(2, 901)])
+    assert new.stored == [StoredRange("p1", 901, 901, 7)]
+    old = _fold([_logon(0, session="b"), _message(1, 2000, first="1", **withdraw), _message(2, 2001)], new.changed)
+    assert old.stored == [StoredRange("p1", 902, 2001, 7, ((902, 2000),))]
+    assert _told(old) == [("processed", "l", 901, None), ("persisted", None, 2001, None)]
+
+
 @pytest.mark.parametrize(("first", "last"), [("x", 3), (None, 3), ("4", 3), ("1", "x")])
 def test_an_invalid_withdrawal_is_answered(first: str | None, last: int | str) -> None:
     result = _fold([_message(0, last, command="withdraw", cid="w", first=first)])
@@ -439,7 +450,7 @@ def test_an_invalid_withdrawal_is_answered(first: str | None, last: int | str) -
 def test_a_withdrawal_of_a_superseded_session_is_refused() -> None:
     logons = [_logon(0, session="a"), _logon(1, session="b")]
     result = _fold([*logons, _message(2, 9, command="withdraw", cid="w", first="1", session="a")])
-    assert _told(result)[-1] == ("processed", "w", None, "session over")
+    assert _told(result)[-2:] == [("processed", "w", None, "session over"), ("processed", "a", None, "session over")]
 
 
 def test_a_new_checkpoint_does_not_answer_what_was_answered_before() -> None:

@@ -1,0 +1,76 @@
+"""A batch of records, folded over the states of their publishers."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
+from ackstream.jobs.persist.publishers import PublisherBatch
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck, StoredRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ackstream.jobs.persist.admission import Admission
+    from ackstream.jobs.persist.state import PublisherState, RejectedRecord
+
+
+class PersistResult(NamedTuple):
+    """The result of a batch; all records that are not rejected are messages to store."""
+
+    rejected: list[RejectedRecord]
+    acks: list[tuple[str, CommandAck]]
+    stored: list[StoredRange]
+    changed: dict[str, PublisherState]
+
+    def stores(self, records: int) -> bool:
+        """Return whether the batch, which has this many records, adds rows to the table."""
+        return records > sum(rejected.reason is None for rejected in self.rejected)
+
+
+def is_durability_ack(ack: CommandAck) -> bool:
+    """Return whether an ack reports what is durable, as a logon's does: it waits for the sync destinations."""
+    return ack.ack_type == "persisted" or ack.bookmark is not None
+
+
+def fold(
+    records: Iterable[MessageMetadata | MessageRun],
+    states: Mapping[str, PublisherState],
+    admission: Admission,
+    *,
+    floor_ms: int,
+    batch: int,
+) -> PersistResult:
+    """Apply a batch of records to the states of their publishers; the given states stay as they are.
+
+    :param records: those of each partition in the order of their offsets
+    :param floor_ms: the shortest interval of merged acks
+    """
+    rejected: list[RejectedRecord] = []
+    clients: dict[str, list[MessageMetadata | MessageRun]] = {}
+    nameless: list[MessageMetadata] = []
+    newest = 0
+    for item in records:
+        message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
+        newest = max(newest, timestamp)
+        if message.client and len(message.client) <= MAX_CLIENT_CHARACTERS:
+            clients.setdefault(message.client, []).append(item)
+        else:
+            nameless += item.members() if isinstance(item, MessageRun) else [item]
+    if nameless:
+        # under the empty name it is only noted which of them were read
+        clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
+    acks: list[tuple[str, CommandAck]] = []
+    stored: list[StoredRange] = []
+    changed: dict[str, PublisherState] = {}
+    for client, own in clients.items():
+        publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
+        for item in own:
+            publisher.add(item)
+        changed[client] = publisher.close()
+        rejected += publisher.rejected
+        acks += [(client, ack.identified()) for ack in publisher.acks]
+        if (found := publisher.stored(batch)) is not None:
+            stored.append(found)
+    return PersistResult(rejected, acks, stored, changed)
