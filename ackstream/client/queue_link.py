@@ -17,6 +17,7 @@ from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.queue_session import QueueSession
 from ackstream.client.queued_messages import MessageFetcher, QueueMessage
+from ackstream.client.samples import weigh
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
@@ -167,7 +168,7 @@ class QueueLink:
 
     def _pop_ready(self) -> QueueMessage:
         message = self._ready.popleft()
-        self._ready_bytes -= message.size
+        self._ready_bytes -= weigh(message.content)
         return message
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class QueueLink:
                     continue
                 message = QueueMessage(one, content, self._settle, self._session.lease_end(one))
                 self._ready.append(message)
-                self._ready_bytes += message.size
+                self._ready_bytes += weigh(content)
             self.changed.notify_all()
 
 

@@ -87,12 +87,6 @@ class QueueMessage:
         """Seconds until the queue may give it to another consumer; ``None``: as long as the session lasts."""
         return None if self._lease_end_ms is None else max(0, self._lease_end_ms - monotonic_ms()) / 1000
 
-    @property
-    def size(self) -> int:
-        """Bytes of the message and its headers."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers.items())
-        return len(self.value or b"") + len(self.key or b"") + headers
-
     def settle(self, outcome: SampleOutcome = "accepted") -> None:
         """Settle the message; a second time has no effect.
 
