@@ -80,7 +80,7 @@ class QueueSettings(Part):
     topics: tuple[str, ...] = Field(min_length=1)
     preset: Literal["solace", "amps"] = "solace"
     type: Literal["exclusive", "shared"] = "shared"
-    max_depth: Limit = 200_000
+    max_depth: Limit = 500_000
     max_backlog: Limit = 10_000
     max_total_backlog: Limit = 0
     lease: Milliseconds = UNLIMITED
