@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 class World:
     """A publisher's view of its readers; settle answers queries with ``state``."""
 
-    def __init__(self, state: WriterState | None, next_seq: int = 1, first: int = 1, **qos: Any) -> None:
+    def __init__(
+        self,
+        state: WriterState | None,
+        next_seq: int = 1,
+        first: int = 1,
+        holes: tuple[tuple[int, int], ...] = (),
+        **qos: Any,
+    ) -> None:
         self.state = state
         self.asked: list[WriterStateRequest] = []
         self.told: list[Callback] = []
         self.failing = False
         self.known = WriterAcknowledgements(WriterQos(**qos), "w1", self._answer, self._tell)
         if state is not None:
-            self.known.begin(first, next_seq, 5)
+            self.known.begin(first, next_seq, holes, 5)
 
     def _answer(self, question: WriterStateRequest) -> None:
         self.asked.append(question)
@@ -53,6 +60,15 @@ def test_a_writer_that_settle_does_not_know_begins_with_its_own_first_sample() -
     assert world.known.first_unacknowledged is None
     world.write(2)
     assert world.known.first_unacknowledged == 1_001
+
+
+def test_numbers_that_a_session_passes_over_are_no_samples() -> None:
+    # of the hole 10 to 10**18 settle knows 10, which is a sample of an earlier run
+    world = World(WriterState("w1", 10, 8), next_seq=10**18 + 1, holes=((10, 10**18),), max_samples=3)
+    assert world.known.retained == [(9, 10)]
+    assert not world.known.full
+    world.write(1)
+    assert world.known.retained == [(9, 10), (10**18 + 1, 10**18 + 1)]
 
 
 def test_samples_of_earlier_runs_are_waited_for_too() -> None:
@@ -117,7 +133,7 @@ def test_a_failing_handler_does_no_harm() -> None:
 def test_a_silent_settle_job_is_a_timeout() -> None:
     world = World(None)
     with pytest.raises(SettleTimeout, match="ackstream submit settle"):
-        world.known.begin(1, 1, 0.05)
+        world.known.begin(1, 1, (), 0.05)
 
 
 def test_a_wait_ends_with_the_publisher() -> None:

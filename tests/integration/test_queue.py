@@ -106,11 +106,16 @@ class System:
         clients.close_producer(self._producer, 1)
 
     def publish(
-        self, queue: str, *values: str, stored: bool = False, headers: tuple[tuple[str, bytes], ...] = ()
+        self,
+        queue: str,
+        *values: str,
+        stored: bool = False,
+        headers: tuple[tuple[str, bytes], ...] = (),
+        ttl_ms: int | None = None,
     ) -> None:
         own = [("colour", b"red"), *headers]
         for value in values:
-            self._publisher.publish(value.encode(), topic=f"{queue}/x", key=b"k", headers=own)
+            self._publisher.publish(value.encode(), topic=f"{queue}/x", key=b"k", headers=own, ttl_ms=ttl_ms)
         if stored:
             self._publisher.publish_flush(PATIENCE_SECONDS)
 
@@ -189,7 +194,7 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     for queue in QUEUES[4:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
     made.publish("gathered", "6", headers=(("barrier", b"true"),))
-    made.publish("mortal", "6", headers=(("ttl", b"900"), ("dmq-eligible", b"false")), stored=True)
+    made.publish("mortal", "6", headers=(("dmq-eligible", b"false"),), ttl_ms=900, stored=True)
     yield made
     made.close()
     persisting.stop()
