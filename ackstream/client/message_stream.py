@@ -109,6 +109,7 @@ class MessageStream(Iterator[Message]):
         self._offered: dict[int, int] = {}
         self._seen: set[str] = set()
         self._reached: Position | None = None
+        self._marked: Position | None = None
         self._group = self._group_reached = 0
         self._ended = False
         self._error: Exception | None = None
@@ -223,23 +224,31 @@ class MessageStream(Iterator[Message]):
         return self._bookmarks is not None and not self._bookmarks.received(str(self.sub_id), message.bookmark)
 
     def add_ack(self, id_: str, ack: CommandAck) -> None:
-        """Add an acknowledgement; drop a duplicate, and a bookmark ahead of messages that were not taken."""
+        """Add an acknowledgement; drop a duplicate, and a bookmark behind messages that were not taken."""
         with self._changed:
-            if ack.cid is None and self.behind is not None:
+            if ack.cid is not None:
+                if id_ in self._seen:
+                    return
+                self._seen.add(id_)
+            elif not self._is_news(ack):
                 return
-            if self._bookmarks is not None and ack.ack_type == "persisted" and isinstance(ack.bookmark, str):
-                self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
-            if ack.cid is None:
-                # bookmarks arrive for ever: only the last one counts
-                self.acks = [one for one in self.acks if one.cid is not None]
-            elif id_ in self._seen:
-                return
-            self._seen.add(id_)
             self.acks.append(ack)
             self._awaited.discard(ack.ack_type)
             if not self._awaited and not self._live:
                 self._ended = True
             self._changed.notify_all()
+
+    def _is_news(self, ack: CommandAck) -> bool:
+        """Return whether a bookmark, which names no command, is later than all before it; keep only the last one."""
+        if isinstance(ack.bookmark, str):
+            position = queries.parse_bookmark(ack.bookmark)
+            if self.behind is not None or (self._marked is not None and position <= self._marked):
+                return False
+            self._marked = position
+            if self._bookmarks is not None:
+                self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
+        self.acks = [one for one in self.acks if one.cid is not None]
+        return True
 
     def end(self, error: Exception | None = None) -> None:
         """End the stream; what it has taken can still be received."""
