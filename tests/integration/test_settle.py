@@ -13,6 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from ackstream.errors import StartError
 from ackstream.jobs.settle.job import JOB
+from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
@@ -246,6 +247,25 @@ def test_a_plain_reader_is_waited_for_while_it_is_there(system: System) -> None:
     system.say(ReaderStop("F", 1), ReaderAlive("E", 1))
     # E says nothing more: its lease ends by the clock alone
     system.wait(lambda: system.done("p-1") == {1, 2})
+
+
+def test_partitions_that_are_added_while_it_runs_are_read(broker: str, spark: SparkSession, tmp_path: Path) -> None:
+    settings = _settings(broker, "settle-grown", tmp_path)
+    with _system(spark, settings) as system:
+        system.stored("w0", 1, 2)
+        assert system.asked("w0").written == 2
+        with connect_admin(settings.kafka) as admin:
+            for name in ("stored", "app-acks"):
+                admin.create_partitions({settings.kafka.topic(name): 8})
+    with _system(spark, settings) as system:
+        writers = [f"w{number}" for number in range(16)]
+        for writer in writers:
+            first = 1 + 2 * (writer == "w0")
+            system.stored(writer, first, first + 1)
+            system.say(_ack(f"A-{writer}", writer, 1, (first, first + 1)))
+        for writer in writers:
+            system.wait(lambda writer=writer: system.confs(f"A-{writer}") == [(writer, 1)])  # type: ignore[misc]
+    assert len(system.rows("deliveries")) == len(writers)
 
 
 def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_comes_twice(

@@ -111,6 +111,8 @@ class Retention:
         self.done = Intervals(start=start)
         self.refused = Intervals(start=start)
         """Rejected numbers, which are not samples."""
+        self.stored = Intervals(start=start)
+        """Numbers that a record of ``stored`` has named; others up to ``written`` are samples unless a late one refuses."""
         self.written = start - 1
         """The highest sample; acknowledgements of later ones are ignored."""
         self.seen = 0
@@ -197,21 +199,23 @@ class Retention:
 
     # -- samples and reports -------------------------------------------------------------------------------------------
 
-    def write(self, last: int, refused: Iterable[Interval] = ()) -> list[Interval]:
+    def write(self, last: int, refused: Iterable[Interval] = (), first: int | None = None) -> list[Interval]:
         """Add the samples up to ``last``; return those that nobody has to acknowledge.
 
-        :param refused: runs of rejected numbers above the highest sample so far
+        :param refused: runs of rejected numbers; what an earlier record named cannot be rejected any more
+        :param first: the first number that the record names; by default the one after the highest so far
         """
-        first, self.written = self.written + 1, max(last, self.written)
-        clipped = ((max(begin, first), min(end, self.written)) for begin, end in refused)
-        rejected = [(begin, end) for begin, end in clipped if begin <= end]
+        begin, self.written = self.written + 1, max(last, self.written)
+        new = self.stored.add(min(begin, last) if first is None else first, last)
+        cut = [(max(low, head), min(high, tail)) for low, high in refused for head, tail in new]
+        rejected = [(low, high) for low, high in cut if low <= high]
         self.refused.merge(rejected)
         for known in self.readers.values():
             # these are not the reader's holes: they do not count towards its limit
             known.acknowledged.max_holes = None
             known.acknowledged.merge(rejected)
             known.acknowledged.max_holes = self._max_holes
-        return self.done.merge(rejected) + self._settle(first, self.written)
+        return self.done.merge(rejected) + self._settle(begin, self.written)
 
     def admit(self, report: Report) -> tuple[Reason | None, list[Interval]]:
         """Accept a report if it is the newest of its reader; earlier ones are then stale.

@@ -150,7 +150,7 @@ class SettleShard:
             self._add_writer(stored.client, stored.first)
         writer = self._writers[stored.client]
         writer.seen = max(writer.seen, record.timestamp)
-        self._note(stored.client, writer.write(stored.last, stored.refused))
+        self._note(stored.client, writer.write(stored.last, stored.refused, stored.first))
         self._review(stored.client)
 
     def _add_writer(self, writer: str, start: int) -> None:

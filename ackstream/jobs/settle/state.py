@@ -82,6 +82,7 @@ class _SavedWriter(msgspec.Struct, array_like=True):
     readers: dict[str, _SavedReader]
     refused: list[int] = []
     seen: int = 0
+    stored: list[int] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,7 +98,7 @@ def decode(version: int, blob: bytes) -> SettleState:
     if version not in (2, STATE_VERSION):
         raise ValueError(f"The state has version {version}; this release reads versions 2 and {STATE_VERSION}.")
     state = _decode(blob)
-    # version 2 had neither `idle` nor `seen`: its writers are idle from now on, until one has an open sample
+    # version 2 had no `idle`: its writers are idle from now on, until one has an open sample
     return state if version == STATE_VERSION else msgspec.structs.replace(state, idle=dict.fromkeys(state.writers, 0))
 
 
@@ -175,6 +176,9 @@ class Writers:
         writer.written, writer.seen = state.written, state.seen
         writer.done = Intervals.load(state.done, start=state.start)
         writer.refused = Intervals.load(state.refused, start=state.start)
+        # version 2 had no gaps
+        stored = [0, state.written - state.start] if state.stored is None else state.stored
+        writer.stored = Intervals.load(stored, start=state.start)
         for reader, known in state.readers.items():
             acknowledged = Intervals.load(known.steps, start=known.start, max_holes=self._rules.max_holes)
             subscription = ReaderSubscription(acknowledged, known.role, known.present, known.epoch, known.count)
@@ -189,8 +193,9 @@ def _encode_writer(writer: Retention) -> msgspec.Raw:
         )
         for name, known in writer.readers.items()
     }
-    done, refused = writer.done.dump(), writer.refused.dump()
-    return msgspec.Raw(_encode(_SavedWriter(writer.done.start, writer.written, done, readers, refused, writer.seen)))
+    done, refused, stored = writer.done.dump(), writer.refused.dump(), writer.stored.dump()
+    saved = _SavedWriter(writer.done.start, writer.written, done, readers, refused, writer.seen, stored)
+    return msgspec.Raw(_encode(saved))
 
 
 class EarlyReports:

@@ -12,6 +12,7 @@ from ackstream.jobs.settle.job import (
     DELIVERY_FIELDS,
     IGNORED,
     IGNORED_FIELDS,
+    JOB,
     MESSAGE,
     MESSAGE_FIELDS,
     OUTPUT_SCHEMA,
@@ -21,6 +22,8 @@ from ackstream.jobs.settle.job import (
 from ackstream.jobs.settle.output import ReportRecord
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
+from ackstream.settings import Settings, Settle
+from ackstream.spark.job import SHUFFLE_PARTITIONS
 from ackstream.spark.operator import operator
 from tests.jobs.settle.logs import PLAIN, Log, Run
 
@@ -78,6 +81,11 @@ def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch() -> None
     assert {name for row in settled.ignored for name in row} == set(IGNORED_FIELDS)
     for fields, table in ((DELIVERY_FIELDS, "deliveries"), (IGNORED_FIELDS, "ignored_reports")):
         assert {*fields, "query_id", "batch_id", "day"} == set(ALL_TABLES[table].schema.names)
+
+
+def test_the_number_of_tasks_is_that_of_the_settings() -> None:
+    conf = JOB.conf(Settings(settle=Settle(shuffle_partitions=7)))
+    assert conf == {SHUFFLE_PARTITIONS: "7"}
 
 
 def test_what_goes_to_spark_is_one_piece_whatever_it_was_chosen_from() -> None:

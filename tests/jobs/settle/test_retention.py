@@ -290,6 +290,16 @@ def test_rejected_runs_are_clipped_to_the_new_samples() -> None:
     assert retention.write(8, [(3, 6), (8, 20), (8, 7)]) == [(6, 6), (8, 8)]
 
 
+def test_a_late_record_of_stored_still_rejects_numbers_in_the_gap_that_it_fills() -> None:
+    retention = Retention("w1", {"Logger": 1})
+    retention.write(5)
+    assert retention.write(20, [(15, 15)], first=11) == [(15, 15)]
+    assert retention.retained == [(1, 14), (16, 20)]
+    assert retention.write(10, [(3, 3), (7, 8), (12, 12)], first=6) == [(7, 8)]
+    assert retention.write(10, [(9, 9)], first=6) == [], "a second record changes nothing"
+    assert retention.retained == [(1, 6), (9, 14), (16, 20)]
+
+
 # -- readers that come and go
 
 
