@@ -9,12 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
-from ackstream.errors import AckstreamError, SettingsError
+from ackstream.errors import SettingsError
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
@@ -93,7 +91,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         table.vacuum()
         files, size = _size(table)
         return replace(report, files_after=files, bytes_after=size)
-    except (AckstreamError, PySparkException, Py4JError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other tables do not depend on it
         log.warning("The table %s was not maintained", name, exc_info=True)
         return replace(report, failure=str(error).partition("\n")[0])
 

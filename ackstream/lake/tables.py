@@ -210,7 +210,7 @@ def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:
     return missing
 
 
-def _described(column: str, types: dict[str, str]) -> str:
+def _described(column: str, types: Mapping[str, str]) -> str:
     return f"a column {column} of type {types[column]}" if column in types else f"no column {column}"
 
 
