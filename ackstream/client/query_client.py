@@ -34,7 +34,7 @@ class QueryClient(Client):
     twice its heartbeat loses its subscriptions; so does one whose name is taken. Safe to use from several threads.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a client has many independent settings, each with a default
         self,
         kafka: Kafka | None = None,
         *,

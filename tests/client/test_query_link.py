@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client import message_stream, query_link
-from ackstream.client.errors import BadFilterError, CommandTimeout, StreamClosedError, TakenOverError
 from ackstream.client.bookmarks import Bookmarks
+from ackstream.client.errors import BadFilterError, CommandTimeout, StreamClosedError, TakenOverError
 from ackstream.client.lifetime import Lifetime
 from ackstream.client.message_stream import MessageStream
 from ackstream.client.query_link import QueryLink
@@ -33,7 +33,9 @@ class Connection:
         self.stop = threading.Event()
         self._handle: Callable[[Any], None] | None = None
 
-    def start(self, _name: str, handle: Callable[[Any], None], _after_poll: Callable[[float], None], guard: Any) -> None:
+    def start(
+        self, _name: str, handle: Callable[[Any], None], _after_poll: Callable[[float], None], guard: Any
+    ) -> None:
         assert guard
         self._handle = handle
 
@@ -233,9 +235,7 @@ def test_every_stream_gets_all_its_messages_in_order_and_holds_few(
             for cid in made:
                 receive(cid)
         link.close()
-    assert got == {
-        cid: [b"%d" % offset for offset, other in enumerate(streams) if other == cid] for cid in made
-    }
+    assert got == {cid: [b"%d" % offset for offset, other in enumerate(streams) if other == cid] for cid in made}
 
 
 def test_nothing_is_read_while_only_a_full_stream_is_left(link: QueryLink, monkeypatch: pytest.MonkeyPatch) -> None:

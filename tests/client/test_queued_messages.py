@@ -83,8 +83,6 @@ def _delivered(offset: int) -> MessageDelivered:
 
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(queued_messages, "PATIENCE_SECONDS", 0)
-
     def create(consumer: Consumer, lake: Lake | None = None) -> MessageFetcher:
         monkeypatch.setattr(queued_messages.clients, "connect_consumer", lambda *_, **__: consumer)
         return MessageFetcher(Kafka(), lake)
@@ -154,7 +152,10 @@ def test_the_application_does_not_get_the_headers_of_the_service(fetcher: Any) -
     assert (sample.key, sample.value, sample.headers, sample.timestamp_ms) == (b"k", b"3", {"colour": b"blue"}, 3)
 
 
-def test_a_message_beyond_the_end_of_its_partition_is_given_up_one_that_does_not_arrive_is_not(fetcher: Any) -> None:
+def test_a_message_beyond_the_end_of_its_partition_is_given_up_one_that_does_not_arrive_is_not(
+    fetcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queued_messages, "PATIENCE_SECONDS", 0)
     assert fetcher(Consumer([], end=5)).fetch([_delivered(9)]) == {}
     silent = Consumer([3], end=5)
     silent.poll = lambda **_: {}  # type: ignore[method-assign]

@@ -209,6 +209,7 @@ class QueryRecord(NamedTuple):
 
 _SIZE = "aggregate(coalesce(headers, array()), 0, (total, h) -> total + length(h.key) + coalesce(length(h.value), 0))"
 _NAMES = ", ".join(f"'{name}'" for name in (record_headers.COMMAND, record_headers.CID, record_headers.ACK))
+_NAMED = f"filter(headers, h -> h.key IN ({_NAMES}) AND length(h.value) <= {requests.MAX_NAME})"
 _COLUMNS = (
     "unix_millis(timestamp) AS time",
     "partition",
@@ -216,8 +217,7 @@ _COLUMNS = (
     "topic",
     f"substring(key, 1, {requests.MAX_NAME + 1}) AS key",
     f"IF(length(value) <= {MAX_COMMAND_BYTES}, value, NULL) AS value",
-    f"IF({_SIZE} <= {MAX_COMMAND_BYTES}, headers,"
-    f" filter(headers, h -> h.key IN ({_NAMES}) AND length(h.value) <= {requests.MAX_NAME})) AS headers",
+    f"IF({_SIZE} <= {MAX_COMMAND_BYTES}, headers, {_NAMED}) AS headers",
     f"{_SIZE} > {MAX_COMMAND_BYTES} AS oversized",
 )
 

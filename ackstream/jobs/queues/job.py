@@ -277,8 +277,8 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
         parts.append(_dead_letters(spark, settings, dead).withColumn("topic", F.lit(dead_letters)))
-    records = [(dead_letters, key, value, why, str(at[0]), str(at[1])) for key, value, why, *at in found["unreadable"]]
-    records += [(deliveries, key, value, None, None, None) for key, value, *_ in found["answer"]]
+    records: list[Record] = [(dead_letters, *record[:3], *map(str, record[3:])) for record in found["unreadable"]]
+    records += [(deliveries, *record[:2], None, None, None) for record in found["answer"]]
     if records:
         of_dead = F.array(
             *(header_entry(name, F.col(name)) for name in (record_headers.REASON, "partition", "offset")),

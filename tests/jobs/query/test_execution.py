@@ -299,4 +299,6 @@ def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(m
 
 def test_the_client_of_a_command_that_is_too_large_learns_of_it() -> None:
     server = Server()
-    assert _plain(server.batch(too_large(server.command("sow", filter="/x ==")))) == [("processed", "command too large")]
+    assert _plain(server.batch(too_large(server.command("sow", filter="/x ==")))) == [
+        ("processed", "command too large")
+    ]

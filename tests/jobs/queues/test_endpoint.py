@@ -226,7 +226,9 @@ def test_a_record_that_cannot_be_read_is_given_back_and_stops_nothing() -> None:
     assert [(report.key, report.value) for report, _ in service.unreadable] == [(b"A", b"{")]
 
 
-@pytest.mark.parametrize("record", [Bind("q", "", 1), Bind("q", "A" * 256, 1), SettleMessages("q", "A", 1, ("m" * 301,))])
+@pytest.mark.parametrize(
+    "record", [Bind("q", "", 1), Bind("q", "A" * 256, 1), SettleMessages("q", "A", 1, ("m" * 301,))]
+)
 def test_names_that_the_state_would_have_to_keep_are_short(record: Any) -> None:
     service = Service(amps())
     assert service.batch((0, record)) == []

@@ -136,14 +136,18 @@ def test_what_a_queue_held_that_is_not_in_the_settings_stays() -> None:
 
 def test_an_unreadable_record_is_named_by_its_coordinates() -> None:
     (out,) = operator(partial(serve, RULES, 30_000))(("q",), [pd.DataFrame([_word(1, 17, b"{")])], State())  # type: ignore[arg-type]
-    assert out[["kind", "key", "value", "partition", "offset"]].to_numpy().tolist() == [["unreadable", b"A", b"{", 0, 17]]
+    assert out[["kind", "key", "value", "partition", "offset"]].to_numpy().tolist() == [
+        ["unreadable", b"A", b"{", 0, 17]
+    ]
 
 
 def test_a_record_too_large_to_be_read_is_unreadable_wherever_it_goes() -> None:
     for queue in ("q", "gone"):
         row = _word(1, 17, b"{") | {"value": None}
         (out,) = operator(partial(serve, RULES, 30_000))((queue,), [pd.DataFrame([row])], State())  # type: ignore[arg-type]
-        assert out[["kind", "value", "reason"]].to_numpy().tolist() == [["unreadable", None, "The record is too large."]]
+        assert out[["kind", "value", "reason"]].to_numpy().tolist() == [
+            ["unreadable", None, "The record is too large."]
+        ]
 
 
 def test_nothing_to_say_is_an_empty_frame() -> None:
