@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -170,14 +171,19 @@ HISTORY = [
 ]
 
 
-@pytest.fixture
-def old(spark: SparkSession, tmp_path: Path) -> Lake:
-    lake = Lake(path=str(tmp_path))
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    lake = Lake(path=str(tmp_path_factory.mktemp("history")))
     tables.create(spark, lake, ["thing_events", "things", "things_search"])
     for batch, rows in enumerate(HISTORY):
         things.append(spark, lake, table(*rows), QUERY, batch)
     things.merge(spark, lake, journal(spark, lake, 9))
-    return lake
+    return lake.path
+
+
+@pytest.fixture
+def old(history: str, tmp_path: Path) -> Lake:
+    return Lake(path=shutil.copytree(history, tmp_path / "lake").as_posix(), checkpoints=str(tmp_path / "checkpoints"))
 
 
 def revisions(spark: SparkSession, lake: Lake) -> set[tuple[str, int]]:
@@ -229,7 +235,7 @@ def test_a_thing_whose_deletion_may_be_replayed_is_not_erased(spark: SparkSessio
 
 
 def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark: SparkSession, old: Lake) -> None:
-    settings = Settings(lake=Lake(path=old.path, checkpoints=f"{old.path}/checkpoints"))
+    settings = Settings(lake=old)
 
     def index() -> set[str]:
         build_index(spark, settings, {"availableNow": True}).awaitTermination()
