@@ -178,7 +178,7 @@ def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]
     found = {}
     for topic in admin.describe_topics(list(topics)):
         if topic["error_code"] or not topic["partitions"]:
-            raise (for_code(topic["error_code"]) if topic["error_code"] else UnknownTopicOrPartitionError)(topic["name"])
+            raise for_code(topic["error_code"] or UnknownTopicOrPartitionError.errno)(topic["name"])
         for partition in topic["partitions"]:
             found[TopicPartition(topic["name"], partition["partition_index"])] = set(partition["replica_nodes"])
     return found

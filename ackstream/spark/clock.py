@@ -11,8 +11,8 @@ clock that jumps is followed slowly (:class:`Pace`).
 
 A tick is keyed by its run, and the query counts those of its own run alone, up to their own append time. A run is named
 by the offset of its claim, a record on the same topic. Whoever claims while another run ticks is refused; a run that
-was killed is replaced once it has been silent for :data:`LEASE_SECONDS`; one that was only paused finds the ticks of its
-successor and ends.
+was killed is replaced once it has been silent for :data:`LEASE_SECONDS`; one that was only paused finds the ticks of
+its successor and ends.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run_of(record: Any) -> int | None:
 
 
 def living(records: Iterable[Any], own: int) -> dict[int, int]:
-    """Return the runs other than ``own`` that claimed or ticked and have not ended, with the time of their last sign."""
+    """Return the runs but ``own`` that claimed or ticked and have not ended, with the time of their last sign."""
     found: dict[int, int] = {}
     for record in records:
         run = record.offset if record.key == CLAIM else run_of(record)

@@ -39,8 +39,8 @@ _SINK = {
     "enable.idempotence": "true",
 }
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
-"""The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where something
-else publishes the clock."""
+"""The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where
+something else publishes the clock."""
 
 
 # -- source and sink ---------------------------------------------------------------------------------------------------
@@ -83,8 +83,11 @@ def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
     found: dict[str, dict[str, int]] = {topic: {} for topic in starts}
     for partition in known:
         start = starts[partition.topic]
-        offset = start.get(partition.partition, EARLIEST) if isinstance(start, Mapping) else start
-        found[partition.topic][str(partition.partition)] = ends.get(partition, offset)
+        if isinstance(start, int):
+            ends.setdefault(partition, start)
+        elif isinstance(start, Mapping):
+            ends[partition] = start.get(partition.partition, EARLIEST)
+        found[partition.topic][str(partition.partition)] = ends[partition]
     return json.dumps(found)
 
 
@@ -130,7 +133,10 @@ def tick_time(spark: SparkSession) -> Column:
 
     0, which moves nothing, where it cannot be read or is not of the run that ``spark`` names.
     """
-    time, own = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string") == spark.conf.get(RUN, ANY_RUN)
+    time, own = (
+        F.col("value").cast("string").try_cast("long"),
+        F.col("key").cast("string") == spark.conf.get(RUN, ANY_RUN),
+    )
     return F.timestamp_millis(F.when(own & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
 
 

@@ -35,7 +35,6 @@ P = TypeVar("P", bound="Hashable")
 """A partition."""
 
 
-
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the next offsets the query will read, as of its last finished batch; empty before the first."""
     return _offsets(query.lastProgress, "endOffset")
@@ -123,9 +122,7 @@ def repeating(
         raise ended[0]
 
 
-def committer(
-    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str]
-) -> AbstractContextManager[None]:
+def committer(kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str]) -> AbstractContextManager[None]:
     """Commit the query's offsets to a consumer group until the block ends; report records that it could not read.
 
     :param topics: those whose records matter, without the prefix
@@ -140,7 +137,11 @@ def committer(
 
             def first() -> dict[TopicPartition, int]:
                 known = {name: consumer.partitions_for_topic(name) or () for name in names}
-                return consumer.beginning_offsets([TopicPartition(name, one) for name in names for one in known[name]])
+                wanted = [TopicPartition(name, number) for name in names for number in known[name]]
+                found: dict[TopicPartition, int] = consumer.beginning_offsets(wanted)
+                return found
+
+            beginnings = first()
 
             def commit() -> None:
                 nonlocal committed, beginnings, total
@@ -156,7 +157,6 @@ def committer(
                 consumer.commit({name: OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()})
                 committed, beginnings = offsets, first()
 
-            beginnings = first()
             yield commit
 
     return repeating("committer", COMMIT_SECONDS, connect)

@@ -50,13 +50,19 @@ def test_an_existing_topic_that_one_of_three_brokers_may_accept_alone_is_refused
 
 
 def test_an_existing_topic_with_its_producers_clock_is_refused_with_the_command() -> None:
-    with pytest.raises(StartError, match=r"type=CreateTime, but .* --add-config message\.timestamp\.type=LogAppendTime"):
+    with pytest.raises(
+        StartError, match=r"type=CreateTime, but .* --add-config message\.timestamp\.type=LogAppendTime"
+    ):
         _check(1, "1", "CreateTime")
 
 
 def _admin(**described: Any) -> Any:
     found = [
-        {"name": name, "error_code": code, "partitions": [{"partition_index": n, "replica_nodes": [1, 2]} for n in numbers]}
+        {
+            "name": name,
+            "error_code": code,
+            "partitions": [{"partition_index": n, "replica_nodes": [1, 2]} for n in numbers],
+        }
         for name, (code, *numbers) in described.items()
     ]
     return SimpleNamespace(describe_topics=lambda _names: found)
@@ -80,14 +86,14 @@ def _limited(limit: int, needed: int) -> None:
 
 
 def test_a_topic_that_takes_the_largest_record_of_correlate_is_accepted() -> None:
-    _limited(4_000_000, 4_000_000)
+    _limited(4_466_944, 4_466_944)
 
 
 def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_ways_out() -> None:
     with pytest.raises(StartError) as refused:
-        _limited(1_048_588, 4_270_336)
+        _limited(1_048_588, 4_466_944)
     assert str(refused.value) == (
-        "The topic x-ledger has max.message.bytes=1048588, but correlate may have to write a record of 4270336 bytes: "
+        "The topic x-ledger has max.message.bytes=1048588, but correlate may have to write a record of 4466944 bytes: "
         "run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-ledger --add-config max.message.bytes=10485760`"
         ", or lower correlate.max_value_bytes."
     )
@@ -104,7 +110,9 @@ def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_wa
     ],
     ids=["writable", "unknown", "configuration-hidden", "read-only", "missing"],
 )
-def test_the_largest_record_is_known_of_topics_that_exist_and_may_be_written(topic: Any, config: Any, found: Any) -> None:
+def test_the_largest_record_is_known_of_topics_that_exist_and_may_be_written(
+    topic: Any, config: Any, found: Any
+) -> None:
     described = {} if config is None else {topics.MAX_BYTES: config}
     admin = SimpleNamespace(
         describe_topics=lambda _names: [{"name": "a", **topic}],

@@ -46,7 +46,9 @@ def test_every_setting_is_read_somewhere(key: str) -> None:
 def _maximum(settings: Settings) -> str:
     """Return which of the timeouts of a claim is accepted at most."""
     web = Web(response(200, 1), max_claim_timeout=f"{settings.gateway.max_claim_timeout}ms")
-    codes = {text: web("POST", "/things/a:b/inbox/claim", params={"timeout": text}).status_code for text in ("2s", "9s")}
+    codes = {
+        text: web("POST", "/things/a:b/inbox/claim", params={"timeout": text}).status_code for text in ("2s", "9s")
+    }
     return " ".join(text for text, code in codes.items() if code == 200)
 
 
@@ -63,7 +65,7 @@ def _page(settings: Settings) -> int:
 
 def _bytes_per_trigger(settings: Settings) -> Any:
     spark = mock.MagicMock()
-    with mock.patch.object(queues, "F"), mock.patch.object(queues, "_start", dict):
+    with mock.patch.object(queues, "F"), mock.patch.object(queues, "_start", return_value={}):
         queues._messages(spark, settings)
     return spark.readStream.format.return_value.option.call_args.args
 

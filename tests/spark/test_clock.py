@@ -159,7 +159,7 @@ def _tick(own: Clock, cluster: Cluster) -> list[int]:
 @contextmanager
 def _clock(cluster: Cluster) -> Iterator[Clock]:
     own = Clock("clock", cluster.slack, 6.0)
-    with mock.patch.object(clock, "passing", lambda: cluster.elapsed / 1000):
+    with mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000):
         own.claim(cluster)  # type: ignore[arg-type]
         own.follow(cluster.consumed, lambda: None)
         yield own

@@ -138,7 +138,9 @@ def _main(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
 def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"):
+    with pytest.raises(
+        SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"
+    ):
         _main(monkeypatch, "[STREAM_FAILED] Query terminated with exception: [KAFKA_DATA_LOSS.X] Some data may ...")
     with pytest.raises(StreamingQueryException, match="anything else"):
         _main(monkeypatch, "[STREAM_FAILED] anything else")

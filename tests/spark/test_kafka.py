@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from kafka import TopicPartition
 from kafka.structs import OffsetAndTimestamp
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
@@ -20,6 +19,7 @@ from ackstream.spark.kafka import EARLIEST, LATEST, RUN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kafka import TopicPartition
     from pyspark.sql import SparkSession
 
 PREFIXED = Kafka(topic_prefix="x-")

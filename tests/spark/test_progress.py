@@ -80,5 +80,5 @@ def test_work_that_fails_for_too_long_ends_the_block_with_a_sentence() -> None:
 
 def test_work_that_cannot_go_on_is_not_retried() -> None:
     ended, work = threading.Event(), Work(float("inf"), StoppedError("gone"))
-    with pytest.raises(StoppedError, match="^gone$"), repeating("test", 0.001, work.connect, give_up=ended.set):
+    with pytest.raises(StoppedError, match=r"^gone$"), repeating("test", 0.001, work.connect, give_up=ended.set):
         assert ended.wait(60)
