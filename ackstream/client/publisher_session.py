@@ -117,7 +117,7 @@ class PublisherSession:
         except Exception as error:  # noqa: BLE001 - whatever it is, the number must not stay a hole
             self._on_rejected(seq, error)
         else:
-            sent.add_callback(partial(self.life.guard, partial(self._on_stored, seq)))
+            sent.add_callback(partial(self._on_stored, seq))
             sent.add_errback(partial(self._on_rejected, seq))
 
     def send_again(self, numbers: list[int]) -> None:
@@ -185,8 +185,8 @@ class PublisherSession:
             raise refused(self.logon.reason or NOT_ENTITLED, "The logon")
         return self.logon
 
-    def _on_stored(self, seq: int) -> None:
-        self.send_again(self._messages.accepted(seq))
+    def _on_stored(self, seq: int, _metadata: Any) -> None:
+        self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
 
     def _on_rejected(self, seq: int, error: BaseException) -> None:
         if self._closed.is_set():
@@ -194,7 +194,7 @@ class PublisherSession:
         refusal = None if isinstance(error, SEND_AGAIN) else _refusal(seq, error)
         again = "is sent again" if refusal is None else "is withdrawn"
         log.warning("Kafka did not store message %s, which %s: %r", seq, again, error)
-        self.life.guard(partial(self._messages.rejected, seq, refusal))
+        self.life.guard(lambda: self._messages.rejected(seq, refusal))
 
     def _run(self) -> None:
         while self.life.alive and not self._closing.is_set():

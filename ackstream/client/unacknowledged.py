@@ -254,33 +254,34 @@ class UnacknowledgedMessages:
 
         An ack that was applied before is ignored: the service repeats its last acks after a crash.
         """
-        if ack.seq is None or ack.seq <= self._messages.discarded:
+        last = ack.seq
+        if last is None or last <= self._messages.discarded:
             return []
         if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
             # before it is dropped: after a crash in between, the next logon reports the refusal again
-            self._return(ack.seq, ack.reason or "")
+            self._return(last, ack.reason or "")
         refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
         with self.changed:
-            done = list(takewhile(lambda seq: seq <= ack.seq, self._in_flight))
+            done = list(takewhile(lambda seq: seq <= last, self._in_flight))
             for seq in done:
                 self._bytes -= self._size(seq)
                 del self._in_flight[seq]
-            while self._waiting and self._waiting[0] <= ack.seq:
+            while self._waiting and self._waiting[0] <= last:
                 # sent by an earlier run
                 done.append(self._waiting.popleft())
             # the futures of withdrawn numbers have ended
             done = [seq for seq in done if not self._is_withdrawn(seq)]
-            self._messages.drop(ack.seq)
+            self._messages.drop(last)
             opened = {seq: self._open.pop(seq, None) for seq in done}
-            good = [seq for seq in done if refusal is None or seq != ack.seq]
+            good = [seq for seq in done if refusal is None or seq != last]
             self._counts["acknowledged"] += len(good)
             self._counts["failed"] += len(done) - len(good)
             admitted = self._admit()
             self.changed.notify_all()
-        self._receipts.give(good, opened, duplicate=ack.seq if ack.reason == DUPLICATE else None)
-        entry = opened.get(ack.seq)
+        self._receipts.give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
+        entry = opened.get(last)
         if entry is not None and refusal is not None:
-            entry.future.set_exception(refused(refusal, f"Message {ack.seq}"))
+            entry.future.set_exception(refused(refusal, f"Message {last}"))
         return admitted
 
     def end(self, error: Exception) -> None:

@@ -69,13 +69,14 @@ class TopicReader(Closing):
         name: str,
         *handlers: Callable[[Any], None],
         guard: Callable[[Callable[[], None]], None] | None = None,
-        **limits: int,
+        poll_ms: int = POLL_MS,
+        max_records: int = MAX_RECORDS,
     ) -> None:
         """Have a thread of this name :meth:`follow`.
 
         :param guard: runs the thread's loop, and deals with an error that ends it (``Lifetime.guard`` of a client)
         """
-        run = partial(self.follow, *handlers, **limits)
+        run = partial(self.follow, *handlers, poll_ms=poll_ms, max_records=max_records)
         target, arguments = (run, ()) if guard is None else (guard, (run,))
         self.thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self.thread.start()

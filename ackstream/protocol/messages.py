@@ -37,8 +37,11 @@ _MAX_DIGITS = len(str(MAX_NUMBER))
 
 
 def read_number(text: str | None) -> int | None:
-    """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits."""
-    if text is None or not text.isdecimal() or len(text) > _MAX_DIGITS:
+    """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits.
+
+    Digits are those that SQL reads too: another script's would be a number here and none in the table.
+    """
+    if text is None or len(text) > _MAX_DIGITS or not text.isdecimal() or not text.isascii():
         return None
     number = int(text)
     return number if number <= MAX_NUMBER else None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
 from ackstream.jobs.persist.publishers import PublisherBatch
+from ackstream.jobs.persist.state import RejectedRecord
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck, StoredRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ackstream.jobs.persist.admission import Admission
-    from ackstream.jobs.persist.state import PublisherState, RejectedRecord
+    from ackstream.jobs.persist.state import PublisherState
+
+log = logging.getLogger(__name__)
+
+NOT_PROCESSED = "not processed"
+"""The reason of records that a publisher's decisions failed on; whatever they contain, the batch goes on."""
 
 
 class PersistResult(NamedTuple):
@@ -57,7 +64,7 @@ def fold(
         if message.client and len(message.client) <= MAX_CLIENT_CHARACTERS:
             clients.setdefault(message.client, []).append(item)
         else:
-            nameless += item.members() if isinstance(item, MessageRun) else [item]
+            nameless += _members(item)
     if nameless:
         # under the empty name it is only noted which of them were read
         clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
@@ -66,11 +73,21 @@ def fold(
     changed: dict[str, PublisherState] = {}
     for client, own in clients.items():
         publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
-        for item in own:
-            publisher.add(item)
-        changed[client] = publisher.close()
+        try:
+            for item in own:
+                publisher.add(item)
+            changed[client] = publisher.close()
+        except Exception:
+            log.exception("The records of the publisher %.80r in batch %d are refused.", client, batch)
+            records_of = (message for item in own for message in _members(item))
+            rejected += [RejectedRecord(message.partition, message.offset, NOT_PROCESSED) for message in records_of]
+            continue
         rejected += publisher.rejected
         acks += [(client, ack.identified()) for ack in publisher.acks]
         if (found := publisher.stored(batch)) is not None:
             stored.append(found)
     return PersistResult(rejected, acks, stored, changed)
+
+
+def _members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:
+    return item.members() if isinstance(item, MessageRun) else [item]

@@ -511,3 +511,60 @@ def test_sessions_and_withdrawals_do_not_depend_on_where_batches_are_cut(
     numbers, absent = _relied_on(whole)
     assert {seq for seq in numbers if not any(low <= seq <= high for low, high in absent)} <= stored
     assert stored <= rows
+
+
+def test_a_publisher_that_decisions_fail_on_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Admission.judge
+
+    def failing(self: Admission, client: str, *names: Any, **facts: Any) -> Any:
+        if client == "odd":
+            raise ZeroDivisionError
+        return judge(self, client, *names, **facts)
+
+    monkeypatch.setattr(Admission, "judge", failing)
+    result = _fold([_message(0, 1, client="odd"), _message(1, 1), _logon(2, client="odd")])
+    assert result.rejected == [RejectedRecord(0, 0, "not processed"), RejectedRecord(0, 2, "not processed")]
+    assert result.changed.keys() == {"p1"}
+
+
+NUMBERS = ["0", "1", "2", "7", "007", str(2**63 - 1), str(2**63), "-1", "1.5", "\u0663", "x", ""]
+NUMBER = st.sampled_from(NUMBERS) | st.text(max_size=3)
+TEXT = (
+    st.none() | st.text(max_size=5) | st.sampled_from(["p", "p", "persisted", "received,processed", "none", "s", "t"])
+)
+COMMAND = st.none() | st.sampled_from(["publish", "logon", "flush", "withdraw", "dance", ""])
+
+
+@given(
+    headers=st.lists(
+        st.builds(
+            dict,
+            client=st.none() | st.sampled_from(["p", "p", "q", "", "x" * 300]),
+            seq=st.none() | NUMBER,
+            command=COMMAND,
+            cid=TEXT,
+            ack=TEXT,
+            topic=TEXT,
+            ttl=st.none() | NUMBER,
+            first=st.none() | NUMBER,
+            conflation=st.none() | NUMBER,
+            session=TEXT,
+        ),
+        max_size=30,
+    ),
+    cut=st.integers(0, 30),
+)
+def test_no_record_stops_the_fold_and_none_vanishes(headers: list[dict[str, Any]], cut: int) -> None:
+    records = [MessageMetadata(0, offset, 1000 + offset, 10, **fields) for offset, fields in enumerate(headers)]
+    first = _fold(records[:cut])
+    second = _fold(records[cut:], first.changed, again=True)
+    rejected = {item.offset: item.reason for item in (*first.rejected, *second.rejected)}
+    assert "not processed" not in rejected.values()
+    # every record is a row, with a reason or without one, a command, or a copy of a decided number
+    numbered = {(one.client, int(one.seq or 0)) for one in records if one.offset not in rejected}
+    for one in records:
+        if rejected.get(one.offset, "") is None and one.command in (None, "publish"):
+            assert (one.seq or "").isascii()
+            assert int(one.seq or 0) >= 0
+    assert len(numbered) == sum(one.offset not in rejected for one in records)
+    msgspec.json.decode(msgspec.json.encode(first.changed | second.changed), type=dict[str, PublisherState])
