@@ -89,8 +89,9 @@ class Correlate(Part):
     @property
     def record_bytes(self) -> int:
         """How many bytes a record may have that the job must write, whatever it reads (docs/operations.md)."""
-        # JSON written anew has up to four times the size; each label has its entry, and its correlation-id there
-        return 4 * self.max_value_bytes + 2048 * self.max_labels + 65_536
+        # JSON written anew has up to four times the size; each label has an entry with the correlation-id; what a dead
+        # letter keeps of a key and a value is base64
+        return 4 * self.max_value_bytes + 2_048 * self.max_labels + 262_144
 
     def allowed_reply_topics(self, topics: Iterable[str]) -> frozenset[str]:
         """Return those of the existing topics that a request may choose: a pattern matches the whole name.

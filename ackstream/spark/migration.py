@@ -2,8 +2,8 @@
 
 A query of its own writes the states into a new checkpoint, with the operator and the conf that the job will have. Then
 the offsets and the watermark of the last batches take the place of the query's own, so the job goes on behind them: no
-records are read again or passed over, and time does not jump. The new checkpoint is complete before the
-old one is moved aside, and a migration that was interrupted can be repeated.
+records are read again or passed over, and time does not jump. The new checkpoint is complete before the old one is
+moved aside, and a migration that was interrupted can be repeated.
 
 Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
 """
@@ -11,8 +11,7 @@ Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version
 from __future__ import annotations
 
 import json
-import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
+from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, REMEMBERED, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
 from ackstream.spark.operator import operate
@@ -29,7 +29,7 @@ from ackstream.spark.operator import operate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from ackstream.settings import Settings
     from ackstream.spark.job import Job
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     Unite = Callable[[Iterable[State]], State]
 
-QUIET_SECONDS = 3.0
-"""A running job has another batch within this time: its clock ticks every second."""
 STATES = "states"
 FORMER = "former"
 """The key under which a migrated checkpoint remembers the one it was made from."""
@@ -78,22 +76,30 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     """
     location = settings.lake.checkpoint(job.name)
     old, new = _Checkpoint(spark, location), _Checkpoint(spark, location + DRAFT)
-    if not old.exists(REMEMBERED):
-        if not _is_to_move(new):
-            raise StartError(
-                f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
-            )
-        new.move(location)
+    if not old.exists(REMEMBERED) and not _is_to_move(new):
+        raise StartError(
+            f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
+        )
+    with ExitStack() as stack:
+        if job.ticks is not None and settings.clock.enabled:
+            # the job cannot run as long as another clock does
+            stack.enter_context(clock(settings, job.ticks, job.reads))
+        if not old.exists(REMEMBERED):
+            new.move(location)
+        return _migrate(spark, settings, job, old, new)
+
+
+def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint) -> Migration | None:
+    location = old.location
     theirs, ours = json.loads(old.read(REMEMBERED)), fixed_values(settings, job.fixed)
     changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
     if not changed:
         return None
     fixed = {key: value for key, value in ours.items() if key not in job.movable}
     compare_values(fixed, theirs, location, job.remedy)
-    _refuse_running(old, job)
     if old.last("offsets") != old.last("commits"):
-        former = with_values(settings, {key: before for key, (before, _) in changed.items()})
-        job.start(spark, former, available_now=True).awaitTermination()
+        as_before = with_values(settings, {key: before for key, (before, _) in changed.items()})
+        job.start(spark, as_before, available_now=True).awaitTermination()
     batch = old.last("commits")
     if batch < 0:
         raise StartError(
@@ -109,7 +115,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     new.delete("sources")
     old.copy("sources", new)
     if old.last("offsets") != batch:
-        raise _running(job)
+        raise StartError(f"The {job.name} job was started in the meantime: stop it, and repeat the command.")
     former = f"{location}.{json.loads(old.read('metadata'))['id']}"
     new.write(REMEMBERED, json.dumps(theirs | ours | {FORMER: former}))
     old.move(former)
@@ -136,19 +142,6 @@ def carry_commit(old: str, new: str) -> str:
     return f"{version}\n{json.dumps(json.loads(own) | watermark, separators=(',', ':'))}"
 
 
-def _refuse_running(checkpoint: _Checkpoint, job: Job) -> None:
-    before = checkpoint.last("offsets")
-    time.sleep(QUIET_SECONDS)
-    if checkpoint.last("offsets") != before:
-        raise _running(job)
-
-
-def _running(job: Job) -> StartError:
-    return StartError(
-        f"The {job.name} job is running: stop it, run `ackstream migrate {job.name}`, and start it again."
-    )
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +165,7 @@ def _write_states(
     )
     unite: Unite = _only
     if resharding is not None:
-        (shards,) = fixed_values(settings, [resharding.key]).values()
+        shards: Any = fixed_values(settings, [resharding.key])[resharding.key]
         rows = rows.mapInPandas(partial(_divide, partial(resharding.divide, shards)), rows.schema)
         unite = resharding.unite
     path = new.path(STATES)
@@ -219,7 +212,9 @@ def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     parts: list[State] = []
     timeouts: list[int] = []
     for frame in batch.frames:
-        parts += [(version, bytes(blob)) for version, blob in zip(frame["version"].tolist(), frame["blob"], strict=True)]
+        parts += [
+            (version, bytes(blob)) for version, blob in zip(frame["version"].tolist(), frame["blob"], strict=True)
+        ]
         timeouts += [int(timeout) for timeout in frame["timeout"].tolist() if timeout >= 0]
     with batch.restored(_MovedShard(unite(parts), min(timeouts, default=None))):
         pass

@@ -7,6 +7,7 @@ of its headers and fields. All are JSON objects; :func:`written` makes bytes of 
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 THING = "org.acme/lamp"
-HEADERS = [*DEFINITIONS, "Correlation-Id", "subject", "status", "direction", "thing-id", "feature-id", "ditto-message-x"]
+HEADERS = [*DEFINITIONS, "Correlation-Id", "subject", "status", "direction", "thing-id", "feature-id", "x"]
 FIELDS = ["topic", "headers", "path", "value", "extra", "status", "revision", "timestamp", "metadata", "fields"]
 LABELS = ["a-ack", "b-ack", "twin-persisted", "live-response", "search-persisted", "{{ header:x }}:c", "x", ""]
 TOPICS = [
@@ -45,14 +46,15 @@ ANSWER_TOPICS = [
 WRONG_TOPICS = ["", "/", "//x", "a/b/c", f"{THING}/things/twin/events/modified", f"{THING}/things/twin/search/cancel"]
 PATHS = ["/", "/attributes/x", "/inbox/messages/ask", "/features/f/outbox/messages/ask", "", "x", "//", "/policyId"]
 ODD: list[Any] = [
-    None, True, False, 0, -1, 200, 404, 600, 10**20, -(10**20), 1.5, 1e308, 1e-320, "", "x", "x" * 300, "\x00", "\ud83d\ude00",
-    "\u2028", "true", "False", "null", "0", "1", "-1s", "0s", "10s", "1d", "9" * 30, "[]", "{}", "[[[", '["a-ack"]',
-    "[1e400]", '{"a":1}', "twin", "live", "*", 'W/"x"', [], ["a-ack"], ["a-ack", 1], [None], [[[]]], {}, {"a": 1},
-    {"a": {"b": [None]}}, {"status": 200}, {"error": 7, "status": "x"},
+    None, True, False, 0, -1, 200, 404, 600, 10**20, -(10**20), 1.5, 1e308, 1e-320, "", "x", "x" * 300, "\x00",
+    "😀", "\ud800", "\u2028", "true", "False", "null", "0", "1", "-1s", "0s", "10s", "1d", "9" * 30, "[]", "{}", "[[[",
+    '["a-ack"]', "[1e400]", '{"a":1}', "twin", "live", "*", 'W/"x"', [], ["a-ack"], ["a-ack", 1], [None], [[[]]], {},
+    {"a": 1}, {"a": {"b": [None]}}, {"status": 200}, {"error": 7, "status": "x"},
 ]  # fmt: skip
 """Values of every JSON type, among them those that are right somewhere else."""
 
-odd: SearchStrategy[Any] = st.sampled_from(ODD)
+# copies: messages are changed in place
+odd: SearchStrategy[Any] = st.sampled_from(ODD).map(deepcopy)
 
 
 @st.composite
@@ -74,17 +76,18 @@ def answers(draw: st.DrawFn, ids: Sequence[str]) -> Message:
     value = draw(odd)
     if topic.endswith("/acks"):
         entry = {"status": draw(st.sampled_from([200, 404, 408])), "payload": value}
-        value = {label: entry for label in draw(st.lists(st.sampled_from(LABELS), max_size=3))}
+        value = dict.fromkeys(draw(st.lists(st.sampled_from(LABELS), max_size=3)), entry)
     elif topic.endswith("/errors"):
         value = {"status": 404, "error": draw(st.sampled_from(["things:thing.notfound", "command.timeout"]))}
     headers = {"correlation-id": draw(st.sampled_from(ids))}
     status = draw(st.sampled_from([200, 204, 404, 408, 503]))
-    return {"topic": topic, "headers": headers, "path": draw(st.sampled_from(PATHS[:4])), "value": value, "status": status}
+    path = draw(st.sampled_from(PATHS[:4]))
+    return {"topic": topic, "headers": headers, "path": path, "value": value, "status": status}
 
 
 @st.composite
 def spoiled(draw: st.DrawFn, messages: SearchStrategy[Message], *, places: int = 3) -> Message:
-    """Return messages of which up to ``places`` headers, fields and entries of an aggregate are not what they must be."""
+    """Return messages of which up to ``places`` headers, fields and entries of an aggregate are wrong."""
     message = draw(messages)
     for _ in range(draw(st.integers(0, places))):
         what = draw(st.sampled_from(["header", "header", "field", "entry", "topic", "missing"]))
@@ -95,7 +98,7 @@ def spoiled(draw: st.DrawFn, messages: SearchStrategy[Message], *, places: int =
             message[draw(st.sampled_from(FIELDS))] = value
         elif what == "entry" and isinstance(message.get("value"), dict):
             entry = {draw(st.sampled_from(["status", "payload", "headers"])): value}
-            message["value"] = {**message["value"], draw(st.sampled_from(LABELS)): draw(st.sampled_from([value, entry]))}
+            message["value"][draw(st.sampled_from(LABELS))] = draw(st.sampled_from([value, entry]))
         elif what == "topic":
             message["topic"] = draw(st.sampled_from(WRONG_TOPICS))
         elif what == "missing":

@@ -7,8 +7,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import TOPICS, ensure_topics, prepare
-from ackstream.settings import Kafka, Settings
+from ackstream.kafka.topics import TOPICS, ensure_topics, largest_records, prepare
+from ackstream.settings import Correlate, Kafka, Settings
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +53,18 @@ def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corre
         StartError, match=rf"^The topic {name} has message\.timestamp\.type=CreateTime.*--topic {name} "
     ):
         prepare(settings)
+
+
+def test_a_topic_that_may_refuse_what_correlate_writes_is_refused_with_the_command_that_corrects_it(settings: Settings):
+    name = settings.kafka.topic("ledger")
+    with connect_admin(settings.kafka) as client:
+        config = {"max.message.bytes": "1048588", "message.timestamp.type": "LogAppendTime"}
+        client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
+        assert largest_records(client, [name, "missing"]) == {name: 1_048_588}
+    with pytest.raises(StartError, match=rf"^The topic {name} has max\.message\.bytes=1048588.*max_value_bytes\.$"):
+        prepare(settings)
+    small = Correlate(max_value_bytes=100_000)
+    prepare(settings.model_copy(update={"correlate": small}))
 
 
 def test_more_replicas_than_brokers_are_told_as_kafka_tells_them(kafka: Kafka):

@@ -183,9 +183,7 @@ class Writer:
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
         key = None if record.key is None else record.key[:DEAD_LETTER_BYTES]
-        self.emissions.append(
-            Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})")
-        )
+        self.emissions.append(Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})"))
 
     def _topic(self, record: Record) -> str:
         return self._topics.acks if record.source else self._topics.signals

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 NAME, TICKS = "correlate", "clock"
 PIECE_BYTES = 64 * 1024 * 1024
-"""How much of a shard's share of a batch is processed at once, and how much goes to Spark in a frame."""
+"""How much of a shard's records comes from Spark in a frame, is processed at once, and goes back in a frame."""
+
+FRAME_ROWS = 10_000
 
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
@@ -88,9 +90,15 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 
 def conf(settings: Settings) -> Mapping[str, str]:
-    """Return what decides where the query keeps its state."""
+    """Return what decides where the query keeps its state, and how much it gives to Python at once."""
     provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
-    return {SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions), _STATE_STORE: provider}
+    return {
+        SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
+        _STATE_STORE: provider,
+        # each frame comes with the whole state: few rows in one would cost more than they save
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE_BYTES),
+    }
 
 
 JOB = Job(
@@ -201,15 +209,22 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
 
 
 def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out emissions in frames of about :data:`PIECE_BYTES`."""
+    """Lay out emissions in frames of about :data:`PIECE_BYTES`, each of which goes to Spark by itself.
+
+    Spark collects frames until they have more than :data:`FRAME_ROWS`, however large they are.
+    """
     start = size = 0
-    for number, emission in enumerate(emissions):
+    for end, emission in enumerate(emissions, start=1):
         size += len(emission.value or b"")
         if size > PIECE_BYTES:
-            yield write_frame(emissions[start : number + 1])
-            start, size = number + 1, 0
+            fillers = [_FILLER] * (FRAME_ROWS + 1 - (end - start))
+            yield write_frame(emissions[start:end] + fillers)
+            start, size = end, 0
     if start < len(emissions):
         yield write_frame(emissions[start:])
+
+
+_FILLER = Emission("", None, None)
 
 
 def write_frame(emissions: list[Emission]) -> pd.DataFrame:
@@ -234,7 +249,8 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
-    return emissions.select("topic", "key", "value", headers.alias("headers"))
+    # without the fillers of frames
+    return emissions.where(F.col("topic") != "").select("topic", "key", "value", headers.alias("headers"))
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

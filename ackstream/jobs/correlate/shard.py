@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
-    from ackstream.jobs.correlate.reading import AckReading, CorrelateTopics
+    from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.topics import CorrelateTopics
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
 

@@ -55,10 +55,10 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     def of(cls, settings: Settings, limits: Mapping[str, int]) -> CorrelateTopics:
         """Derive the topics from the settings and the topics on the broker with their limits."""
         topic = settings.kafka.topic
-        own = [topic(name) for name in LIMITED]
-        smallest = min(limits.get(name, MAX_RECORD_BYTES) for name in own)
+        replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
+        smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
         allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
-        return cls(topic("signals"), topic("acks"), *own, allowed, min(smallest, BUFFER_BYTES))
+        return cls(topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest)
 
     @property
     def value_bytes(self) -> int:

@@ -44,7 +44,7 @@ def _ask(log: Log, run: Run) -> None:
         {"entity-revision": "first"},
         {"correlation-id": ""},
     ],
-    ids=lambda headers: "-".join(headers),
+    ids="-".join,
 )
 def test_a_response_with_a_header_of_the_wrong_type_is_a_dead_letter_and_the_request_stays_open(headers: Any) -> None:
     log, run = Log(), Run()
@@ -94,7 +94,7 @@ def test_each_record_is_answered_a_row_or_a_dead_letter_whatever_has_the_wrong_t
     run.feed(watermark=HORIZON)
     assert ("good", 200) in [(reply["headers"]["correlation-id"], reply["status"]) for reply in run.replies()]
     assert not [reason for reason in run.reasons() if "internalerror" in reason]
-    assert not [outcome for outcome in run.outcomes() if outcome["status"] == 500 and outcome["completed_by"] == "error"]
+    assert ("error", 500) not in [(outcome["completed_by"], outcome["status"]) for outcome in run.outcomes()]
     _check_accounts(run, records)
     assert sum(map(len, write_frames(run.emissions))) == len(run.emissions)
 

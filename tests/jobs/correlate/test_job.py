@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
-import pytest
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Emission
@@ -22,6 +21,8 @@ from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 FIELDS = list(Record.__struct_fields__)
 
@@ -113,7 +114,7 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 
     def decided(frames: list[pd.DataFrame]) -> Any:
         run = Run()
-        run.emissions = _emissions(frames)
+        run.emissions = [emission for emission in _emissions(frames) if emission.topic]
         acks = sorted((ack["correlation_id"], ack["disposition"]) for r in run.ledger() for ack in r.get("acks", ()))
         return sorted(map(repr, run.replies())), sorted(map(repr, run.outcomes())), acks
 
@@ -127,25 +128,29 @@ def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypa
     request, ack = log.command(1000, "x", requested_acks=["a-ack"]), log.ack(1001, "a-ack", 200, "x")
     found = _call(State(), [request], [ack], [log.ack(1002, "a-ack", 200, "x"), log.command(1003, "x")])
     run = Run()
-    run.emissions = _emissions(found)
+    run.emissions = [emission for emission in _emissions(found) if emission.topic]
     assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
     assert len(run.reasons()) == 1
 
 
-def test_frames_are_cut_so_that_none_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_cut_and_filled_up_so_that_spark_takes_none_that_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "PIECE_BYTES", 10)
     emissions = [Emission("t", None, b"x" * size) for size in (4, 4, 4, 11, 1)] + [Emission("t", b"k", None)]
+    monkeypatch.setattr(job, "FRAME_ROWS", 2)
     frames = list(write_frames(emissions))
-    assert [len(frame) for frame in frames] == [3, 1, 2]
-    assert _emissions(frames) == emissions
+    # Spark passes on what has more than two rows
+    assert [len(frame) for frame in frames] == [3, 3, 2]
+    assert [emission for emission in _emissions(frames) if emission.topic] == emissions
     assert list(write_frames([])) == []
 
 
 def test_the_session_has_what_the_settings_say() -> None:
     correlate = Correlate(shuffle_partitions=7, state_store="rocksdb")
-    assert job.conf(Settings(correlate=correlate)) | {} == {
+    assert job.conf(Settings(correlate=correlate)) == {
         "spark.sql.shuffle.partitions": "7",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
     }

@@ -22,6 +22,8 @@ from tests.jobs.correlate.shards import Log, Run
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from typing_extensions import Self
+
     from ackstream.jobs.correlate.emissions import Emission
     from ackstream.jobs.correlate.state import Record
 
@@ -138,13 +140,13 @@ SMALL: dict[str, Any] = {"max_value_bytes": LIMIT, "max_labels": 8}
 @given(
     texts=st.lists(st.sampled_from(["x", '"', "\\", "\x01", "ü", 1e15, "😀"]), min_size=2, max_size=4),
     sizes=st.lists(st.integers(0, LIMIT), min_size=1, max_size=8),
-    identity=st.sampled_from(["c", "\x01" * 170, "ü" * 500, "x" * MAX_BYTES, "x" * (MAX_BYTES + 1), "x" * 10**6]),
-    key=st.sampled_from([0, 10, 10**6]),
+    identity=st.sampled_from(["c", "\x01" * 170, "ü" * 500, "x" * MAX_BYTES, "x" * (MAX_BYTES + 1), "x" * 10**5]),
+    key=st.sampled_from([0, 10, 10**5]),
     spring=st.sampled_from([0, MAX_BYTES, MAX_BYTES + 1]),
     live=st.booleans(),
     watermark=st.sampled_from([0, 10**6]),
 )
-def test_no_record_is_larger_than_the_settings_say(  # noqa: PLR0913 - what makes a record large
+def test_no_record_is_larger_than_the_settings_say(
     texts: list[Any], sizes: list[int], identity: str, key: int, spring: int, *, live: bool, watermark: int
 ) -> None:
     log, run = Log(), Run(record_bytes=Correlate(**SMALL).record_bytes, **SMALL)
@@ -253,7 +255,7 @@ class _Kafka:
         monkeypatch.setattr(correlate_topics, "connect_admin", lambda _: self)
         monkeypatch.setattr(correlate_topics, "largest_records", self._largest_records)
 
-    def __enter__(self) -> _Kafka:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
