@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from ackstream.cli import local, monitoring, send
 from ackstream.cli.console.session import Interrupts
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTERRUPTED = 130
 """The exit code that shells expect of a program ended by Ctrl-C."""
@@ -156,6 +159,7 @@ def forget(
 
 
 # in the order of the help text
+command: Callable[..., None]
 for command in (local.up, local.down, local.status):
     app.command()(command)
 app.command("jars")(local.print_jars)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -144,7 +143,8 @@ class SampleReader(Client):
         self._durable = durable
         self._closed = threading.Event()
         self._life = Lifetime(self._end, on_error)
-        self._handling = self._life.thread(partial(self._handle_all, handler), "ackstream-samples")
+        self._handler = handler
+        self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, issued, None)
             self._session = ReaderSession(
@@ -255,9 +255,9 @@ class SampleReader(Client):
         self._history.end(error)
         self._session.link.stop.set()
 
-    def _handle_all(self, handler: Callable[[Sample], object]) -> None:
+    def _handle_all(self) -> None:
         """Call the handler for one sample after the other, until the reader ends."""
-        while True:
+        while self._handler is not None:
             if self._qos.kind == "application-auto" and self._history.stuck:
                 raise HandlerFailedError(
                     f"The handler of reader {self._history.start.reader} has failed for all"
@@ -271,7 +271,7 @@ class SampleReader(Client):
                 return
             (sample,) = samples
             try:
-                handler(sample)
+                self._handler(sample)
             except Exception as error:
                 self._counts["failed"] += 1
                 log.exception("The handler failed for message %s of %s.", sample.seq, sample.writer)

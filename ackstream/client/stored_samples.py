@@ -1,4 +1,4 @@
-"""Samples that a reader misses: when they are certainly missing, and how they are read, from Kafka or from the table."""
+"""Samples that a reader misses: when they are certainly missing, and how they are read, from Kafka or the table."""
 
 from __future__ import annotations
 

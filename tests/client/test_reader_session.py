@@ -166,9 +166,7 @@ def _session(link: _Link, history: ReaderHistory, errors: list[Exception]) -> Re
         patched.setattr(reader_session, "ClientConnection", lambda *_, **__: link)
         nobody: Any = None  # only samples know the reader
         life = Lifetime(history.end, errors.append)
-        return ReaderSession(
-            Kafka(), history.start, history, nobody, life=life, lake=None, after_poll=lambda _: None
-        )
+        return ReaderSession(Kafka(), history.start, history, nobody, life=life, lake=None, after_poll=lambda _: None)
 
 
 class _World:
@@ -308,7 +306,7 @@ def test_whatever_the_order_the_pace_and_the_buffer_every_stored_sample_is_hande
     stored: list[tuple[str, int, int]],
     committed: int | None,
     per_turn: int,
-    durable: bool,
+    durable: bool,  # noqa: FBT001 - drawn
 ) -> None:
     world = _World(log, _answer(), max_samples=max_samples, committed=committed, durable=durable)
     last = Counter[str]()

@@ -251,21 +251,21 @@ def test_a_plain_reader_is_waited_for_while_it_is_there(system: System) -> None:
 
 def test_partitions_that_are_added_while_it_runs_are_read(broker: str, spark: SparkSession, tmp_path: Path) -> None:
     settings = _settings(broker, "settle-grown", tmp_path)
+    writers = [f"w{number}" for number in range(16)]
     with _system(spark, settings) as system:
         system.stored("w0", 1, 2)
         assert system.asked("w0").written == 2
         with connect_admin(settings.kafka) as admin:
             for name in ("stored", "app-acks"):
                 admin.create_partitions({settings.kafka.topic(name): 8})
-    with _system(spark, settings) as system:
-        writers = [f"w{number}" for number in range(16)]
-        for writer in writers:
-            first = 1 + 2 * (writer == "w0")
-            system.stored(writer, first, first + 1)
-            system.say(_ack(f"A-{writer}", writer, 1, (first, first + 1)))
-        for writer in writers:
-            system.wait(lambda writer=writer: system.confs(f"A-{writer}") == [(writer, 1)])  # type: ignore[misc]
-    assert len(system.rows("deliveries")) == len(writers)
+        with closing(System(settings)) as grown:
+            for writer in writers:
+                first = 1 + 2 * (writer == "w0")
+                grown.stored(writer, first, first + 1)
+                grown.say(_ack(f"A-{writer}", writer, 1, (first, first + 1)))
+            for writer in writers:
+                grown.wait(lambda writer=writer: grown.confs(f"A-{writer}") == [(writer, 1)])  # type: ignore[misc]
+        assert len(system.rows("deliveries")) == len(writers)
 
 
 def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_comes_twice(

@@ -116,8 +116,10 @@ class Settled(msgspec.Struct):
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         for answer in (*self.confs, *self.events, *self.done, *self.states):
-            to_reader = isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved))
-            yield answer.reader if to_reader else answer.writer, write(answer)
+            if isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved)):
+                yield answer.reader, write(answer)
+            else:
+                yield answer.writer, write(answer)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:

@@ -112,7 +112,7 @@ class Retention:
         self.refused = Intervals(start=start)
         """Rejected numbers, which are not samples."""
         self.stored = Intervals(start=start)
-        """Numbers that a record of ``stored`` has named; others up to ``written`` are samples unless a late one refuses."""
+        """Numbers that ``stored`` has named; others up to ``written`` are samples unless a late record refuses one."""
         self.written = start - 1
         """The highest sample; acknowledgements of later ones are ignored."""
         self.seen = 0
