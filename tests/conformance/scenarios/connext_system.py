@@ -51,7 +51,7 @@ class System:
             lambda _: self.publications.receive(WriterState(WRITER, 0, 0)),
             lambda callback: self._seen["callbacks"].append(_callback(callback, self.now)),
         )
-        self.publications.begin(start, start, timeout=1)
+        self.publications.begin(start, start, (), timeout=1)
         self._max_blocking_ms = writer_qos.max_blocking_ms
         self.retention = Retention(WRITER, required, start=start)
         self.readers: dict[str, ReaderHistory] = {}
