@@ -43,8 +43,8 @@ AWAIT_SECONDS = 1
 DATA_LOSS = "KAFKA_DATA_LOSS"
 _LOSS = (
     "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of "
-    "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log then "
-    "says how many they were."
+    "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
+    "then says how many they were."
 )
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"

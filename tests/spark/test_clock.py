@@ -318,6 +318,28 @@ def test_a_run_that_ended_in_order_is_replaced_at_once(log: Any) -> None:
     assert log.time == began
 
 
+def test_a_run_that_ends_while_another_one_claims_is_replaced(log: Any) -> None:
+    first = _running(log)
+    second, began = Clock("x-clock", 0, 6.0), log.time
+
+    def end(seconds: float) -> None:
+        log.time += round(seconds * 1000)
+        first.end(log)
+
+    second.claim(log, end)
+    assert log.time - began < 1_000
+
+
+def test_a_run_that_is_alone_reads_no_ticks(log: Any) -> None:
+    own = _running(log)
+    own.follow(dict, lambda: None)
+    with mock.patch.object(log, "between") as read:
+        for _ in range(3):
+            log.time += 1_000
+            own.step(log)
+    assert not read.called
+
+
 def test_of_two_that_start_at_once_the_first_claim_wins(log: Any) -> None:
     first, second = Clock("x-clock", 0, 6.0), Clock("x-clock", 0, 6.0)
     first.claim(log, _waiting(log))
