@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 NAME, TICKS = "correlate", "clock"
 PIECE_BYTES = 64 * 1024 * 1024
-"""How much of a shard's records comes from Spark in a frame, is processed at once, and goes back in a frame."""
+"""How much of a shard's records is processed at once, and how much goes back in a frame; Spark's own frames, by its
+default, are not larger."""
 
 FRAME_ROWS = 10_000
 
@@ -90,14 +91,13 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 
 def conf(settings: Settings) -> Mapping[str, str]:
-    """Return what decides where the query keeps its state, and how much it gives to Python at once."""
+    """Return what decides where the query keeps its state, and when it passes frames on."""
     provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
     return {
         SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
         _STATE_STORE: provider,
-        # each frame comes with the whole state: few rows in one would cost more than they save
+        # not fewer: each frame comes with the whole state
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE_BYTES),
     }
 
 

@@ -152,5 +152,4 @@ def test_the_session_has_what_the_settings_say() -> None:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
     }
