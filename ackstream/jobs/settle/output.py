@@ -96,10 +96,10 @@ class Settled(msgspec.Struct):
         for index, entry in enumerate(ignored):
             self._ignore(record, index, entry.reason, known | {"first": entry.first, "last": entry.last})
 
-    def ignore_unreadable(self, record: ReportRecord, detail: str) -> None:
-        """Add the row of an unreadable record."""
+    def ignore_record(self, record: ReportRecord, reason: str, detail: str, index: int = 0) -> None:
+        """Add a row of a record that is unreadable, or that failed: in each shard, of this ``index``, for itself."""
         value = None if record.value is None else record.value[:VALUE_BYTES]
-        self._ignore(record, 0, "unreadable", {"detail": detail, "value": value})
+        self._ignore(record, index, reason, {"detail": detail[:VALUE_BYTES], "value": value})
 
     def _ignore(self, record: ReportRecord, index: int, reason: str, known: Row) -> None:
         topic = TOPICS[record.source]

@@ -13,9 +13,18 @@ batch.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from ackstream.jobs.settle.output import STORED, Settled, is_for_all_shards, reader_states, samples_done, writer_states
+from ackstream.jobs.settle.output import (
+    STORED,
+    TOPICS,
+    Settled,
+    is_for_all_shards,
+    reader_states,
+    samples_done,
+    writer_states,
+)
 from ackstream.jobs.settle.retention import Ignored
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
 from ackstream.protocol import messages
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
     from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
+
+log = logging.getLogger(__name__)
 
 
 class SettleShard:
@@ -113,14 +124,20 @@ class SettleShard:
 
     def _process(self, record: ReportRecord) -> None:
         try:
-            if record.source == STORED:
-                self._store(record)
-                return
-            report = read(record.value or b"")
+            self._decide(record)
         except RecordError as error:
             if self._index == 0 or not is_for_all_shards(record):
-                self._settled.ignore_unreadable(record, str(error))
+                self._settled.ignore_record(record, "unreadable", str(error))
+        except Exception as error:
+            # the batch would fail, and every later start with it
+            log.exception("A record of %s was ignored (offset %s).", TOPICS[record.source], record.offset)
+            self._settled.ignore_record(record, "failed", repr(error), self._index)
+
+    def _decide(self, record: ReportRecord) -> None:
+        if record.source == STORED:
+            self._store(record)
             return
+        report = read(record.value or b"")
         if isinstance(report, (AppAck, ProtocolAck)):
             self._report(record, report)
         elif isinstance(report, ReaderStart):

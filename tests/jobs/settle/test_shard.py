@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
+from ackstream.jobs.settle.retention import Retention
 from ackstream.protocol.readers import (
     SKEW_MS,
     AckInterval,
@@ -102,6 +103,24 @@ def test_an_unreadable_record_has_a_row_with_its_value(log: Log, source: int, va
     assert (row["reason"], row["topic"], row["value"]) == ("unreadable", TOPICS[source], value and value[:65_536])
     assert row["detail"] is not None
     assert row["detail"].startswith("This is no record of ")
+
+
+def test_whatever_one_record_causes_the_others_count(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Retention, report: Any) -> Any:
+        if report.reader == "poison":
+            raise ZeroDivisionError("a bug")
+        return whole(self, report)
+
+    whole = Retention.take
+    monkeypatch.setattr(Retention, "take", take)
+    monkeypatch.setattr("ackstream.jobs.settle.shard.Presence", lambda *_: 1 / 0)
+    run = Run()
+    run.feed(log.stored(1, 5), log.ack("poison", 1, (1, 1)), log.start("A"), log.stored(6, 6))
+    monkeypatch.undo()
+    run.feed(log.ack("A", 1, (1, 6)))
+    assert [(row["reason"], row["offset"]) for row in run.settled.ignored] == [("failed", 1), ("failed", 2)]
+    assert "ZeroDivisionError" in run.settled.ignored[0]["detail"]
+    assert [(row["first"], row["last"]) for row in run.settled.deliveries] == [(1, 6)]
 
 
 def test_a_record_that_all_shards_receive_has_its_row_in_one(log: Log) -> None:
