@@ -99,8 +99,10 @@ def schedule(seed: int, count: int, programs: Sequence[str], kinds: Sequence[str
 class SupervisedStorm(Storm):
     """Starts a program again that has ended by itself, as a supervisor does; that is no violation, but is counted."""
 
-    lock = threading.RLock()
-    ended: Counter[str] = Counter()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.lock = threading.RLock()
+        self.ended: Counter[str] = Counter()
+        super().__init__(*arguments, **options)
 
     def tend(self) -> bool:
         with self.lock:

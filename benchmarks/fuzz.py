@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOMS: tuple[type[Room], ...] = (CorrelateRoom, TwinRoom, PersistRoom, SettleRoom, QueuesRoom, QueryRoom)
 RECORDS, BATCH = 1_000_000, 1_000
-SHOWN = 20
+SHOWN = 10
 """So many stops and violations of a room are written down; all are counted."""
 
 
@@ -52,16 +52,16 @@ def drive(room: Room, count: int) -> dict[str, Any]:
         left -= len(batch)
         try:
             room.feed(batch)
-        except Exception:  # noqa: BLE001 - what is looked for
-            before = len(stops)
+        except Exception as error:  # noqa: BLE001 - what is looked for
+            before, why = len(stops), _trace(error)
             for record in batch:
                 _feed(room, record, stops)
             if len(stops) == before:
-                stops.append(f"{len(batch)} records, but none of them alone: {traceback.format_exc(limit=-3)}")
+                stops.append(f"{len(batch)} records, but none of them alone: {why}")
     try:
         room.finish()
-    except Exception:  # noqa: BLE001 - what is looked for
-        stops.append(f"Without records: {traceback.format_exc(limit=-3)}")
+    except Exception as error:  # noqa: BLE001 - what is looked for
+        stops.append(f"Without records: {_trace(error)}")
     return {
         "records": count,
         "stops": len(stops),
@@ -74,8 +74,12 @@ def drive(room: Room, count: int) -> dict[str, Any]:
 def _feed(room: Room, record: Any, stops: list[str]) -> None:
     try:
         room.feed([record])
-    except Exception:  # noqa: BLE001 - what is looked for
-        stops.append(f"{str(record)[:1_000]}: {traceback.format_exc(limit=-3)}")
+    except Exception as error:  # noqa: BLE001 - what is looked for
+        stops.append(f"{str(record)[:1_000]}: {_trace(error)}")
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error, limit=-3, chain=False))
 
 
 def main() -> None:

@@ -42,12 +42,21 @@ TOPICS = (
     "policies/commands/modify", "things/twin/events/modified", "things/twin/search/subscribe",
     "things/none/commands/modify", "things", "",
 )  # fmt: skip
+SIGNALS = (
+    ("things/twin/commands/create", "/", "thing"), ("things/twin/commands/modify", "/", "thing"),
+    ("things/twin/commands/modify", "/attributes/x", 1), ("things/twin/commands/modify", "/attributes/a/b", {"c": 1}),
+    ("things/twin/commands/merge", "/", {"attributes": {"y": None}}), ("things/twin/commands/retrieve", "/", None),
+    ("things/twin/commands/delete", "/attributes/x", None), ("things/twin/commands/delete", "/", None),
+    ("things/twin/commands/modify", "/features/f/properties/p", [1, 2]), ("things/live/commands/retrieve", "/", None),
+    ("things/live/commands/modify", "/attributes/x", 1), ("things/live/messages/ask", "/inbox/messages/ask", "hello"),
+)  # fmt: skip
+"""Actions, paths and values that fit."""
 PATHS = (
     "/", "/attributes", "/attributes/x", "/attributes/a/b/c", "/features", "/features/f/properties/p", "/definition",
     "/policyId", "/inbox/messages/ask", "/features/f/inbox/messages/ask", "", "x", "//", "/attributes//x", "/_metadata",
 )  # fmt: skip
 FILTERS = (
-    "/a", "/a/b", "=", "<>", "<", ">=", "1", "'x'", "'", "\"y\"", "(", ")", "AND", "OR", "NOT", "LIKE", "IN", "IS NULL",
+    "/a", "/a/b", "=", "<>", "<", ">=", "1", "'x'", "'", '"y"', "(", ")", "AND", "OR", "NOT", "LIKE", "IN", "IS NULL",
     "BETWEEN", "null", "true", "-", "+", "*", "%", "1e400", "/", "é", "\x00", "BEGINS WITH", "INSTR", ",", "[", "0x",
 )  # fmt: skip
 
@@ -73,15 +82,16 @@ class Garbage:
         return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
     def spoil(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Make one thing wrong, in place: replace, remove or add an entry, at any depth."""
+        """Make one thing wrong, in place: replace, remove or add an entry, at any depth, most in headers and lists."""
         place: Any = value
         while True:
             keys = list(place) if isinstance(place, dict) else range(len(place))
             if not keys:
                 break
-            key = self.pick(keys)
+            deep = [key for key in keys if isinstance(place[key], dict | list) and place[key]]
+            key = self.pick(deep if deep and self.one_in(2) else keys)
             inner = place[key]
-            if isinstance(inner, dict | list) and inner and not self.one_in(3):
+            if isinstance(inner, dict | list) and inner and not self.one_in(4):
                 place = inner
                 continue
             if self.one_in(6):
@@ -96,7 +106,7 @@ class Garbage:
     def record(self, value: dict[str, Any]) -> bytes | None:
         """Write a record; most are spoilt once, some more often, some are no JSON any more."""
         dice = self.chance.random()
-        if dice > 0.25:
+        if dice > 0.4:
             self.spoil(value)
             while self.one_in(3):
                 self.spoil(value)
@@ -124,22 +134,24 @@ class Garbage:
             headers["timeout"] = self.pick(("10s", "1s", "500ms", "1m", 5))
         if self.one_in(2):
             headers["response-required"] = self.one_in(2)
-        if self.one_in(3):
+        if self.one_in(4):
             headers[self.pick(HEADERS)] = self.wrong()
         return headers
 
     def signal(self, correlation_id: str) -> dict[str, Any]:
-        """Return a command or message."""
-        envelope: dict[str, Any] = {
-            "topic": f"{self.pick(THINGS)}/{self.pick(TOPICS[:9])}",
-            "headers": self._headers(correlation_id),
-            "path": self.pick(PATHS[:10]),
-        }
-        if not self.one_in(4):
-            envelope["value"] = self.pick((1, {"a": 1}, {"thingId": "org.acme:lamp-1", "attributes": {"x": 1}}, None))
-        if self.one_in(10):
-            envelope["topic"] = f"{self.pick(THINGS)}/{self.pick(TOPICS)}"
-            envelope["path"] = self.pick(PATHS)
+        """Return a command or message, three of four valid."""
+        thing = self.pick(THINGS)
+        topic, path, value = self.pick(SIGNALS)
+        if value == "thing":
+            value = {"thingId": thing.replace("/", ":"), "attributes": {"x": 1}}
+        if self.one_in(8):
+            topic = self.pick(TOPICS)
+        if self.one_in(8):
+            path = self.pick(PATHS)
+        headers = self._headers(correlation_id)
+        envelope = {"topic": f"{thing}/{topic}", "headers": headers, "path": path, "value": value}
+        if value is None and self.one_in(2):
+            del envelope["value"]
         return envelope
 
     def answer(self, correlation_id: str) -> dict[str, Any]:
@@ -191,7 +203,7 @@ class Garbage:
     def report(self, reach: int) -> dict[str, Any]:
         """Return a record of a reader or a writer about samples up to about ``reach``."""
         reader, writer = f"r{self.chance.randrange(5)}", f"w{self.chance.randrange(5)}"
-        epoch = self.chance.randrange(1, 4)
+        epoch = 2 if self.one_in(50) else 1
         known = {"reader": reader, "epoch": epoch}
         ack = {**known, "writer": writer, "count": self.chance.randrange(1, 1_000), "intervals": self.runs(reach)}
         return self.pick(

@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 
 from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata, read_metadata
-from ackstream.jobs.persist.publishers import fold
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.query import requests
 from ackstream.jobs.query.execution import execute
@@ -46,9 +46,10 @@ class PersistRoom(Room):
         self._batch, self._next = 0, Counter[str]()
 
     def make(self) -> MessageMetadata:
-        client = f"p{self.chance.randrange(20)}"
+        number = self.chance.randrange(20)
+        client = f"p{number}"
         self._next[client] += 1
-        partition, offset = self.place()
+        partition, offset = self.place("messages", partition=number % 4)
         acks = self.garbage.pick((None, "persisted", "persisted,processed"))
         given: dict[str, Any] = {"client": client, "seq": str(self._next[client]), "ack": acks}
         command = self.garbage.pick((None,) * 12 + ("publish", "logon", "flush", "withdraw"))

@@ -13,7 +13,7 @@ from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 from ackstream.jobs.correlate.topics import CorrelateTopics
-from ackstream.jobs.twin.batch import SignalRecord, fold
+from ackstream.jobs.twin.batch import SignalRecord, fold, ordered
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from benchmarks.fuzzing.garbage import Garbage
 
+PART_BYTES = 100_000
+"""Small, so that batches are divided."""
 _TEXT_COLUMNS = ("topic", "reply_id", "status", "completed_by", "reason")
 _json = msgspec.json.Decoder().decode
 
@@ -48,7 +50,8 @@ class CorrelateRoom(Room):
 
     def make(self) -> Record:
         source = SIGNALS if self.garbage.one_in(2) else ACKS
-        key: str | None = self.garbage.pick(self._ids)
+        # most answers are for requests that are still open
+        key: str | None = self._ids[-1 - int(len(self._ids) * self.chance.random() ** 4)]
         if source == SIGNALS and not self.garbage.one_in(8):
             self._number += 1
             key = f"id-{self._number}"
@@ -137,13 +140,16 @@ class TwinRoom(Room):
         return SignalRecord(self.time(), partition, offset, key, value)
 
     def feed(self, records: Sequence[SignalRecord]) -> None:
-        result = fold(records, self._things, self._settings)
-        rows = {(row.partition, row.offset) for row in result.rows}
-        self.expect(len(rows) == len(result.rows), "a command has two rows")
-        answers = Counter(message.correlation_id for message in result.messages if message.topic == "acks")
-        for row in result.rows:
+        things = dict(self._things)
+        parts = list(fold(ordered(records), things, self._settings, PART_BYTES))
+        journal = [row for part in parts for row in part.rows]
+        messages = [message for part in parts for message in part.messages]
+        rows = {(row.partition, row.offset) for row in journal}
+        self.expect(len(rows) == len(journal), "a command has two rows")
+        answers = Counter(message.correlation_id for message in messages if message.topic == "acks")
+        for row in journal:
             pa.array([row.thing_id, row.path, row.value, row.thing, row.correlation_id], pa.string())
-        for message in result.messages:
+        for message in messages:
             self.check_sent(message.key, message.correlation_id, message.value)
             decode(message.value)
         for record in records:
@@ -152,7 +158,7 @@ class TwinRoom(Room):
             why = self._unanswered(record)
             self.expect(answered or why, "a command has no answer:", record)
             self.counts["changes" if changed else "answers" if answered else why] += 1
-        self._things.update(result.changed)
+        self._things = things
 
     def _unanswered(self, record: SignalRecord) -> str:
         """Return why a record needs no answer of the twin's; empty if it does need one."""

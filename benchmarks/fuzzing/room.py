@@ -52,9 +52,10 @@ class Room:
         self.now += self.chance.randrange(4)
         return self.now - (self.chance.randrange(LAG_MS // 2) if self.garbage.one_in(50) else 0)
 
-    def place(self, *names: Any) -> tuple[int, int]:
+    def place(self, *names: Any, partition: int | None = None) -> tuple[int, int]:
         """Return the partition and the offset of the next record of a topic."""
-        partition = self.chance.randrange(4)
+        if partition is None:
+            partition = self.chance.randrange(4)
         key = (*names, partition)
         self._offsets[key] += 1
         return partition, self._offsets[key]

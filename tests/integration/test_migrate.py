@@ -131,7 +131,7 @@ def test_a_migration_that_is_interrupted_is_finished_and_none_is_made_beside_the
         with system.correlate(spark) as query:
             system.command("open", requested_acks=["a-ack"], timeout="1h")
             eventually(lambda: system.end("ledger"), "the signal's row", query)
-            with pytest.raises(StartError, match=r"The correlate job is running: stop it, run `ackstream migrate"):
+            with pytest.raises(StartError, match=r"Another process .* runs this job on the same system"):
                 migrate(spark, with_values(old, NEW), JOB)
         system.settings = with_values(old, NEW)
         move, moves = migration._Checkpoint.move, []
