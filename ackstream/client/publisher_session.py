@@ -213,13 +213,16 @@ class PublisherSession:
         except (msgspec.DecodeError, TypeError) as error:
             log.warning("A record of %s is not an acknowledgement (offset %s): %s", record.topic, record.offset, error)
             return
+        if not self.life.alive:
+            # numbers of a later publisher are other messages than ours
+            return
         call_handler(self._on_ack, ack)
         cid = ack.cid or ""
         if ack.ack_type == "persisted" and cid.endswith(self._id):
             with self._messages.changed:
                 self._flushed.add(cid)
                 self._messages.changed.notify_all()
-        elif ack.ack_type == "persisted" and self._stage == "persisted":
+        elif ack.ack_type == "persisted" and self._stage == "persisted" and ack.session in (None, self._id):
             self.send_again(self._messages.acknowledged(ack))
         elif ack.ack_type == "processed" and cid.startswith("logon-"):
             self._receive_logon(ack)

@@ -67,6 +67,7 @@ class CommandAck(
     A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
     ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal.
 
+    :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
     :ivar effective_conflation_ms: the conflation interval in force if it is longer than the one requested
     :ivar ack_id: see :meth:`identified`
@@ -78,6 +79,7 @@ class CommandAck(
     cid: str | None = None
     first: int | None = None
     seq: int | None = None
+    session: str | None = None
     highest: int | None = None
     reason: str | None = None
     bookmark: str | int | None = None

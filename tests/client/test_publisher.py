@@ -228,6 +228,15 @@ def test_a_publisher_whose_session_is_over_ends_even_if_it_never_saw_the_other_l
             publisher.wait_closed(SECONDS)
 
 
+def test_an_ack_of_another_session_is_about_other_messages(connections):
+    with Publisher(client="p1") as publisher:
+        future = publisher.publish(b"x")
+        (logon,) = connections[0].wait_for("logon")
+        connections[0].answer(persisted(1, session="logon-other"), persisted(1, "not entitled", session=logon["cid"]))
+        with pytest.raises(NotEntitledError):
+            future.result(SECONDS)
+
+
 def test_an_older_logon_that_is_answered_again_ends_nobody(connections):
     with Publisher(client="p1") as publisher:
         connections[0].answer(CommandAck(ack_type="processed", cid="logon-older", bookmark=6), persisted(1))

@@ -231,8 +231,9 @@ class PublisherBatch:
         skips the numbers in between. One that keeps nothing has nothing to fill a hole with: it is skipped at once, and
         the session begins behind everything that was received.
         """
-        self._state.begin_session(message.session)
+        # these are still for the session before
         self._acknowledge_decided()
+        self._state.begin_session(message.session)
         watermark, highest = self._conflation.watermark, self._state.highest
         first = read_number(message.first)
         if first is None:
@@ -265,8 +266,10 @@ class PublisherBatch:
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def _acknowledge(self, ack_type: AckType, *, reason: str | None = None, **fields: Any) -> None:
-        status = queries.status(reason)
-        self.acks.append(CommandAck(ack_type=ack_type, status=status, client=self._client, reason=reason, **fields))
+        status, session = queries.status(reason), self._state.session or None
+        self.acks.append(
+            CommandAck(ack_type=ack_type, status=status, client=self._client, session=session, reason=reason, **fields)
+        )
 
     def _acknowledge_arrival(self, command: QueryCommand, reason: str | None) -> None:
         """Send at once the requested acks other than ``persisted``."""
