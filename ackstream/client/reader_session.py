@@ -152,7 +152,7 @@ class ReaderSession:
         """Report what is acknowledged (for at most 5 s) and disconnect; a second time has no effect.
 
         :param leave: tell the settle job that the reader will not come back
-        :return: ``False`` if it was to be told, and Kafka did not take the record
+        :return: ``False`` if ``leave`` was asked for and Kafka did not store the record
         """
         if self._closed:
             return True
@@ -219,7 +219,7 @@ class ReaderSession:
 
     def _exceed(self, epoch: int) -> None:
         """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
-        # of two that are told the same epoch at the same time, one must be later
+        # two readers that start at the same time may get the same answer: one must be later
         later = epoch + 1 + time.time_ns() % 1_000
         self._start = self._history.start = msgspec.structs.replace(self._start, epoch=later)
         self._answer, self._due["start"] = SessionState(), 0.0
