@@ -200,10 +200,10 @@ class Garbage:
             found.append({"first": first, "last": first + self.chance.randrange(5)})
         return found
 
-    def report(self, reach: int) -> dict[str, Any]:
-        """Return a record of a reader or a writer about samples up to about ``reach``."""
+    def report(self, reach: int, epoch: int) -> dict[str, Any]:
+        """Return a record of a reader or a writer about samples up to about ``reach``; at times of an old epoch."""
         reader, writer = f"r{self.chance.randrange(5)}", f"w{self.chance.randrange(5)}"
-        epoch = 2 if self.one_in(50) else 1
+        epoch = max(1, epoch - self.one_in(20))
         known = {"reader": reader, "epoch": epoch}
         ack = {**known, "writer": writer, "count": self.chance.randrange(1, 1_000), "intervals": self.runs(reach)}
         return self.pick(

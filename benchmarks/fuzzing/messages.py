@@ -93,7 +93,7 @@ class SettleRoom(Room):
         super().__init__(garbage)
         self._rules = Settle(shards=1, required=(RequiredRole(role="Logger", quorum=1),))
         self._state: tuple[int, bytes] | None = None
-        self._written = 0
+        self._written = self._made = 0
         self._reports: dict[tuple[int, int], tuple[str, str, int, int]] = {}
         self._confirmed: set[tuple[str, str, int, int]] = set()
 
@@ -103,7 +103,8 @@ class SettleRoom(Room):
             self._written += 1
             body = self.garbage.stored(self._written, self._written + 2)
         else:
-            body = self.garbage.report(self._written)
+            self._made += 1
+            body = self.garbage.report(self._written, 1 + self._made // 5_000)
         partition, offset = self.place(source)
         return ReportRecord(self.time(), source, partition, offset, self.garbage.record(body))
 
