@@ -230,6 +230,9 @@ class ReaderSession:
     # -- after each poll -----------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> None:
+        if self._closed:
+            # by the application, in this thread
+            return
         self._after_poll(now)
         if not self._started.is_set():
             if (state := self._answer.whole) is not None:

@@ -10,16 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.client import reader_session
+from ackstream.client import reader_session, stored_samples
 from ackstream.client.errors import TakenOverError
 from ackstream.client.lifetime import Lifetime
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.reader_session import LOOKBACK_MS, ReaderSession, SessionState
-from ackstream.client.samples import ReaderQos
+from ackstream.client.samples import ReaderQos, Sample
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
-from ackstream.protocol.readers import SKEW_MS, KnownWriter, ReaderRemoved, ReaderStart, ReaderState, ReaderStop
-from ackstream.settings import Kafka
+from ackstream.protocol.readers import (
+    SKEW_MS,
+    AppAckConf,
+    KnownWriter,
+    ReaderRemoved,
+    ReaderStart,
+    ReaderState,
+    ReaderStop,
+)
+from ackstream.settings import Kafka, Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,6 +80,7 @@ class _Consumer:
 
     def __init__(self, log: Sequence[tuple[str, int]], *, committed: int | None, deleted: int, apart_ms: int) -> None:
         self.log = list(log)
+        self.most = POLL
         self.at = {MESSAGES: 0, STORED: 0}
         self.sought: list[int] = []
         self.paused = True
@@ -116,7 +125,7 @@ class _Consumer:
         if self.paused:
             return []
         first = self.at[MESSAGES]
-        self.at[MESSAGES] = min(len(self.log), first + POLL)
+        self.at[MESSAGES] = min(len(self.log), first + self.most)
         return [
             SimpleNamespace(
                 topic="messages",
@@ -161,16 +170,16 @@ class _Link:
             self.pending.append(self.answers.popleft())
 
 
-def _session(link: _Link, history: ReaderHistory, errors: list[Exception]) -> ReaderSession:
+def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderSession:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reader_session, "ClientConnection", lambda *_, **__: link)
         nobody: Any = None  # only samples know the reader
         life = Lifetime(history.end, errors.append)
-        return ReaderSession(Kafka(), history.start, history, nobody, life=life, lake=None, after_poll=lambda _: None)
+        return ReaderSession(Kafka(), history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
 
 
 class _World:
-    """A reader without a table, as by default, on a log."""
+    """A reader on a log; by default without a table."""
 
     def __init__(
         self,
@@ -181,8 +190,11 @@ class _World:
         apart_ms: int = 1,
         max_samples: int = 1_000,
         durable: bool = True,
+        lake: Lake | None = None,
+        poll: int = POLL,
     ) -> None:
         self.consumer = _Consumer(log, committed=committed, deleted=deleted, apart_ms=apart_ms)
+        self.consumer.most = poll
         self.link = _Link(self.consumer, answers)
         self.errors: list[Exception] = []
         start = ReaderStart("billing", 1, durable=durable)
@@ -193,7 +205,7 @@ class _World:
             on_acknowledged=lambda *_: None,
             max_samples=max_samples,
         )
-        self.session = _session(self.link, self.history, self.errors)
+        self.session = _session(self.link, self.history, self.errors, lake)
         self.session.begin(0.0)
         self.now = 0.0
         self.handled: list[tuple[str, int]] = []
@@ -299,6 +311,7 @@ def test_only_what_kafka_has_no_longer_is_lost_and_what_lies_behind_it_comes() -
     st.none() | st.integers(0, 24),
     st.integers(0, 2),
     st.booleans(),
+    st.booleans(),
 )
 def test_whatever_the_order_the_pace_and_the_buffer_every_stored_sample_is_handed_out_once_in_order(
     log: list[tuple[str, int]],
@@ -307,18 +320,31 @@ def test_whatever_the_order_the_pace_and_the_buffer_every_stored_sample_is_hande
     committed: int | None,
     per_turn: int,
     durable: bool,  # noqa: FBT001 - drawn
+    table: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    world = _World(log, _answer(), max_samples=max_samples, committed=committed, durable=durable)
+    options: dict[str, Any] = {"committed": committed, "durable": durable, "lake": Lake() if table else None, "poll": 3}
+    world = _World(log, _answer(), max_samples=max_samples, **options)
     last = Counter[str]()
-    for writer, end, seconds in [*stored, ("v", 12, 1), ("w", 12, 1)]:
-        world.run(seconds, per_turn=per_turn, turn=0.5)
-        if end > last[writer]:
-            world.stored(writer, last[writer] + 1, end)
-            last[writer] = end
-    world.run(300, turn=0.5)
+
+    def read(_lake: Lake, writer: str, runs: Sequence[tuple[int, int]], limit: int, _reader: Any) -> Any:
+        numbers = [seq for first, end in runs for seq in range(first, end + 1)][:limit]
+        assert numbers[-1] <= last[writer], "it is in the table once it is stored"
+        return [Sample(writer, seq, None, None, b"", {}, 0, 0, log.index((writer, seq))) for seq in numbers], []
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stored_samples, "read_stored", read)
+        for writer, end, seconds in [*stored, ("v", 12, 1), ("w", 12, 1)]:
+            world.run(seconds, per_turn=per_turn, turn=0.5)
+            if end > last[writer]:
+                first, last[writer] = last[writer] + 1, end
+                world.stored(writer, first, end)
+        world.run(300, turn=0.5)
     assert [sample for sample in world.handled if sample[0] == "w"] == _all(12)
     assert [sample for sample in world.handled if sample[0] == "v"] == _all(12, 1, "v")
     assert world.lost == 0
+    for writer in "vw":
+        world.history.reports[writer].confirm(AppAckConf("billing", writer, 1, world.history.reports[writer]._count))
+    assert world.history.restart_offset(0, len(log)) == len(log)
 
 
 def test_records_of_stored_are_read_from_before_the_state_as_far_as_clocks_may_differ() -> None:
