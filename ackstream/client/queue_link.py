@@ -46,7 +46,7 @@ class QueueLink:
     Two threads: one reads and fetches; the other sends binds and signs of life, whatever the first one waits for, and
     until the application has finished with its last message.
 
-    :ivar changed: held by whoever uses the session or the ready messages; notified when they change
+    :ivar changed: the lock of the session and of the ready messages; notified when they change
     """
 
     def __init__(
