@@ -18,6 +18,8 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import maintenance, tables, things
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
+from ackstream.spark import migration
+from ackstream.spark.migration import Migration
 from tests.harness import ledgers
 from tests.lake import records
 
@@ -221,6 +223,40 @@ def test_without_duckdb_spark_is_asked(monkeypatch: pytest.MonkeyPatch, filled: 
     monkeypatch.setattr(monitoring, "find_spec", lambda _name: None)
     monkeypatch.setattr(monitoring, "ask_duckdb", None)
     assert monitoring.ask(Settings(lake=filled), "timeouts_by_hour") == expected
+
+
+# -- migrate ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.parametrize(
+    ("done", "lines"),
+    [
+        (
+            Migration({"correlate.shards": (6, 12)}, "/checkpoints/correlate.1"),
+            ["correlate.shards: 6 -> 12", "Start correlate again; delete /checkpoints/correlate.1 when it runs."],
+        ),
+        (
+            None,
+            [
+                "The checkpoint of correlate has the values of the settings: correlate.shards = 12, "
+                "correlate.shuffle_partitions = 2, correlate.state_store = hdfs."
+            ],
+        ),
+    ],
+)
+def test_a_migration_says_what_has_changed(
+    monkeypatch: pytest.MonkeyPatch, done: Migration | None, lines: list[str]
+) -> None:
+    monkeypatch.setenv("ACKSTREAM_CORRELATE_SHARDS", "12")
+    monkeypatch.setattr(migration, "migrate", lambda _spark, _settings, _job: done)
+    assert run("migrate", "correlate").stdout.splitlines() == lines
+
+
+def test_only_jobs_with_such_settings_are_migrated() -> None:
+    result = run("migrate", "twin")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("The checkpoint of 'twin' cannot be migrated; the jobs are correlate, settle, que")
 
 
 # -- maintain ---------------------------------------------------------------------------------------------------------
