@@ -72,6 +72,9 @@ class Log:
     def ends(self) -> tuple[dict[Any, int], bool]:
         return {}, False
 
+    def timestamp_at(self, partition: Any, offset: int, end: int) -> int | None:
+        raise AssertionError((partition, offset, end))
+
 
 class Cluster(Log):
     """Partitions with records, and a query that reads them. Each request lets some of the events happen first.
