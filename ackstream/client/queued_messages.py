@@ -154,23 +154,24 @@ class MessageFetcher:
                 far = position is None or offsets[-1] > position + NEAR
                 if far or changed:
                     consumer.seek(partition, offsets[-1] if far else position)
-            found |= _wanted(self._reader.read(POLL_MS), wanted)
-            if self._pass_over(pending, positions):
+            records = self._reader.read(POLL_MS)
+            found |= _wanted(records, wanted)
+            if self._pass_over(pending, positions) or records:
                 until = time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() > until:
                 self._give_up_missing(pending)
         return found
 
     def _pass_over(self, pending: Mapping[Any, list[int]], positions: dict[Any, int]) -> bool:
-        """Drop the offsets that were read, deleted meanwhile, or cannot be unpacked; return whether reading went on."""
-        before = dict(positions)
+        """Drop the offsets that were read, were deleted meanwhile, or cannot be unpacked; return whether any was."""
+        before = sum(map(len, pending.values()))
         for partition, offsets in pending.items():
             position = self._reader.consumer.position(partition, timeout_ms=POLL_MS)
             if position is not None:
                 positions[partition] = position
                 while offsets and offsets[-1] < position:
                     offsets.pop()
-        return positions != before
+        return sum(map(len, pending.values())) < before
 
     def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
         """Drop offsets beyond the ends of their partitions, as after the loss of a broker's disk.
