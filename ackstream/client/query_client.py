@@ -106,8 +106,9 @@ class QueryClient(Client):
         :param order_by: paths, ``/price DESC, /id``; by default in the order of the log
         :param top_n: the most records to return; 0 to only count them (``stats``)
         :param keys: only records with these keys
+        :raises InconsistentQosError: a key contains a comma
         """
-        headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=",".join(keys))
+        headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=_joined(keys))
         return self._link.execute("sow", _QUERY, headers, timeout)
 
     def sow_and_subscribe(
@@ -173,7 +174,7 @@ class QueryClient(Client):
         :return: the counts ``topic_matches``, ``matches``, ``records_deleted``
         :raises CommandTimeout: whether it is durable is unknown
         """
-        headers = _headers(topic=topic, filter=filter, sow_keys=",".join(keys))
+        headers = _headers(topic=topic, filter=filter, sow_keys=_joined(keys))
         answer = self._link.execute("sow_delete", {*_QUERY, "persisted"}, headers, timeout)
         answer.wait("persisted", self._link.timeout if timeout is None else timeout)
         return answer.stats
@@ -205,3 +206,15 @@ class QueryClient(Client):
 
 def _headers(**headers: str | int | None) -> dict[str, str]:
     return {name: str(value) for name, value in headers.items() if value not in (None, "")}
+
+
+def _joined(keys: Iterable[str]) -> str:
+    """Return keys as the protocol has them, with commas between.
+
+    :raises InconsistentQosError: a key contains one: it would select other records
+    """
+    found = [keys] if isinstance(keys, str) else list(keys)
+    for key in found:
+        if "," in key:
+            raise InconsistentQosError(f"The key {key!r} contains a comma: select its record by a filter.")
+    return ",".join(found)

@@ -14,7 +14,9 @@ from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import BadFilterError, CommandTimeout, StreamClosedError, TakenOverError
 from ackstream.client.lifetime import Lifetime
 from ackstream.client.message_stream import MessageStream
+from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink
+from ackstream.errors import InconsistentQosError
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.protocol.queries import Position, bookmark
 from ackstream.settings import Kafka
@@ -261,3 +263,21 @@ def test_answers_that_kafka_deleted_before_there_was_room_end_the_stream_with_an
     log.poll(link, 20)
     with pytest.raises(StreamClosedError, match="not received in time"):
         made["a"].receive(0)
+
+
+@pytest.mark.parametrize(("keys", "sent"), [(["a", "b"], b"a,b"), ("ab", b"ab")])
+def test_keys_select_their_records_and_no_others(link: QueryLink, keys: list[str] | str, sent: bytes) -> None:
+    client = object.__new__(QueryClient)
+    client._link, headers = link, []
+    link._link.send = lambda _value, given: headers.append(dict(given))  # type: ignore[method-assign]
+    with pytest.raises(CommandTimeout):
+        client.sow("orders", keys=keys)
+    assert headers[0]["sow_keys"] == sent
+    with pytest.raises(InconsistentQosError, match="contains a comma"):
+        client.sow_delete("orders", keys=["a,b"])
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256])
+def test_a_name_that_the_service_would_not_answer_is_refused(name: str) -> None:
+    with pytest.raises(InconsistentQosError, match="1 to 255"):
+        QueryClient(client=name)
