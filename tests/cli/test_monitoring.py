@@ -239,8 +239,10 @@ def test_without_duckdb_spark_is_asked(monkeypatch: pytest.MonkeyPatch, filled: 
         (
             None,
             [
-                "The checkpoint of correlate has the values of the settings: correlate.shards = 12, "
-                "correlate.shuffle_partitions = 2, correlate.state_store = hdfs."
+                (
+                    "The checkpoint of correlate has the values of the settings: correlate.shards = 12, "
+                    "correlate.shuffle_partitions = 2, correlate.state_store = hdfs."
+                )
             ],
         ),
     ],
