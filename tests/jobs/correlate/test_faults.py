@@ -171,6 +171,38 @@ def test_a_request_that_cannot_be_answered_as_it_should_is_answered_with_500(
     assert [reply["status"] for reply in run.replies()] == [500, 200]
 
 
+def test_what_was_emitted_before_an_answer_failed_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, run, write = Log(), Run(), Writer._ledger
+    monkeypatch.setattr(
+        Writer, "_ledger", lambda own, key, record: _breaks() if record.acks else write(own, key, record)
+    )
+    run.feed(log.command(1, requested_acks=["a-ack"]), log.ack(2, "a-ack"))
+    assert [reply["status"] for reply in run.replies()] == [500]
+
+
+def test_what_was_emitted_before_an_acknowledgement_failed_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, run, write = Log(), Run(), Writer._ack
+    value = {"topic": f"{THING}/things/twin/acks", "path": "/", "status": 200,
+             "value": {"x-ack": {"status": 200}, "y-ack": {"status": 200}}}  # fmt: skip
+    monkeypatch.setattr(
+        Writer, "_ack", lambda own, key, found, *rest: _breaks() if found.index else write(own, key, found, *rest)
+    )
+    run.feed(log.command(1, requested_acks=["a-ack"]), log.record(ACKS, 2, "c", value))
+    assert (run.acks(), len(run.reasons())) == ([], 1)
+
+
+def test_an_invalid_response_that_became_a_dead_letter_is_not_given_as_the_reason_of_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, run = Log(), Run()
+    run.feed(log.live(1, requested_acks=["live-response"], timeout="3s"))
+    with monkeypatch.context() as context:
+        context.setattr(Writer, "unused", _breaks)
+        run.feed(log.response(2, topic="things/live/commands/modify", thing="org.acme/other"))
+    run.feed(watermark=5000)
+    assert "org.acme:other" not in run.replies()[0]["value"]["description"]
+
+
 def test_an_unforeseen_error_of_a_held_acknowledgement_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     log, run = Log(), Run()
     run.feed(log.ack(1, "a-ack"))

@@ -130,6 +130,8 @@ def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypa
     run = Run()
     run.emissions = [emission for emission in _emissions(found) if emission.topic]
     assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
+    # in one piece the outcome would have the signal
+    assert [record["kind"] for record in run.ledger()] == ["signal", "outcome", "ack", "dead-letter"]
     assert len(run.reasons()) == 1
 
 
