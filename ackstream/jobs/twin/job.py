@@ -77,8 +77,10 @@ _MESSAGES = pa.schema(
 FETCH_BYTES = 256 * 1024 * 1024
 """What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
 
-SMALL_FILE_BYTES, COMPACT_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
-"""The files that a merge leaves are compacted among themselves, 50 at a time; larger ones are left to maintenance."""
+SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
+MAX_DELETED_RATIO = 0.3
+"""The small files of merges are compacted among themselves, 50 at a time, and with them larger ones with so many deleted
+rows: each changed row is copied about four times. The others are left to maintenance."""
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
@@ -139,6 +141,7 @@ def index_conf(settings: Settings) -> dict[str, str]:
         f"{compaction}.enabled": "true",
         f"{compaction}.minFileSize": str(SMALL_FILE_BYTES),
         f"{compaction}.maxFileSize": str(COMPACT_BYTES),
+        "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MAX_DELETED_RATIO),
     }
 
 
