@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
 from ackstream.client import worker
+from ackstream.client.errors import ThreadDiedError
 from ackstream.client.group import Work
-from ackstream.client.worker import Outbox
+from ackstream.client.worker import Outbox, Worker
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Kafka
@@ -137,3 +138,60 @@ def test_work_that_is_held_remains_until_it_is_released(outbox, producer):
     assert work.remaining == 1
     outbox.release(work)
     assert work.remaining == 0
+
+
+class Consumer:
+    """Has no records."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
+        self._fetcher = SimpleNamespace(_next_partition_records=None)
+
+    def poll(self, **_: Any) -> dict[Any, Any]:
+        return {}
+
+    def close(self, **_: Any) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    made = Consumer()
+    for name in ("check_topics", "subscribe_at_end", "connect_producer", "close_producer"):
+        monkeypatch.setattr(worker.clients, name, lambda *_, **__: None)
+    monkeypatch.setattr(worker.clients, "connect_consumer", lambda *_, **__: made)
+    return made
+
+
+def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
+    errors: list[Exception] = []
+
+    def turn(_now: float) -> None:
+        raise KeyError("a bug")
+
+    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn, on_error=errors.append)
+    running.run()
+    with pytest.raises(ThreadDiedError, match="a bug"):
+        running.life.wait(10)
+    assert consumer.closed
+    running.close()
+    assert len(errors) == 1
+
+
+def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypatch):
+    monkeypatch.setattr(worker, "BACKOFF_SECONDS", 0.0)
+    failures, done = [KafkaError("away"), KafkaError("away")], []
+
+    def turn(now: float) -> None:
+        if failures:
+            raise failures.pop()
+        done.append(now)
+        running.life.close()
+
+    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn)
+    running.run()
+    assert running.life.wait(10)
+    running.close()
+    assert done
+    assert consumer.closed
