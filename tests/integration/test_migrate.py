@@ -78,8 +78,7 @@ def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession,
         system.post("signals", commands[0])
         system.post("signals", commands[50_000])
         system.producer.flush()
-        old = system.settings
-        system.settings = with_values(old, NEW)
+        system.settings = with_values(system.settings, NEW)
         with pytest.raises(StartError, match=r"stop the job and run `ackstream migrate correlate`"):
             JOB.start(spark, system.settings)
         done = migrate(spark, system.settings, JOB)

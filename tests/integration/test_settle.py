@@ -34,6 +34,8 @@ from ackstream.protocol.readers import (
 )
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.job import with_values
+from ackstream.spark.migration import migrate
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -266,6 +268,20 @@ def test_partitions_that_are_added_while_it_runs_are_read(broker: str, spark: Sp
             for writer in writers:
                 grown.wait(lambda writer=writer: grown.confs(f"A-{writer}") == [(writer, 1)])  # type: ignore[misc]
         assert len(system.rows("deliveries")) == len(writers)
+
+
+def test_with_more_tasks_it_knows_what_is_acknowledged(broker: str, spark: SparkSession, tmp_path: Path) -> None:
+    settings = _settings(broker, "settle-migrated", tmp_path)
+    with _system(spark, settings) as system:
+        system.stored("w1", 1, 5)
+        system.say(_ack("A", "w1", 1, (1, 2)))
+        system.wait(lambda: system.confs("A"))
+    settings = with_values(settings, {"settle.shuffle_partitions": 3})
+    assert migrate(spark, settings, JOB) is not None
+    with _system(spark, settings) as system:
+        system.say(_ack("A", "w1", 2, (1, 4)))
+        system.wait(lambda: ("w1", 2) in system.confs("A"))
+        assert [(row["first"], row["last"]) for row in system.rows("deliveries")] == [(1, 2), (3, 4)]
 
 
 def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_comes_twice(
