@@ -197,9 +197,9 @@ def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
 
 
 def _may_write(topic: Mapping[str, Any]) -> bool:
-    operations = topic["topic_authorized_operations"]
-    # a broker that does not know has none of the bits
-    return operations < 0 or bool(operations >> ACLOperation.WRITE & 1)
+    # unknown to some brokers
+    operations = topic["authorized_operations"]
+    return operations is None or ACLOperation.WRITE.name in operations
 
 
 def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:

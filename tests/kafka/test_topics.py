@@ -102,11 +102,11 @@ def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_wa
 @pytest.mark.parametrize(
     ("topic", "config", "found"),
     [
-        ({"error_code": 0, "topic_authorized_operations": 1 << 4 | 1 << 8}, {"value": "7"}, {"a": 7}),
-        ({"error_code": 0, "topic_authorized_operations": -(2**31)}, {"value": "7"}, {"a": 7}),
-        ({"error_code": 0, "topic_authorized_operations": 1 << 4}, None, {"a": topics.KAFKA_MAX_BYTES}),
-        ({"error_code": 0, "topic_authorized_operations": 1 << 8 | 1 << 3}, {"value": "7"}, {}),
-        ({"error_code": 3, "topic_authorized_operations": -(2**31)}, {"value": "7"}, {}),
+        ({"error_code": 0, "authorized_operations": ["WRITE", "DESCRIBE"]}, {"value": "7"}, {"a": 7}),
+        ({"error_code": 0, "authorized_operations": None}, {"value": "7"}, {"a": 7}),
+        ({"error_code": 0, "authorized_operations": ["WRITE"]}, None, {"a": topics.KAFKA_MAX_BYTES}),
+        ({"error_code": 0, "authorized_operations": ["READ"]}, {"value": "7"}, {}),
+        ({"error_code": 3, "authorized_operations": None}, {"value": "7"}, {}),
     ],
     ids=["writable", "unknown", "configuration-hidden", "read-only", "missing"],
 )
