@@ -320,7 +320,8 @@ class UnacknowledgedMessages:
 
     def _flushed(self, last: int, stage: Stage) -> bool:
         if stage != self._stage:
-            return all(seq in self._accepted for seq in self._messages.numbers() if seq <= last)
+            # the newest are stored last
+            return all(seq in self._accepted for seq in reversed(self._messages.numbers()) if seq <= last)
         return self._messages.discarded >= last or len(self._messages) == 0
 
     def _return(self, seq: int, reason: str) -> None:
