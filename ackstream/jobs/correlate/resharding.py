@@ -15,9 +15,11 @@ import numpy as np
 from ackstream.jobs.correlate.state import STATE_VERSION, ShardState, decode_state, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ackstream.spark.operator import State
+
+    Entry = tuple[int, str]
 
 
 class _Pending(msgspec.Struct, array_like=True):
@@ -39,25 +41,34 @@ def divide(shards: int, version: int, blob: bytes) -> dict[int, State]:
     state = decode_state(version, blob)
     found: dict[int, ShardState] = {}
 
-    def part(value: int) -> ShardState:
-        # Spark's pmod, too, is never negative
-        return found.setdefault(value % shards, ShardState({}, [], {}, [], []))
+    def part(shard: int) -> ShardState:
+        return found.setdefault(shard, ShardState({}, [], {}, [], []))
 
+    # Spark's pmod, too, is never negative
+    opened = {key: {_decode_pending(pending).hash % shards} for key, pending in state.open.items()}
+    held = {key: {record.hash % shards for record in records} for key, records in state.held.items()}
     for key, pending in state.open.items():
-        part(_decode_pending(pending).hash).open[key] = pending
+        part(*opened[key]).open[key] = pending
     for key, records in state.held.items():
         for record in records:
-            part(record.hash).held.setdefault(key, []).append(record)
+            part(record.hash % shards).held.setdefault(key, []).append(record)
+    for shard, entry in _owned(state.deadlines, opened):
+        part(shard).deadlines.append(entry)
+    for shard, entry in _owned(state.hold_ends, held):
+        part(shard).hold_ends.append(entry)
     for end, packed in state.recent:
         hashes = np.frombuffer(packed, dtype=np.int64)
         owners = hashes % shards
-        for owner in np.unique(owners).tolist():
-            part(owner).recent.append((end, hashes[owners == owner].tobytes()))
-    for own in found.values():
-        # entries of decided requests and released acknowledgements stay behind; a sorted list is a heap
-        own.deadlines = sorted(entry for entry in state.deadlines if entry[1] in own.open)
-        own.hold_ends = sorted(entry for entry in state.hold_ends if entry[1] in own.held)
-    return {owner: (STATE_VERSION, encode(own)) for owner, own in found.items()}
+        for shard in np.unique(owners).tolist():
+            part(shard).recent.append((end, hashes[owners == shard].tobytes()))
+    return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
+
+
+def _owned(heap: list[Entry], owners: Mapping[str, set[int]]) -> Iterator[tuple[int, Entry]]:
+    """Yield the entries of a heap in order, which is a heap again, with their shards; without those nobody owns."""
+    for entry in sorted(heap):
+        for shard in owners.get(entry[1], ()):
+            yield shard, entry
 
 
 def unite(parts: Iterable[State]) -> State:
