@@ -75,7 +75,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {"signals": start, "acks": start, TICKS: LATEST}
     stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
-    handle = partial(correlate, settings.correlate, topics, ReplyTopics(settings))
+    handle = partial(correlate, settings.correlate, topics, ReplyTopics(settings.kafka, settings.correlate))
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
         sink_columns(emissions)

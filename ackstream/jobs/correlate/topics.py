@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.jobs.correlate.state import Record
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Correlate, Kafka, Settings
 
 log = logging.getLogger(__name__)
 
@@ -100,26 +100,26 @@ _looked_up: dict[tuple[str, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
 class ReplyTopics:
     """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, kafka: Kafka, limits: Correlate) -> None:
         """Look up by these settings."""
-        self._settings = settings
+        self._kafka = kafka
+        self._limits = limits
 
     def refreshed(self, topics: CorrelateTopics) -> CorrelateTopics:
         """Return the topics with the reply topics of now; while Kafka does not answer, with those that were known."""
-        kafka, patterns = self._settings.kafka, self._settings.correlate.reply_topics
+        patterns = self._limits.reply_topics
         if not patterns:
             return topics
-        key = (kafka.bootstrap, patterns)
+        key = (self._kafka.bootstrap, patterns)
         at, known = _looked_up.get(key, (None, topics.reply_topics))
         if at is None or time.monotonic() - at >= REFRESH_SECONDS:
             try:
-                known = self._allowed(kafka)
+                known = self._allowed()
             except (KafkaError, AckstreamError) as error:
                 log.warning("The reply topics cannot be looked up: %s", error)
             _looked_up[key] = (time.monotonic(), known)
         return msgspec.structs.replace(topics, reply_topics=known)
 
-    def _allowed(self, kafka: Kafka) -> dict[str, int]:
-        with connect_admin(kafka) as admin:
-            names = self._settings.correlate.allowed_reply_topics(admin.list_topics())
-            return largest_records(admin, names)
+    def _allowed(self) -> dict[str, int]:
+        with connect_admin(self._kafka) as admin:
+            return largest_records(admin, self._limits.allowed_reply_topics(admin.list_topics()))

@@ -15,7 +15,7 @@ from ackstream.jobs.correlate.emissions import Emission
 from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, read_records, write_frames
 from ackstream.jobs.correlate.state import Record
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
-from ackstream.settings import Correlate, Settings
+from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark.operator import operator
 from tests.jobs.correlate.shards import Log, Run
 
@@ -57,7 +57,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Settings()))
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()))
     # of a call for a timeout Spark makes a frame without rows
     return list(operator(handle)((0,), iter([_frame(records) for records in batches or ([],)]), state))
 

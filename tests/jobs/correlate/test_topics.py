@@ -16,7 +16,7 @@ from ackstream.jobs.correlate.state import ACKS, SIGNALS
 from ackstream.jobs.correlate.topics import BUFFER_BYTES, OVERHEAD_BYTES, CorrelateTopics, ReplyTopics
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.correlation_ids import MAX_BYTES
-from ackstream.settings import Correlate, Settings
+from ackstream.settings import Correlate, Kafka, Settings
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def test_the_error_of_an_invalid_request_goes_to_replies_if_its_topic_is_too_sma
     assert [reply["sent-to"] for reply in run.replies()] == ["replies"]
 
 
-class _Kafka:
+class _Broker:
     """What a worker learns from Kafka about the topics for replies, or that it does not answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ class _Kafka:
 def test_a_topic_that_is_new_can_be_chosen_and_one_that_has_gone_cannot_after_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kafka, topics, known = _Kafka(monkeypatch), CorrelateTopics(), ReplyTopics(PREFIXED)
+    kafka, topics, known = _Broker(monkeypatch), CorrelateTopics(), ReplyTopics(PREFIXED.kafka, PREFIXED.correlate)
     kafka.topics = {"mine-1": 7, "other": 8}
     assert known.refreshed(topics).reply_topics == {"mine-1": 7}
     kafka.topics = {"mine-2": 9}
@@ -283,11 +283,15 @@ def test_a_topic_that_is_new_can_be_chosen_and_one_that_has_gone_cannot_after_se
     assert kafka.asked == 1
     kafka.now = 5.0
     # a worker gets a new object with each task
-    assert ReplyTopics(PREFIXED).refreshed(topics).reply_topics == {"mine-2": 9}
+    assert ReplyTopics(PREFIXED.kafka, PREFIXED.correlate).refreshed(topics).reply_topics == {"mine-2": 9}
 
 
 def test_while_kafka_does_not_answer_the_topics_that_were_known_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, topics, known = _Kafka(monkeypatch), CorrelateTopics(reply_topics={"mine-1": 7}), ReplyTopics(PREFIXED)
+    kafka, topics, known = (
+        _Broker(monkeypatch),
+        CorrelateTopics(reply_topics={"mine-1": 7}),
+        ReplyTopics(PREFIXED.kafka, PREFIXED.correlate),
+    )
     kafka.topics = None
     assert known.refreshed(topics) == topics
     assert known.refreshed(topics) == topics
@@ -295,6 +299,6 @@ def test_while_kafka_does_not_answer_the_topics_that_were_known_count(monkeypatc
 
 
 def test_where_no_topic_may_be_chosen_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, topics = _Kafka(monkeypatch), CorrelateTopics()
-    assert ReplyTopics(Settings()).refreshed(topics) is topics
+    kafka, topics = _Broker(monkeypatch), CorrelateTopics()
+    assert ReplyTopics(Kafka(), Correlate()).refreshed(topics) is topics
     assert kafka.asked == 0
