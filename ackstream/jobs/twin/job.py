@@ -79,8 +79,8 @@ FETCH_BYTES = 256 * 1024 * 1024
 
 SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 MAX_DELETED_RATIO = 0.3
-"""The small files of merges are compacted among themselves, 50 at a time, and with them larger ones with as many deleted
-rows: a changed row is copied about four times. The others are left to maintenance."""
+"""The small files of merges are compacted among themselves, 50 at a time, and larger ones once so many rows are gone:
+a changed row is copied about four times. The others are left to maintenance."""
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
