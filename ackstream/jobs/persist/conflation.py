@@ -1,7 +1,7 @@
 """Merging the acknowledgements of one publisher's messages by sequence number (brokers.md 1.1 A6 to A8, A11).
 
 A success covers all numbers from its first to its last, so it never passes an undecided one, and a failure ends the run
-before it, whoever asked: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5.
+before it, whichever acks were requested: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5.
 """
 
 from __future__ import annotations

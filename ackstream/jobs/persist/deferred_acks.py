@@ -183,9 +183,8 @@ class DeferredAcks:
         publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
         told = F.max("told")
         newest = F.coalesce(F.max("batch"), F.lit(-1))
-        acknowledged, deferred, written = publishers.agg(F.coalesce(told, newest), told.isNotNull(), newest).collect()[
-            0
-        ]
+        found = publishers.agg(F.coalesce(told, newest), told.isNotNull(), newest)
+        acknowledged, deferred, written = found.collect()[0]
         self._active = bool(sync) or deferred
         stored = messages.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0] if self._active else -1
         self._lock = threading.Lock()

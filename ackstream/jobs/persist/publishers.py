@@ -186,7 +186,7 @@ class PublisherBatch:
             self._acknowledge("processed", cid=message.cid, reason=reason)
 
     def _is_over(self, session: str | None) -> bool:
-        """Return whether a session was superseded; its publisher is told at the end of the batch."""
+        """Return whether a session was superseded; its publisher is notified at the end of the batch."""
         over = self._state.is_superseded(session)
         if over and session is not None:
             self._over[session[:MAX_SESSION_CHARACTERS]] = None
