@@ -137,7 +137,8 @@ def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:
 
 def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
     """Return the messages about samples, in any order, that became done."""
-    found = list(Intervals(runs, start=retention.done.start))
+    # of the batch: the writer may have been forgotten in it, and have begun again
+    found = list(Intervals(runs, start=0))
     return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
 
 

@@ -138,6 +138,8 @@ class SettleShard:
             self._store(record)
             return
         report = read(record.value or b"")
+        if not isinstance(report, WriterStateRequest):
+            self._expire(record.timestamp, report.reader)
         if isinstance(report, (AppAck, ProtocolAck)):
             self._report(record, report)
         elif isinstance(report, ReaderStart):
@@ -206,11 +208,15 @@ class SettleShard:
         retention = self._writers[writer]
         known = writer in self._writers
         for record, report in self._early.take(writer, before, lambda report: not known or retention.lacks(report)):
-            if report.reader not in retention.readers:
-                retention.admit(report)
-            receipt = retention.take(report)
-            self._settled.add(record, report, receipt)
-            self._note(writer, receipt.done)
+            self._apply(record, report)
+
+    def _apply(self, record: ReportRecord, report: Report) -> None:
+        retention = self._writers[report.writer]
+        if report.reader not in retention.readers:
+            retention.admit(report)
+        receipt = retention.take(report)
+        self._settled.add(record, report, receipt)
+        self._note(report.writer, receipt.done)
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +229,6 @@ class SettleShard:
         if known is not None and (known.epoch, known.present) == (start.epoch, True) and known.role != start.role:
             self._ignore(record, start, "role-changed")
             return
-        self._expire(record.timestamp, start.reader)
         presence = Presence(start.epoch, start.role, record.timestamp, start.durable, start.writers)
         self._readers[start.reader] = presence
         for writer, retention in self._writers.all():
@@ -237,7 +242,7 @@ class SettleShard:
     def _continue(self, record: ReportRecord, report: ReaderAlive | ReaderStop) -> None:
         known = self._readers.get(report.reader)
         if report.epoch is None:
-            self._remove(report.reader)
+            self._remove(report.reader, record.timestamp)
         elif known is None or self._is_stale(record, report):
             return
         elif isinstance(report, ReaderAlive):
@@ -246,12 +251,15 @@ class SettleShard:
             known.epoch, known.durable, known.seen = report.epoch, False, record.timestamp
             self._leave(report.reader)
 
-    def _remove(self, reader: str) -> None:
-        """Remove a reader at once, whatever its epoch."""
+    def _remove(self, reader: str, now: int) -> None:
+        """Remove a reader at once, whatever its epoch; reports of samples that may still arrive go with it."""
         self._starting.pop(reader, None)
         self._removed[reader] = None
         for record, report in self._early.withdraw(reader):
-            self._ignore(record, report, "reader-removed")
+            if record.timestamp < now - SKEW_MS:
+                self._apply(record, report)
+            else:
+                self._ignore(record, report, "reader-removed")
         if reader in self._readers:
             self._readers[reader].durable = False
             self._leave(reader)
@@ -259,7 +267,6 @@ class SettleShard:
 
     def _see(self, record: ReportRecord, reader: str, epoch: int, role: str | None) -> None:
         """Mark a reader as present at the time of a record."""
-        self._expire(record.timestamp, reader)
         known = self._readers.setdefault(reader, Presence(epoch, role, record.timestamp))
         if epoch > known.epoch:
             known.epoch, known.role = epoch, role

@@ -466,14 +466,20 @@ def _told(run: Run) -> tuple[Any, ...]:
     return sorted(events), ignored, rows, confs, run.done("w1"), run.done("w2")
 
 
+FORGETFUL = Settle(shards=1, required=RULES.required, reader_lease="8s", reader_memory="15s")
+
+
+@pytest.mark.parametrize("rules", [RULES, FORGETFUL], ids=["remembering", "forgetful"])
 @settings(max_examples=100)
 @given(st.lists(actions, max_size=25), st.data())
-def test_the_output_does_not_depend_on_where_batches_are_cut(steps: list[Any], data: st.DataObject) -> None:
+def test_the_output_does_not_depend_on_where_batches_are_cut(
+    rules: Settle, steps: list[Any], data: st.DataObject
+) -> None:
     records = _log(steps)
-    whole = Run(RULES)
+    whole = Run(rules)
     whole.feed(*records)
     whole.feed(watermark=LATER)
-    cut = Run(RULES)
+    cut = Run(rules)
     watermark, left = 0, list(records)
     while left:
         count = data.draw(st.integers(0, len(left)))
