@@ -29,10 +29,12 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from rich.console import Console
 
+from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.invariants import CHECKS, complete
 from tests.harness.ports import free_ports
+from tests.harness.processes import Program
 from tests.harness.storm import CLIENTS, Storm
 from tests.harness.waiting import eventually
 
@@ -99,10 +101,37 @@ def schedule(seed: int, count: int, programs: Sequence[str], kinds: Sequence[str
 class SupervisedStorm(Storm):
     """Starts a program again that has ended by itself, as a supervisor does; that is no violation, but is counted."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, kafka: Kafka, directory: Path, stack: ExitStack, **options: Any) -> None:
         self.lock = threading.RLock()
         self.ended: Counter[str] = Counter()
-        super().__init__(*arguments, **options)
+        self.sent: list[str] = []
+        super().__init__(kafka, directory, stack, **options)
+        self.inbound = kafka.topic("inbound")
+        with connect_admin(kafka) as admin:
+            admin.create_topics({self.inbound: {"num_partitions": 2, "replication_factor": 1}})
+        asks = {"includes": ["twin-persisted"]}
+        source = {"addresses": [self.inbound], "qos": 1, "start": "earliest", "acknowledgement_requests": asks}
+        connections = json.dumps([{"id": "outside", "type": "kafka", "sources": [source]}])
+        own = {"ACKSTREAM_CONNECTIONS": connections}
+        self.programs["connector"] = Program("connector", ["connect"], self.system.settings, directory, own)
+        stack.callback(self.programs["connector"].kill)
+
+    def bring(self) -> None:
+        """Give commands to the connector as another system does: until Kafka has them."""
+        producer = KafkaProducer(bootstrap_servers=self.system.settings.kafka.bootstrap, acks="all")
+        while not self.stopped.wait(0.5):
+            key = f"in-{len(self.sent)}"
+            command = self.system.command_json(key) | {"topic": "org.acme/lamp-0/things/twin/commands/modify"}
+            with contextlib.suppress(KafkaError):
+                producer.send(self.inbound, json.dumps(command).encode()).get(60)
+                self.sent.append(key)
+        producer.close(timeout=5)
+
+    def brought(self) -> bool:
+        """Look whether all of them are signals: the connector adds to their ids."""
+        signals = self.system.records("signals")
+        found = {dict(record.headers)["correlation-id"].decode().partition("#")[0] for record in signals}
+        return found >= set(self.sent)
 
     def tend(self) -> bool:
         with self.lock:
@@ -201,17 +230,19 @@ def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]
         stack.callback(broker.stop)
         kafka = Kafka(bootstrap=broker.bootstrap, topic_prefix="chaos-")
         queued = max(150, 10 * count)
-        storm = SupervisedStorm(kafka, directory, stack, DRIVERS[drivers], queue_messages=queued)
+        storm = SupervisedStorm(kafka, directory, stack, drivers=DRIVERS[drivers], queue_messages=queued)
         kinds = [kind for kind in WEIGHTS if kind != "disk" or can_fill]
         chaos = Chaos(storm, broker, directory)
         eventually(storm.is_ready, "the gateway")
-        pool = stack.enter_context(ThreadPoolExecutor(6))
+        pool = stack.enter_context(ThreadPoolExecutor(8))
         stack.callback(storm.failed.set)
         stack.callback(storm.stopped.set)
-        tasks = (storm.fill_the_queue, storm.request, storm.follow, lambda: storm.work("A"), lambda: storm.work("B"))
-        load = [pool.submit(task) for task in tasks]
+        workers = (lambda: storm.work("A"), lambda: storm.work("B"))
+        load = [
+            pool.submit(task) for task in (storm.fill_the_queue, storm.request, storm.follow, storm.bring, *workers)
+        ]
         try:
-            for number, fault in enumerate(schedule(seed, count, [*DRIVERS[drivers], *CLIENTS], kinds)):
+            for number, fault in enumerate(schedule(seed, count, [*DRIVERS[drivers], *CLIENTS, "connector"], kinds)):
                 if number % ROUND == 0:
                     before = storm.progress()
                     eventually(lambda: storm.has_gone_on(before), f"every job to go on: {before}")  # noqa: B023
@@ -223,7 +254,7 @@ def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]
             storm.stop.touch()
             storm.stopped.set()
             eventually(lambda: storm.tend() and all(task.done() for task in load), "the end of the load")
-            eventually(lambda: storm.tend() and complete(storm), "tables and readers to be complete")
+            eventually(lambda: storm.tend() and storm.brought() and complete(storm), "everything to be complete")
         except Exception:  # noqa: BLE001 - reported with the seed
             violations.append(traceback.format_exc(limit=-4))
         finally:
@@ -244,7 +275,12 @@ def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]
             "seconds": round(time.monotonic() - began),
             "cores": os.cpu_count(),
             "programs": {name: list(jobs) for name, jobs in DRIVERS[drivers].items()},
-            "load": {"requests": len(storm.answers), "messages": storm.last(), "queued": queued},
+            "load": {
+                "requests": len(storm.answers),
+                "brought": len(storm.sent),
+                "messages": storm.last(),
+                "queued": queued,
+            },
             "faults": len(done),
             "by_kind": Counter(fault["kind"] for fault in done),
             "ended_by_themselves": storm.ended,
