@@ -77,6 +77,7 @@ class _Link:
         self._system = system
         self._stack: ExitStack | None = None
         self._labels: Labels | None = None
+        self._worker: OutboundWorker | None = None
         self._attempts = 0
         self._open_at = 0.0
 
@@ -84,6 +85,9 @@ class _Link:
         """Open the connection if it is closed and due; return whether it is open."""
         if self._labels is not None and self._labels.held != self._wanted:
             log.error("The connection %s lost its labels.", self._connection.id)
+            self.close()
+        if self._worker is not None and not self._worker.alive:
+            log.error("The connection %s lost the thread that publishes to its targets.", self._connection.id)
             self.close()
         if self._stack is None and now >= self._open_at:
             try:
@@ -102,7 +106,7 @@ class _Link:
     def close(self) -> None:
         if self._stack is not None:
             self._stack.close()
-            self._stack = self._labels = None
+            self._stack = self._labels = self._worker = None
 
     def _open(self) -> None:
         connection, transport = self._connection, TRANSPORTS[self._connection.type]
@@ -110,10 +114,11 @@ class _Link:
             labels = Labels(stack, self._kafka, self._wanted, connection.id)
             publisher = transport.publisher(connection, self._kafka)
             stack.callback(publisher.close)
+            worker = None
             if connection.targets or self._wanted:
-                stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
+                worker = stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
             for index, settings in enumerate(connection.sources):
                 intake = Intake(connection.id, settings, self._system, publisher)
                 source = stack.enter_context(transport.source(connection, index, settings, self._kafka, intake))
                 source.start()
-            self._stack, self._labels = stack.pop_all(), labels
+            self._stack, self._labels, self._worker = stack.pop_all(), labels, worker

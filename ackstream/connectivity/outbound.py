@@ -184,6 +184,11 @@ class OutboundWorker(Closing):
         )
         self._worker.run()
 
+    @property
+    def alive(self) -> bool:
+        """Whether signals are still read."""
+        return self._worker.life.alive
+
     def close(self) -> None:
         """Stop; unpublished signals are published at the next start."""
         self._closing.set()
