@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from ackstream.connectivity import connector
 from ackstream.connectivity.connector import TRANSPORTS
-from ackstream.kafka.clients import Closing
 from ackstream.connectivity.transport import redelivers
+from ackstream.kafka.clients import Closing
 from ackstream.settings.connections import KafkaConnection, MqttConnection
 from tests.prose import each
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_every_type_of_connection_has_a_transport() -> None:
