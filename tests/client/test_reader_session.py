@@ -264,6 +264,7 @@ def test_a_durable_reader_begins_where_it_stopped_however_far_persist_is_behind(
     world.stored("w", 101, 1_000)
     world.run(5)
     assert (world.handled, world.lost) == (_all(1_000, 101), 0)
+    assert world.consumer.sought == [100], "nothing had to be looked for"
 
 
 @pytest.mark.parametrize("committed", [None, 100])
