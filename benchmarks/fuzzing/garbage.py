@@ -163,6 +163,9 @@ class Garbage:
         status = self.pick((200, 204, 400, 404, 408, 500))
         if dice < 0.5:
             topic, value = f"things/twin/acks/{self.pick(LABELS)}", self.pick((None, 1, {"a": 1}))
+            if correlation_id.endswith("7"):
+                # several of these do not fit one reply
+                value = "p" * self.chance.randrange(150_000, 190_000)
         elif dice < 0.65:
             topic, entry = "things/twin/acks", {"status": 200, "payload": 1}
             value = {label: entry | {"headers": dict(headers)} for label in self.chance.sample(LABELS, 2)}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PART_BYTES = 100_000
 """Small, so that batches are divided."""
+SHORTENED = (b"acknowledgement:toolarge", b"reply.toolarge")
 _TEXT_COLUMNS = ("topic", "reply_id", "status", "completed_by", "reason")
 _json = msgspec.json.Decoder().decode
 
@@ -36,14 +37,17 @@ class CorrelateRoom(Room):
     """One shard with some thousand open requests: every signal has one row or dead letter, every answer is recorded."""
 
     name, share = "correlate", 0.4
+    # so that a few large payloads are too many for a reply
+    record_bytes, value_bytes = 300_000, 200_000
 
     def __init__(self, garbage: Garbage) -> None:
         super().__init__(garbage)
-        self._limits = Correlate(reply_topics=("mine",))
-        self._topics = CorrelateTopics(reply_topics={"mine": 1_000_000})
+        self._limits = Correlate(reply_topics=("mine",), max_value_bytes=self.value_bytes)
+        self._topics = CorrelateTopics(reply_topics={"mine": 100_000}, record_bytes=self.record_bytes)
         self._state: tuple[int, bytes] | None = None
         self._batch = self._number = 0
         self._ids: deque[str] = deque(["id-0"], maxlen=3_000)
+        self._waiting: deque[str] = deque(maxlen=200)
         self._ends: dict[tuple[str, int, int], Counter[int]] = {}
         self._outcomes: Counter[str] = Counter()
         self._awaited: set[str] = set()
@@ -51,7 +55,8 @@ class CorrelateRoom(Room):
     def make(self) -> Record:
         source = SIGNALS if self.garbage.one_in(2) else ACKS
         # most answers are for requests that are still open
-        key: str | None = self._ids[-1 - int(len(self._ids) * self.chance.random() ** 4)]
+        waiting = source == ACKS and self._waiting and not self.garbage.one_in(4)
+        key: str | None = self.garbage.pick(self._waiting if waiting else self._ids)
         if source == SIGNALS and not self.garbage.one_in(8):
             self._number += 1
             key = f"id-{self._number}"
@@ -102,12 +107,14 @@ class CorrelateRoom(Room):
             elif emission.reply_id is not None:
                 decode(emission.value or b"")
                 self.counts["replies"] += 1
+                self.counts["replies shortened"] += any(note in (emission.value or b"") for note in SHORTENED)
 
     def _account(self, record: ledger.LedgerRecord) -> None:
         if (row := record.signal) is not None:
             self._end("signals", row.partition, row.offset, 0, "signals")
             if row.response_required or row.requested_acks:
                 self._awaited.add(record.id)
+                self._waiting.append(row.correlation_id)
         if (letter := record.dead_letter) is not None:
             self._end(letter.topic, letter.partition, letter.offset, -1, "dead letters")
         for ack in record.acks or ():

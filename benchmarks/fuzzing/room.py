@@ -28,6 +28,8 @@ class Room:
     name = ""
     share = 0.1
     """Of all records."""
+    record_bytes = MAX_RECORD_BYTES
+    """What the topics accept."""
 
     def __init__(self, garbage: Garbage) -> None:
         self.garbage, self.chance = garbage, garbage.chance
@@ -68,4 +70,4 @@ class Room:
     def check_sent(self, *parts: bytes | str | None) -> None:
         """Check that the parts of a Kafka record are text that can be written, and fit one record."""
         data = [part.encode() if isinstance(part, str) else part or b"" for part in parts]
-        self.expect(sum(map(len, data)) <= MAX_RECORD_BYTES, "a record is too large:", [entry[:100] for entry in data])
+        self.expect(sum(map(len, data)) <= self.record_bytes, "a record is too large:", [entry[:100] for entry in data])
