@@ -102,7 +102,8 @@ def _copy(seq: int, outcome: tuple[str, bytes]) -> Message:
 
 
 def _sent(persistence: Persistence, client: str) -> Json:
-    own = [headers for headers, _ in persistence.messages(client) if "seq" in headers and headers["ack"] == "persisted"]
+    own = [headers for headers, _ in persistence.messages(client) if "command" not in headers]
+    own = [headers for headers in own if headers["ack"] == "persisted"]
     return {
         "resent": Counted([int(headers["seq"]) for headers in own]),
         "topic_copies": Counter(str(seq) for seq, reason in persistence.rows(client) if reason is None),

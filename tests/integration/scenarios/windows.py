@@ -80,7 +80,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
 
 
 def _transmissions(persistence: Persistence, client: str) -> list[int]:
-    return [at for headers, at in persistence.messages(client) if "seq" in headers]
+    return [at for headers, at in persistence.messages(client) if "seq" in headers and "command" not in headers]
 
 
 def _is_good(ack: CommandAck) -> bool:
