@@ -27,9 +27,6 @@ ATTEMPTS = 5
 ROWS_PER_FILE = 100_000
 """The rows of an append go to one file, unless there are more than this."""
 
-LOG_DAYS = 3
-"""How long commits are kept in a table's log, which is listed whole at each commit; Delta's default is 30 days."""
-
 SHORTEST_RETENTION_HOURS = 24
 """How long removed files are kept at least: longer than any query or transaction should run."""
 
@@ -60,7 +57,8 @@ def properties(lake: Lake, table: Table) -> dict[str, str]:
         "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
         # one value for every tool that vacuums
         "delta.deletedFileRetentionDuration": f"interval {kept} milliseconds",
-        "delta.logRetentionDuration": f"interval {LOG_DAYS} days",
+        # the shortest that Delta allows with it, not 30 days: each commit lists the whole log
+        "delta.logRetentionDuration": f"interval {kept} milliseconds",
     }
 
 

@@ -34,7 +34,7 @@ def test_a_first_start_makes_tables_that_every_delta_reader_understands(spark: S
             "delta.checkpointInterval": "100",
             "delta.dataSkippingNumIndexedCols": "4",
             "delta.deletedFileRetentionDuration": "interval 604800000 milliseconds",
-            "delta.logRetentionDuration": "interval 3 days",
+            "delta.logRetentionDuration": "interval 604800000 milliseconds",
         }
         comments = {field.name: field.metadata["comment"] for field in found.schema().fields}
         assert comments == {field.name: field.metadata["comment"] for field in table.schema}
@@ -50,8 +50,9 @@ def test_a_table_that_rows_are_merged_into_has_deletion_vectors_and_keeps_remove
 
 
 @pytest.mark.parametrize("table", schemas.ALL_TABLES.values(), ids=schemas.ALL_TABLES)
-def test_commits_are_kept_for_days_not_for_a_month(table: columns.Table) -> None:
-    assert tables.properties(Lake(), table)["delta.logRetentionDuration"] == "interval 3 days"
+def test_commits_are_kept_as_long_as_removed_files_not_for_a_month(table: columns.Table) -> None:
+    found = tables.properties(Lake(retention="2d"), table)
+    assert found["delta.logRetentionDuration"] == found["delta.deletedFileRetentionDuration"]
 
 
 def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_programs_read_it(
