@@ -171,7 +171,7 @@ def _write_states(
     path = new.path(STATES)
     rows.write.parquet(path)
     parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
-    moved = operate(parts, key, partial(_move, unite), StructType().add("version", "int"))
+    moved = operate(parts, key, partial(_move, unite), StructType().add("version", "integer"))
     writer = moved.writeStream.format("noop").option("checkpointLocation", new.location).trigger(availableNow=True)
     writer.start().awaitTermination()
     rows.limit(0).write.mode("append").parquet(path)
