@@ -162,9 +162,16 @@ class QueueLink:
 
     def _has_next(self) -> bool:
         """Drop messages that wait at the front although their leases have ended; return whether any is left."""
-        while self._ready and self._session.expire(self._ready[0].delivery, monotonic_ms()):
+        while self._ready and self._has_expired(self._ready[0].delivery):
             self._pop_ready()
         return bool(self._ready)
+
+    def _has_expired(self, delivery: MessageDelivered) -> bool:
+        expired = self._session.expire(delivery, monotonic_ms())
+        if expired:
+            remedy = "give the queue a longer lease, or the consumer a smaller backlog"
+            log.warning("The lease of %s ended before the application asked for it: %s.", delivery.message, remedy)
+        return expired
 
     def _pop_ready(self) -> QueueMessage:
         message = self._ready.popleft()
@@ -256,7 +263,7 @@ class QueueLink:
         """Fetch delivered messages, and make them ready in the order of their deliveries."""
         taken = self._delivered[: self._fetchable]
         with self.changed:
-            deliveries = [one for one in taken if not self._session.expire(one, monotonic_ms())]
+            deliveries = [one for one in taken if not self._has_expired(one)]
         try:
             contents = self._fetcher.fetch(deliveries) if deliveries else {}
         except Exception as error:  # noqa: BLE001 - what a lake raises depends on where it is

