@@ -27,7 +27,7 @@ NOW = 1_000_000
 """The broker's time of every record, which is far from the clock here."""
 
 
-class Broker:
+class Service:
     """Binds the consumer to the queue ``q``, and keeps what it sends; a test may add answers and failures."""
 
     def __init__(self) -> None:
@@ -83,17 +83,17 @@ def _sample(value: bytes) -> Sample:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    broker = Broker()
-    monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: broker)
-    monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: broker)
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: service)
+    monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
     monkeypatch.setattr(queue_link, "BACKOFF_SECONDS", 0.01)
-    return broker
+    return service
 
 
 @pytest.fixture
-def consume(broker: Broker) -> Iterator[Callable[..., QueueConsumer]]:
-    assert broker
+def consume(service: Service) -> Iterator[Callable[..., QueueConsumer]]:
+    assert service
     made: list[QueueConsumer] = []
 
     def create(**options: Any) -> QueueConsumer:
@@ -106,21 +106,21 @@ def consume(broker: Broker) -> Iterator[Callable[..., QueueConsumer]]:
 
 
 def test_a_message_that_cannot_be_read_is_rejected_and_the_others_are_handed_out(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
-    broker.fetch = lambda deliveries: _all([one for one in deliveries if one.message != "m3"])
+    service.fetch = lambda deliveries: _all([one for one in deliveries if one.message != "m3"])
     consumer = consume()
-    broker.deliver(2, 3, 4)
+    service.deliver(2, 3, 4)
     received = [consumer.receive(PATIENCE_SECONDS) for _ in range(2)]
     assert [message and message.id for message in received] == ["m2", "m4"]
-    (refusal,) = [record for record in broker.sent if isinstance(record, SettleMessages)]
+    (refusal,) = [record for record in service.sent if isinstance(record, SettleMessages)]
     assert (refusal.messages, refusal.outcome, refusal.unavailable) == (("m3",), "rejected", True)
     assert consumer.alive
     assert (consumer.statistics.unavailable, consumer.statistics.rejected) == (1, 0)
 
 
 @pytest.mark.parametrize("error", [OSError("the store is away"), CorruptRecordError("checksum"), KafkaTimeoutError()])
-def test_a_failing_fetch_is_retried(broker: Broker, consume: Callable[..., QueueConsumer], error: Exception) -> None:
+def test_a_failing_fetch_is_retried(service: Service, consume: Callable[..., QueueConsumer], error: Exception) -> None:
     failures = deque([error, error])
 
     def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
@@ -128,34 +128,34 @@ def test_a_failing_fetch_is_retried(broker: Broker, consume: Callable[..., Queue
             raise failures.popleft()
         return _all(deliveries)
 
-    broker.fetch = fetch
+    service.fetch = fetch
     consumer = consume()
-    broker.deliver(2)
+    service.deliver(2)
     message = consumer.receive(PATIENCE_SECONDS)
     assert message is not None
-    assert (message.id, broker.settled("rejected")) == ("m2", [])
+    assert (message.id, service.settled("rejected")) == ("m2", [])
 
 
-def test_signs_of_life_are_sent_while_a_fetch_waits(broker: Broker, consume: Callable[..., QueueConsumer]) -> None:
-    broker.session_ms = 3
+def test_signs_of_life_are_sent_while_a_fetch_waits(service: Service, consume: Callable[..., QueueConsumer]) -> None:
+    service.session_ms = 3
     go_on = threading.Event()
 
     def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
         go_on.wait(PATIENCE_SECONDS)
         return _all(deliveries)
 
-    broker.fetch = fetch
+    service.fetch = fetch
     consumer = consume()
-    broker.deliver(2)
-    eventually(lambda: sum(isinstance(record, Alive) for record in broker.sent) >= 2, "signs of life")
+    service.deliver(2)
+    eventually(lambda: sum(isinstance(record, Alive) for record in service.sent) >= 2, "signs of life")
     go_on.set()
     assert consumer.receive(PATIENCE_SECONDS) is not None
 
 
 def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
-    broker.session_ms = 3
+    service.session_ms = 3
     begun, go_on = threading.Event(), threading.Event()
 
     def handle(_message: object) -> None:
@@ -163,25 +163,25 @@ def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
         go_on.wait(PATIENCE_SECONDS)
 
     consumer = consume(handler=handle, mode="auto")
-    broker.deliver(2)
+    service.deliver(2)
     assert begun.wait(PATIENCE_SECONDS)
     closing = threading.Thread(target=consumer.close)
     closing.start()
     eventually(consumer._closing.is_set, "the close")
-    before = len(broker.sent)
-    eventually(lambda: len(broker.sent) > before + 1, "signs of life while closing")
+    before = len(service.sent)
+    eventually(lambda: len(service.sent) > before + 1, "signs of life while closing")
     go_on.set()
     closing.join(PATIENCE_SECONDS)
-    assert broker.settled() == ["m2"]
+    assert service.settled() == ["m2"]
 
 
 def test_a_message_whose_lease_has_ended_in_the_buffer_is_not_handed_out(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consume()
-    broker.deliver(2, until=NOW + 60_000)
-    broker.deliver(3, 4, until=NOW + 1)
-    broker.deliver(5)
+    service.deliver(2, until=NOW + 60_000)
+    service.deliver(3, 4, until=NOW + 1)
+    service.deliver(5)
     received = [consumer.receive(PATIENCE_SECONDS)]
     # by its own clock the consumer sees the leases of 3 and 4 end
     threading.Event().wait(0.05)
@@ -197,25 +197,25 @@ def test_a_message_whose_lease_has_ended_in_the_buffer_is_not_handed_out(
 
 @pytest.mark.parametrize("outcome", ["accepted", "failed"])
 def test_a_settlement_is_repeated_until_kafka_has_it(
-    broker: Broker, consume: Callable[..., QueueConsumer], outcome: Any
+    service: Service, consume: Callable[..., QueueConsumer], outcome: Any
 ) -> None:
-    broker.failures += [KafkaTimeoutError("120 s"), KafkaTimeoutError("120 s")]
+    service.failures += [KafkaTimeoutError("120 s"), KafkaTimeoutError("120 s")]
     consumer = consume(outcomes=("failed",))
-    broker.deliver(2)
+    service.deliver(2)
     message = consumer.receive(PATIENCE_SECONDS)
     assert message is not None
     message.settle(outcome)
-    eventually(lambda: len(broker.settled(outcome)) == 3, "the settlement that is stored")
+    eventually(lambda: len(service.settled(outcome)) == 3, "the settlement that is stored")
     assert consumer.alive
 
 
 def test_a_settlement_that_kafka_will_never_take_ends_the_consumer_visibly(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
-    broker.failures.append(TopicAuthorizationFailedError("app-acks"))
+    service.failures.append(TopicAuthorizationFailedError("app-acks"))
     errors: list[Exception] = []
     consumer = consume(on_error=errors.append)
-    broker.deliver(2, 3)
+    service.deliver(2, 3)
     message = consumer.receive(PATIENCE_SECONDS)
     assert message is not None
     message.settle()
@@ -226,35 +226,37 @@ def test_a_settlement_that_kafka_will_never_take_ends_the_consumer_visibly(
         consumer.receive(0)
 
 
-def test_a_handler_of_refusals_that_raises_ends_nothing(broker: Broker, consume: Callable[..., QueueConsumer]) -> None:
+def test_a_handler_of_refusals_that_raises_ends_nothing(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
     def refused(_record: object) -> None:
         raise RuntimeError("a bug of the application")
 
     consumer = consume(on_refused=refused)
-    broker.answers.append(NotSettled("q", "A", broker.session, 2, "m1", "accepted", "not-in-queue"))
-    broker.deliver(3)
+    service.answers.append(NotSettled("q", "A", service.session, 2, "m1", "accepted", "not-in-queue"))
+    service.deliver(3)
     assert consumer.receive(PATIENCE_SECONDS) is not None
     assert consumer.alive
 
 
 def test_each_thread_that_requests_accepts_the_message_it_received_before(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consume(mode="auto")
-    broker.deliver(2, 3, 4)
+    service.deliver(2, 3, 4)
     first = consumer.receive(PATIENCE_SECONDS)
     assert first is not None
     other = threading.Thread(target=lambda: [consumer.receive(PATIENCE_SECONDS) for _ in range(2)])
     other.start()
     other.join()
     # this thread is still working on the first one
-    assert broker.settled() == ["m3"]
+    assert service.settled() == ["m3"]
     consumer.receive(0)
-    assert broker.settled() == ["m3", "m2"]
+    assert service.settled() == ["m3", "m2"]
 
 
 def test_no_more_is_fetched_than_fits_in_the_buffer(
-    broker: Broker, consume: Callable[..., QueueConsumer], monkeypatch: pytest.MonkeyPatch
+    service: Service, consume: Callable[..., QueueConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_link, "MAX_READY_BYTES", 1_000)
     monkeypatch.setattr(queue_link, "FETCHED_AT_ONCE", 2)
@@ -264,9 +266,9 @@ def test_no_more_is_fetched_than_fits_in_the_buffer(
         fetched.extend(one.number for one in deliveries)
         return {one.message: _sample(bytes(600)) for one in deliveries}
 
-    broker.fetch = fetch
+    service.fetch = fetch
     consumer = consume()
-    broker.deliver(*range(2, 12))
+    service.deliver(*range(2, 12))
     for number in range(2, 12):
         eventually(lambda: consumer._link._ready, "a message")
         assert fetched[-1] <= number + 3
@@ -276,27 +278,27 @@ def test_no_more_is_fetched_than_fits_in_the_buffer(
 
 
 def test_a_lost_session_is_begun_again_and_its_messages_are_dropped(
-    broker: Broker, consume: Callable[..., QueueConsumer]
+    service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consume()
-    broker.deliver(2, 3)
+    service.deliver(2, 3)
     message = consumer.receive(PATIENCE_SECONDS)
     assert message is not None
-    before = broker.session
-    broker.answers.append(Unbound("q", "A", before, "lost"))
-    eventually(lambda: broker.session != before, "another bind")
+    before = service.session
+    service.answers.append(Unbound("q", "A", before, "lost"))
+    eventually(lambda: service.session != before, "another bind")
     with pytest.raises(NotConnectedError):
         message.settle()
-    broker.answers.append(MessageDelivered("q", "A", broker.session, 2, "m2", "t", 0, 2, 0, 2))
+    service.answers.append(MessageDelivered("q", "A", service.session, 2, "m2", "t", 0, 2, 0, 2))
     again = consumer.receive(PATIENCE_SECONDS)
     assert again is not None
     assert (again.id, again.count, consumer.statistics.lost) == ("m2", 2, 1)
 
 
-def test_who_is_replaced_ends_and_learns_it(broker: Broker, consume: Callable[..., QueueConsumer]) -> None:
+def test_who_is_replaced_ends_and_learns_it(service: Service, consume: Callable[..., QueueConsumer]) -> None:
     errors: list[Exception] = []
     consumer = consume(handler=lambda _: None, mode="auto", on_error=errors.append)
-    broker.answers.append(Unbound("q", "A", broker.session, "replaced"))
+    service.answers.append(Unbound("q", "A", service.session, "replaced"))
     with pytest.raises(NotConnectedError, match="Another consumer named A"):
         consumer.wait_closed(PATIENCE_SECONDS)
     eventually(lambda: errors, "the report")
