@@ -212,7 +212,8 @@ def test_required_roles_are_waited_for_with_their_quorum_whether_they_are_there_
     with Acknowledging(kafka, Logger=2), _publisher(kafka) as publisher:
         publisher.publish(b"1")
         publisher.publish_flush(PATIENCE_SECONDS)
-        assert publisher.waiting_for(PATIENCE_SECONDS) == ("Logger",)
+        # settle may read the question before it reads that the message is stored
+        _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("Logger",), "the role to be waited for")
         with SampleReader(kafka, "l1", lambda _: None, role="Logger") as first:
             _until(lambda: first.statistics.acknowledged == 1, "the first logger")
             with pytest.raises(ReaderTimeout, match="waits for Logger"):
@@ -237,7 +238,7 @@ def test_a_reader_is_waited_for_until_it_is_removed_by_itself_or_by_its_name(top
             SampleReader(topics, name).close()
         publisher.publish(b"1")
         publisher.publish_flush(PATIENCE_SECONDS)
-        assert publisher.waiting_for(PATIENCE_SECONDS) == ("r1", "r2")
+        _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r1", "r2"), "both to be waited for")
         SampleReader(topics, "r1", qos=EXPLICIT).unregister()
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r2",), "the removal of r1")
         remove_reader(topics, "r2", PATIENCE_SECONDS)
