@@ -40,7 +40,8 @@ STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
 """How long the batch at hand may take to finish when a job is stopped."""
 
 AWAIT_SECONDS = 1
-DATA_LOSS = "KAFKA_DATA_LOSS"
+DATA_LOSS = "failOnDataLoss"
+"""The option that every message of Spark about deleted records names, whether driver or executor found them."""
 _LOSS = (
     "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of "
     "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
