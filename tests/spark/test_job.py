@@ -141,6 +141,6 @@ def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_t
     with pytest.raises(
         SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"
     ):
-        _main(monkeypatch, "[STREAM_FAILED] Some data may have been lost ... set the source option failOnDataLoss to false")
+        _main(monkeypatch, "[STREAM_FAILED] Some data may have been lost ... set the option failOnDataLoss to false")
     with pytest.raises(StreamingQueryException, match="anything else"):
         _main(monkeypatch, "[STREAM_FAILED] anything else")
