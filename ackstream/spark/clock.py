@@ -10,7 +10,7 @@ clocks differ, and which show a record only once its followers have it, time sta
 clock that jumps is followed slowly (:class:`Pace`).
 
 A tick is keyed by its run, and the query counts those of its own run alone, up to their own append time. A run is named
-by the offset of its claim, a record on the same topic. Whoever claims while another run ticks is refused; a run that
+by the offset of its claim, a record on the same topic. A claim beside a run that ticks is refused; a run that
 was killed is replaced once it has been silent for :data:`LEASE_SECONDS`; one that was only paused finds the ticks of
 its successor and ends.
 """
