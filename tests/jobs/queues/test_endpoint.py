@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -313,7 +314,16 @@ become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before 
 def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
     endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
     endpoint.load(1, VERSION_1)
-    assert endpoint.dump() == (1, VERSION_1)
+    version, blob = endpoint.dump() or (0, b"")
+    assert (version, _state(blob)) == (1, _state(VERSION_1))
+
+
+def _state(blob: bytes) -> Any:
+    """Return a state without its only set's order."""
+    state = msgspec.msgpack.decode(blob)
+    for _name, _backlog, outcomes, _held in state[3][1]:
+        outcomes.sort()
+    return state
 
 
 def test_a_checkpoint_of_this_version_continues() -> None:
