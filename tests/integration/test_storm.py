@@ -44,7 +44,7 @@ SEED = int(os.environ.pop("ACKSTREAM_TEST_SEED", time.time_ns() % 1_000_000))
 CLIENTS = ("gateway", "subscriber", "publisher", "reader")
 THINGS = 5
 REQUESTS_PER_SECOND = 3
-QUEUE_MESSAGES = 150
+QUEUE_MESSAGES_PER_SECOND = 2
 PAUSE_SECONDS = 2.0
 LABEL = "app:seen"
 TOPIC, QUEUE = "samples", "work"
@@ -70,6 +70,8 @@ class Storm:
         self.received: list[int] = []
         self.handed: list[tuple[str, int]] = []
         self.accepted: list[int] = []
+        self.queued: int | None = None
+        """How many messages the queue got, once it gets no more."""
         self.committed: dict[tuple[str, int], int] = {}
         self.stopped = threading.Event()
         self.failed = threading.Event()
@@ -148,7 +150,7 @@ class Storm:
             self.system.settings.kafka, queue=QUEUE, name=name, outcomes=("failed",), ack_batch=5, ack_timeout=0.1,
             bind_timeout=PATIENCE_SECONDS,
         ) as consumer:  # fmt: skip
-            while not self.failed.is_set() and (len(self.accepted) < QUEUE_MESSAGES or not self.stopped.is_set()):
+            while not self.failed.is_set() and (self.queued is None or len(self.accepted) < self.queued):
                 message = consumer.receive(0.2)
                 if message is None:
                     continue
@@ -162,13 +164,14 @@ class Storm:
             assert consumer.statistics.lost == 0
 
     def fill_the_queue(self) -> None:
-        """Publish one message after the other, as long as the storm lasts."""
+        """Publish one message after the other until the storm is over: whatever ends before it cannot go on after."""
         with Publisher(self.system.settings.kafka, client="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
-            for number in range(QUEUE_MESSAGES):
+            number = 0
+            while not self.stopped.wait(1 / QUEUE_MESSAGES_PER_SECOND):
                 p2.publish(b"%d" % number, topic=QUEUE)
-                if not self.stopped.is_set():
-                    time.sleep(0.5)
+                number += 1
             p2.publish_flush(PATIENCE_SECONDS)
+            self.queued = number
 
     def follow(self) -> None:
         """Subscribe to all messages of the publisher, by the query job."""
@@ -276,7 +279,8 @@ def _complete(storm: Storm) -> bool:
         and delivered >= last
         and seen >= {row["correlation_id"] for row in rows(storm.lake, "thing_events", "correlation_id")}
         and {row["correlation_id"] for row in rows(storm.lake, "outcomes", "correlation_id")} >= asked
-        and sum(row["event"] == "left" for row in rows(storm.lake, "queue_events", "event")) >= QUEUE_MESSAGES
+        and storm.queued is not None
+        and sum(row["event"] == "left" for row in rows(storm.lake, "queue_events", "event")) >= storm.queued
     )
 
 
@@ -377,10 +381,11 @@ def _check_queue(storm: Storm) -> None:
     """Every message of the queue is accepted once, and no delivery comes twice."""
     handed = Counter(storm.handed)
     assert set(handed.values()) == {1}
-    assert sorted(storm.accepted) == list(range(QUEUE_MESSAGES))
+    assert storm.queued
+    assert sorted(storm.accepted) == list(range(storm.queued))
     events = rows(storm.lake, "queue_events", "event", "message", "count")
     assert Counter((row["message"], row["count"]) for row in events if row["event"] == "delivered") == handed
-    assert sum(row["event"] == "left" for row in events) == QUEUE_MESSAGES
+    assert sum(row["event"] == "left" for row in events) == storm.queued
 
 
 def _id(record: Any) -> str:
