@@ -18,14 +18,14 @@ $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) 
 help:  ## List what can be done here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 3 minutes
+demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
+test: jars  ## All tests but the long ones, with a real broker and real Spark: 20 minutes
 	@$(PY) -m pytest -n auto -m "not integration and not long"
 	@$(PY) -m pytest -m "integration and not long"
 
-test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute and a half
+test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute
 	@$(PY) -m pytest -n auto -m "not integration and not long"
 
 test-long: jars  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples

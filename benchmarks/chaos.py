@@ -229,8 +229,7 @@ def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]
         broker.start(console)
         stack.callback(broker.stop)
         kafka = Kafka(bootstrap=broker.bootstrap, topic_prefix="chaos-")
-        queued = max(150, 10 * count)
-        storm = SupervisedStorm(kafka, directory, stack, drivers=DRIVERS[drivers], queue_messages=queued)
+        storm = SupervisedStorm(kafka, directory, stack, drivers=DRIVERS[drivers])
         kinds = [kind for kind in WEIGHTS if kind != "disk" or can_fill]
         chaos = Chaos(storm, broker, directory)
         eventually(storm.is_ready, "the gateway")
@@ -279,7 +278,7 @@ def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]
                 "requests": len(storm.answers),
                 "brought": len(storm.sent),
                 "messages": storm.last(),
-                "queued": queued,
+                "queued": storm.queued,
             },
             "faults": len(done),
             "by_kind": Counter(fault["kind"] for fault in done),

@@ -34,7 +34,8 @@ def complete(storm: Storm) -> bool:
         and delivered >= last
         and seen >= {row["correlation_id"] for row in rows(storm.lake, "thing_events", "correlation_id")}
         and {row["correlation_id"] for row in rows(storm.lake, "outcomes", "correlation_id")} >= asked
-        and sum(row["event"] == "left" for row in rows(storm.lake, "queue_events", "event")) >= storm.queue_messages
+        and storm.queued is not None
+        and sum(row["event"] == "left" for row in rows(storm.lake, "queue_events", "event")) >= storm.queued
     )
 
 
@@ -140,10 +141,11 @@ def check_queue(storm: Storm) -> None:
     """Every message of the queue is accepted once, and no delivery comes twice."""
     handed = Counter(storm.handed)
     assert set(handed.values()) == {1}
-    assert sorted(storm.accepted) == list(range(storm.queue_messages))
+    assert storm.queued
+    assert sorted(storm.accepted) == list(range(storm.queued))
     events = rows(storm.lake, "queue_events", "event", "message", "count")
     assert Counter((row["message"], row["count"]) for row in events if row["event"] == "delivered") == handed
-    assert sum(row["event"] == "left" for row in events) == storm.queue_messages
+    assert sum(row["event"] == "left" for row in events) == storm.queued
 
 
 def check_query(storm: Storm) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CLIENTS = ("gateway", "subscriber", "publisher", "reader")
 THINGS = 5
 REQUESTS_PER_SECOND = 3
-QUEUE_MESSAGES = 150
+QUEUE_MESSAGES_PER_SECOND = 2
 LABEL = "app:seen"
 TOPIC, QUEUE = "samples", "work"
 
@@ -45,13 +45,11 @@ class Storm:
         directory: Path,
         stack: ExitStack,
         drivers: Mapping[str, Sequence[str]] | None = None,
-        queue_messages: int = QUEUE_MESSAGES,
     ) -> None:
         """Start all programs.
 
         :param drivers: which jobs run in which program; all in one by default
         """
-        self.queue_messages = queue_messages
         self.drivers = {"jobs": ()} if drivers is None else drivers
         self.system = stack.enter_context(closing(System(kafka, directory)))
         self.lake = self.system.settings.lake
@@ -69,6 +67,8 @@ class Storm:
         self.received: list[int] = []
         self.handed: list[tuple[str, int]] = []
         self.accepted: list[int] = []
+        self.queued: int | None = None
+        """How many messages the queue got, once it gets no more."""
         self.committed: dict[tuple[str, int], int] = {}
         self.stopped = threading.Event()
         self.failed = threading.Event()
@@ -149,7 +149,7 @@ class Storm:
             self.system.settings.kafka, queue=QUEUE, name=name, outcomes=("failed",), ack_batch=5, ack_timeout=0.1,
             bind_timeout=PATIENCE_SECONDS,
         ) as consumer:  # fmt: skip
-            while not self.failed.is_set() and (len(self.accepted) < self.queue_messages or not self.stopped.is_set()):
+            while not self.failed.is_set() and (self.queued is None or len(self.accepted) < self.queued):
                 message = consumer.receive(0.2)
                 if message is None:
                     continue
@@ -163,13 +163,14 @@ class Storm:
             assert consumer.statistics.lost == 0
 
     def fill_the_queue(self) -> None:
-        """Publish one message after the other, as long as the storm lasts."""
+        """Publish one message after the other until the storm is over: whatever ends before it cannot go on after."""
         with Publisher(self.system.settings.kafka, client="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
-            for number in range(self.queue_messages):
+            number = 0
+            while not self.stopped.wait(1 / QUEUE_MESSAGES_PER_SECOND):
                 p2.publish(b"%d" % number, topic=QUEUE)
-                if not self.stopped.is_set():
-                    time.sleep(0.5)
+                number += 1
             p2.publish_flush(PATIENCE_SECONDS)
+            self.queued = number
 
     def follow(self) -> None:
         """Subscribe to all messages of the publisher, by the query job."""

@@ -94,13 +94,12 @@ def test_a_second_broker_on_the_same_port_is_told_who_has_it(settings: Settings,
     assert broker.answers()
 
 
-def test_a_topic_that_was_not_created_is_an_error(settings: Settings):
-    Broker(settings).start()
+def test_a_topic_that_was_not_created_is_an_error(kafka: Kafka):
     with (
-        KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, max_block_ms=1000) as producer,
+        KafkaProducer(bootstrap_servers=kafka.bootstrap, max_block_ms=1000) as producer,
         pytest.raises(KafkaTimeoutError),
     ):
-        producer.send("signals", b"x").get(30)
+        producer.send(kafka.topic("signals"), b"x").get(30)
 
 
 def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypatch: pytest.MonkeyPatch):

@@ -130,8 +130,7 @@ def test_two_requesters_do_not_disturb_each_other(topics: Kafka):
             assert requester.statistics.answered == 200
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_path: Path, end: str):
+def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_path: Path):
     port, controller_port = free_ports(2)
     settings = Settings(
         local=Local(data=tmp_path, port=port, controller_port=controller_port),
@@ -161,18 +160,20 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
                     for number in numbers
                 }
 
-            futures = send(range(100))
-            futures[99].result(PATIENCE_SECONDS)
-            # on their way while the broker goes away, and accepted while it is away
-            futures |= send(range(100, 400))
-            if end == "stop":
-                broker.stop()
-            else:
+            def kill() -> None:
                 os.kill(broker.pid() or 0, signals.SIGKILL)
                 eventually(lambda: broker.pid() is None, "the broker is dead")
-            futures |= send(range(400, 600))
-            broker.start()
-            futures |= send(range(600, 700))
+
+            futures = {}
+            for first, end in (0, broker.stop), (1000, kill):
+                futures |= send(range(first, first + 100))
+                futures[first + 99].result(PATIENCE_SECONDS)
+                # on their way while the broker goes away, and accepted while it is away
+                futures |= send(range(first + 100, first + 400))
+                end()
+                futures |= send(range(first + 400, first + 600))
+                broker.start()
+                futures |= send(range(first + 600, first + 700))
             for number, future in futures.items():
                 assert future.result(120).value == number
     finally:

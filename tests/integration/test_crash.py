@@ -27,7 +27,8 @@ PORTION = 3_334
 RATE = 1_000
 # every so many-th request never gets its second acknowledgement
 SILENT_EVERY = 20
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 10_000
+"""About what a job takes to start again: what it then finds unread must not time out."""
 
 
 def _send(system: System, numbers: range) -> None:
