@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
