@@ -21,8 +21,7 @@ help:  ## List what can be done here
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars  ## All tests but the long ones, with a real broker and real Spark: 20 minutes
-	@$(PY) -m pytest -n auto -m "not integration and not long"
+test: jars test-fast  ## All tests but the long ones, with a real broker and real Spark: 20 minutes
 	@$(PY) -m pytest -m "integration and not long"
 
 test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute
