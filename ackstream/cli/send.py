@@ -152,6 +152,8 @@ def _ask(settings: Settings, envelope: Envelope) -> int:
             coordinates = f"{stored.topic}-{stored.partition}-{stored.offset}"
             progress.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
             return 0
+        except ValueError as error:
+            raise AckstreamError(str(error)) from None
         try:
             with progress.status("Waiting for the reply"):
                 reply = future.result()

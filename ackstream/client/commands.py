@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw
 
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import NOT_FOUND, DittoError
+from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -138,11 +139,14 @@ def address(
     :param acks: labels of the acknowledgements to wait for
     :param correlation_id: defaults to that of the command's headers, else to a new one
     :raises DittoError: a negative number of seconds
+    :raises ValueError: a correlation-id that the service would refuse for its length
     """
     headers = dict(command.headers)
     # a program may have written the name in any case
     given = [headers.pop(name) for name in command.headers if name.lower() == CORRELATION_ID]
     identity = str(correlation_id or next(filter(None, given), None) or uuid.uuid4())
+    if is_too_long(identity):
+        raise ValueError(f"The correlation-id {shown(identity)!r} has more than {MAX_BYTES:,} bytes in JSON.")
     headers[CORRELATION_ID] = identity
     if timeout is not None:
         headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))

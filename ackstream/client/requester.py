@@ -117,6 +117,7 @@ class Requester(Client):
         :return: a future that may fail with ``RequestTimeout`` (no reply at all), ``NotSentError`` or ``ClosedError``
         :raises NoReplyExpectedError: the request requires no response: use ``publish``
         :raises CorrelationIdInUseError: a request with the correlation-id is open
+        :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
         :raises ClosedError: the requester is closed
         """
         envelope, identity = address(
@@ -160,6 +161,7 @@ class Requester(Client):
         :return: a future that ends when the broker has stored the request, or fails with ``NotSentError`` or
             ``ClosedError``; its callbacks run in the producer's thread
         :raises CorrelationIdInUseError: a request with the correlation-id is open
+        :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
         :raises ClosedError: the requester is closed
         """
         envelope, identity = address(

@@ -19,7 +19,13 @@ from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_ack, read_acks, write_ack
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
-from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE, CORRELATION_ID, RESPONSE_REQUIRED
+from ackstream.protocol.ditto.headers import (
+    CHANNEL,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    RESPONSE_REQUIRED,
+    read_correlation_id,
+)
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.subscriptions import publication
@@ -117,7 +123,7 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
 
     :param declared: the labels that the sender may issue
     :param otherwise: the description of the error for any other message
-    :raises DittoError: 400: another message, a label that is not declared, or no correlation-id
+    :raises DittoError: 400: another message, a label that is not declared, no correlation-id, or one that is too long
     """
     topic = envelope.topic
     if topic.criterion == "acks":
@@ -126,12 +132,15 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
     elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
         # the twin alone answers for the twin
         raise unknown_topic_path(str(topic), otherwise)
-    if not envelope.headers.get(CORRELATION_ID):
+    identity = envelope.headers.get(CORRELATION_ID)
+    if not identity:
         raise correlation_id_missing()
+    read_correlation_id(identity)
 
 
 def _correlation_id(record: Any, envelope: Envelope) -> str:
-    return correlation_id(record.headers, envelope.headers, (record.topic, record.partition, record.offset))
+    coordinates = (record.topic, record.partition, record.offset)
+    return read_correlation_id(correlation_id(record.headers, envelope.headers, coordinates))
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ class Inbound:
         context = Context(message.headers, self._connection_id, envelope.topic)
         own = read_headers(envelope.headers)
         mapped = resolved(self._source.header_mapping, context)
+        if CORRELATION_ID not in own and CORRELATION_ID in message.headers:
+            mapped.setdefault(CORRELATION_ID, message.headers[CORRELATION_ID])
         headers = read_headers(mapped) | own
-        if CORRELATION_ID not in headers and CORRELATION_ID in message.headers:
-            headers[CORRELATION_ID] = message.headers[CORRELATION_ID]
         if CORRELATION_ID not in headers and envelope.status is None:
             headers[CORRELATION_ID] = message.identity
         if TIMEOUT in headers and Duration.parse(headers[TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS:

@@ -21,6 +21,7 @@ from ackstream.protocol.ditto.headers import (
     DEFINITIONS,
     RESPONSE_REQUIRED,
     TIMEOUT,
+    read_correlation_id,
     read_headers,
     taken_headers,
 )
@@ -59,6 +60,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     inherited = {name: value for name, value in given.items() if name in _INHERITED}
     envelope.headers = {**inherited, CORRELATION_ID: new_id, **_named(taken_headers(envelope.headers))}
     if stream_of(envelope) == "live-events":
+        read_correlation_id(envelope.headers[CORRELATION_ID])
         return Incoming("event", envelope)
     return _request(envelope)
 

@@ -70,8 +70,10 @@ def is_too_long(identity: str) -> bool:
 
 
 def suffixed(identity: str, suffix: object) -> str:
-    """Return a correlation-id with a suffix."""
-    return f"{identity}#{suffix}"
+    """Return a correlation-id with a suffix, in place of its end where it would be too long."""
+    end = f"#{suffix}"
+    whole = identity + end
+    return identity[: -len(end)] + end if is_too_long(whole) else whole
 
 
 class RecentIds:

@@ -10,6 +10,7 @@ import pytest
 from ackstream.client import Command
 from ackstream.client.commands import address, fields_in, fields_of, retrieval
 from ackstream.client.replies import Reply
+from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError
@@ -111,6 +112,15 @@ def test_a_timeout_may_be_written_as_in_the_protocol():
 def test_correlation_ids_are_made_up_where_none_is_given():
     command = Command.delete(THING)
     assert address(command)[1] != address(command)[1]
+
+
+@pytest.mark.parametrize("identity", ["x" * (MAX_BYTES + 1), "\x01" * 171])
+def test_a_correlation_id_that_the_service_would_refuse_is_refused(identity: str):
+    with pytest.raises(ValueError, match="1,024 bytes"):
+        address(Command.delete(THING), correlation_id=identity)
+    with pytest.raises(ValueError, match="1,024 bytes"):
+        address(Command.of(f"{TWIN}/delete", headers={"Correlation-Id": identity}))
+    assert address(Command.delete(THING), correlation_id="x" * MAX_BYTES)[1] == "x" * MAX_BYTES
 
 
 TOPIC = "org.acme/lamp/things/twin/commands/retrieve"

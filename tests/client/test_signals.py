@@ -50,6 +50,13 @@ def test_a_signal_has_what_a_handler_needs():
     assert (signal.channel, signal.timeout_ms) == ("twin", 3_000)
 
 
+def test_a_signal_whose_correlation_id_the_service_refuses_is_no_request():
+    for value, headers in ((command(correlation_id="x" * 1_025), []), (command(), [("correlation-id", b"x" * 1_025)])):
+        for signal in (lambda record: read_signal(record, None), read_publication):
+            with pytest.raises(DittoError, match="1,024 bytes"):
+                signal(record(value, headers))
+
+
 def test_only_the_labels_that_the_responder_issues_are_shown_in_order_of_the_request():
     requested = ["b-b", "twin-persisted", "c-c", "a-a", "b-b"]
     assert read(requested_acks=requested).labels == ("b-b", "c-c", "a-a")

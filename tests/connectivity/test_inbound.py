@@ -56,6 +56,14 @@ def test_the_correlation_id_is_the_message_s_the_mapping_s_the_transport_s_or_th
     assert read(payload, external, header_mapping=mapping).envelope.headers["correlation-id"] == expect
 
 
+def test_a_correlation_id_of_the_transport_that_is_too_long_is_an_error_unless_the_message_has_its_own() -> None:
+    external = {"correlation-id": "x" * 1_025}
+    found = read(command(), external)
+    assert isinstance(found, RejectedSignal)
+    assert (found.error.error, found.rejects) == ("header.invalid", False)
+    assert read(command(correlation_id="mine"), external).envelope.headers["correlation-id"] == "mine"
+
+
 def test_external_headers_reach_the_signal_only_through_the_mapping() -> None:
     mapping = {"timeout": "{{ header:wait }}", "Device": "{{ thing:name }}", "none": "{{ header:none }}"}
     found = read(command(), {"wait": "5s", "timeout": "9s", "other": "x"}, header_mapping=mapping)
@@ -105,6 +113,9 @@ def test_headers_that_contradict_each_other_reject_the_message(headers: dict[str
 @pytest.mark.parametrize(
     ("payload", "settings"),
     [
+        (command(correlation_id="x" * 1_025), {}),
+        (command(MESSAGE, status=200, correlation_id="x" * 1_025), {}),
+        (command(), {"header_mapping": {"correlation-id": "x" * 1_025}}),
         (command(timeout="soon"), {}),
         (command(requested_acks=["a"]), {}),
         (command(), {"header_mapping": {"timeout": "soon"}}),

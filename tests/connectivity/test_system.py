@@ -4,6 +4,7 @@ import re
 
 from ackstream.connectivity import system
 from ackstream.connectivity.system import Identities
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 
 
 def test_a_fresh_correlation_id_stays_as_it_is() -> None:
@@ -20,6 +21,10 @@ def test_what_comes_again_gets_a_suffix() -> None:
 
 def test_what_may_have_come_before_gets_a_suffix() -> None:
     assert Identities().take("a", redelivered=True).startswith("a#")
+
+
+def test_a_suffix_makes_no_correlation_id_too_long() -> None:
+    assert not is_too_long(Identities().take("x" * MAX_BYTES, redelivered=True))
 
 
 def test_two_processes_do_not_use_the_same_suffix() -> None:

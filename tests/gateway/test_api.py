@@ -486,6 +486,8 @@ def test_an_error_is_told_although_no_response_is_wanted(
         ("GET", "/nothing", {}, 404, "gateway:resource.notfound"),
         ("GET", "//nothing", {}, 404, "gateway:resource.notfound"),
         ("PUT", "/search/things", {}, 405, "gateway:method.notallowed"),
+        ("GET", f"{THING}?correlation-id={'x' * 1_025}", {}, 400, "header.invalid"),
+        ("GET", THING, {"headers": {"correlation-id": "x" * 1_025}}, 400, "header.invalid"),
         ("GET", f"{THING}?timeout=soon", {}, 400, "timeout.invalid"),
         ("GET", f"{THING}?requested-acks=x", {}, 400, "header.invalid"),
         ("GET", f"{THING}?response-required=perhaps", {}, 400, "header.invalid"),

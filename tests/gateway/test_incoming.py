@@ -58,6 +58,8 @@ def test_a_filter_that_cannot_be_read_is_refused():
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
+LIVE_EVENT = "org.acme/lamp/things/live/events/modified"
+ACK = "org.acme/lamp/things/twin/acks/my-ack"
 
 
 def read(
@@ -137,6 +139,15 @@ def test_a_request_says_what_access_it_needs(topic: str, fields: dict[str, Any],
 )
 def test_what_is_no_request_of_a_thing_is_refused(topic: str, error: str):
     assert refused(topic)["error"] == error
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields"), [(COMMAND, {}), (LIVE_EVENT, {}), (MESSAGE, {"status": 200}), (ACK, {"status": 200})]
+)
+def test_a_correlation_id_that_the_service_would_refuse_is_refused(topic: str, fields: dict[str, Any]):
+    error = refused(topic, None, ("my-ack",), headers={"correlation-id": "x" * 1_025}, **fields)
+    assert (error["status"], error["error"]) == (400, "header.invalid")
+    assert "1,024 bytes" in error["message"]
 
 
 def test_a_live_event_is_passed_on():

@@ -216,6 +216,19 @@ def test_an_error_of_a_request_tells_its_thing_and_correlation_id():
     assert error["headers"]["correlation-id"] == "mine"
 
 
+def test_a_correlation_id_that_is_too_long_is_refused_and_one_of_the_greatest_length_may_be_repeated():
+    here = world()
+    with here.client() as client:
+        client.tell(COMMAND, value=1, headers={"correlation-id": "x" * 1_025})
+        error = client.get()
+        assert (error["status"], error["value"]["error"]) == (400, "header.invalid")
+        for _ in range(2):
+            client.tell(COMMAND, value=1, headers={"correlation-id": "x" * 1_024})
+            assert (found := client.get())["status"] == 204
+            assert found["headers"]["correlation-id"] == "x" * 1_024
+    assert [len(command.headers["correlation-id"]) for command in here.exchange.sent] == [1_024, 1_024]
+
+
 def test_what_cannot_be_read_is_answered_and_the_session_goes_on():
     with world().client() as client:
         client.write("{")

@@ -95,3 +95,12 @@ def test_the_length_of_an_id_is_that_of_its_json(character: str) -> None:
     fits = MAX_BYTES // (len(msgspec.json.encode(character)) - 2)
     assert not is_too_long(character * fits)
     assert is_too_long(character * (fits + 1))
+
+
+@pytest.mark.parametrize("identity", ["x" * MAX_BYTES, "\x01" * 170, "ü" * 512, "x" * (MAX_BYTES - 2) + "#9"])
+def test_a_suffix_makes_no_id_too_long(identity: str) -> None:
+    ids = UniqueIds(65)
+    issued = [ids.issue(identity, 0) for _ in range(12)]
+    assert len(set(issued)) == len(issued)
+    assert not any(map(is_too_long, issued))
+    assert {ids.original(one) for one in issued} == {identity}

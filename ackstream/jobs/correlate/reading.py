@@ -153,7 +153,7 @@ class RecordReader:
         if record.size > limit:
             raise errors.record_too_large(record.size, limit)
         if record.correlation_id is not None and is_too_long(record.correlation_id):
-            raise _too_long(CORRELATION_ID)
+            raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
         return record.value
 
 
@@ -164,9 +164,5 @@ def spring_id(record: Record) -> bytes | None:
     """
     value = record.headers.get(SPRING_CORRELATION_ID)
     if value is not None and len(value) > MAX_BYTES:
-        raise _too_long(SPRING_CORRELATION_ID)
+        raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)
     return value
-
-
-def _too_long(name: str) -> DittoError:
-    return errors.header_invalid(name, f"The value of the header '{name}' has more than {MAX_BYTES:,} bytes.")

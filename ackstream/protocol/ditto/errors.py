@@ -109,6 +109,11 @@ def header_invalid(key: str, message: str, description: str | None = None, *, na
     )
 
 
+def header_too_long(key: str, limit: int) -> DittoError:
+    """Refuse a header whose value has more bytes than ``limit``."""
+    return header_invalid(key, f"The value of the header '{key}' has more than {limit:,} bytes.", "Use a shorter one.")
+
+
 def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
     """Refuse a header value of the wrong type (``boolean``, ``JSON array`` …)."""
     return header_invalid(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import header_invalid, header_type_invalid
+from ackstream.protocol.ditto.errors import header_invalid, header_too_long, header_type_invalid
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -43,11 +44,18 @@ def _text(value: Any) -> str:
     return value if type(value) is str else msgspec.json.encode(value).decode()
 
 
-def _correlation_id(value: Any) -> str:
+def read_correlation_id(value: Any) -> str:
+    """Return a correlation-id as text.
+
+    :raises DittoError: 400 ``header.invalid``, it is empty, or longer than correlate takes it
+    """
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
         raise header_invalid(CORRELATION_ID, message, named=False)
-    return _text(value)
+    text = _text(value)
+    if is_too_long(text):
+        raise header_too_long(CORRELATION_ID, MAX_BYTES)
+    return text
 
 
 def _boolean(name: str) -> Callable[[Any], bool]:
@@ -136,7 +144,7 @@ class Definition(msgspec.Struct, frozen=True):
 def _definitions() -> dict[str, Definition]:
     both, incoming, outgoing, internal = (True, True), (True, False), (False, True), (False, False)
     special = {
-        CORRELATION_ID: (_correlation_id, both),
+        CORRELATION_ID: (read_correlation_id, both),
         REQUESTED_ACKS: (_requested_acks, both),
         TIMEOUT: (_timeout, both),
         CHANNEL: (_channel, both),
