@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Persist
 
 INVALID_TOPIC = "invalid topic"
+MAX_TOPIC_BYTES = 1_024
 TOO_LARGE = "message too large"
 EXPIRED = "message expired"
 NO_SUBSCRIPTION_MATCH = "no subscription match"
@@ -58,6 +59,8 @@ class Admission:
 
     def _names(self, client: str, topic: str) -> Verdict:
         limits = self._limits
+        if len(topic.encode()) > MAX_TOPIC_BYTES:
+            return Verdict(INVALID_TOPIC)
         if limits.topics and not matches_any(limits.topics, topic):
             return Verdict(INVALID_TOPIC)
         if limits.entitlements and not any(

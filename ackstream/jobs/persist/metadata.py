@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.jobs.persist.admission import MAX_TOPIC_BYTES
 from ackstream.lake.schemas import MESSAGES
 from ackstream.protocol import record_headers
 from ackstream.spark import batches
@@ -45,6 +46,11 @@ HEADER_COLUMNS = {
     "session": record_headers.SESSION,
 }
 """The record header of each column."""
+
+SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
+"""How much of a header is read, and a byte more, so that what is longer is no valid number, name or topic: the driver
+gets the headers of a whole batch, and answers repeat a command id."""
+_SHORT = {"seq", "command", "ack", "ttl", "first", "conflation"}
 
 _REJECTED = pa.schema(
     [("rejected_partition", pa.int32()), ("rejected_offset", pa.int64()), ("rejected_reason", pa.string())]
@@ -165,13 +171,19 @@ def with_headers(frame: DataFrame) -> DataFrame:
     )
     # functions over arrays are slow: only records with headers of their own pay for them
     others = F.when(F.size("headers") > count, own)
-    texts = {name: F.make_valid_utf8(value.cast("string")) for name, value in found.items() if name != "key"}
+    texts = {name: F.expr(_text(name, header)) for name, header in HEADER_COLUMNS.items()}
     return frame.withColumn("found", F.map_from_entries("headers")).select(
         *("topic", "partition", "offset", "timestamp", "value"),
         found["key"].alias("key"),
         others.alias("headers"),
         *[value.alias(name) for name, value in texts.items()],
     )
+
+
+def _text(name: str, header: str) -> str:
+    """Return the SQL of a column of text: the beginning of a header."""
+    length = SHORT_BYTES if name in _SHORT else LONG_BYTES
+    return f"make_valid_utf8(CAST(substring(found['{header}'], 1, {length + 1}) AS STRING))"
 
 
 def metadata_table(records: DataFrame) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +31,8 @@ NO_CLIENT, INVALID_CLIENT, NO_NUMBER = "no client name", "invalid client name", 
 NO_COMMAND, SEQUENCE_GAP = "no such command", "sequence gap"
 MAX_HELD = 10_000
 """Messages of a publisher behind a hole; further ones are rejected, and accepted when resent after it was filled."""
+MAX_FLUSHES = 1_000
+"""Flush commands of a publisher that may wait behind a hole."""
 MAX_REJECTIONS = 10_000
 """Rejections of a publisher that are remembered with their reasons; repeats of older ones never count as stored."""
 
@@ -119,7 +123,7 @@ class PublisherBatch:
         if message.command == "logon":
             self._log_on(message)
         elif message.command == "flush":
-            self._state.flushes.append((self._state.highest, message.cid))
+            self._flush(message)
         elif message.command == "withdraw":
             self._withdraw(message, asked)
         else:
@@ -157,6 +161,16 @@ class PublisherBatch:
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
         self._conflation.decide(seq, reason, asked="persisted" in asked)
+
+    def _flush(self, message: MessageMetadata) -> None:
+        waiting = self._state.flushes
+        if len(waiting) >= MAX_FLUSHES:
+            self._acknowledge_decided()
+            self._acknowledge_flushes()
+        if len(waiting) < MAX_FLUSHES:
+            waiting.append((self._state.highest, message.cid))
+        else:
+            self._acknowledge("processed", cid=message.cid, reason=SEQUENCE_GAP)
 
     def _withdraw(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         """Stop waiting for the numbers ``first`` to ``seq``; a single one can be answered, as a refused message is."""
@@ -281,6 +295,14 @@ class PublisherBatch:
         for first, last, reason in self._conflation.take():
             self._acknowledge("persisted", first=first, seq=last, reason=reason)
 
+    def _acknowledge_flushes(self) -> None:
+        """Answer the flush commands before which everything is decided: the first ones, as their numbers grow."""
+        waiting, watermark = self._state.flushes, self._conflation.watermark
+        done = bisect_right(waiting, watermark, key=itemgetter(0))
+        for _, cid in waiting[:done]:
+            self._acknowledge("persisted", cid=cid)
+        del waiting[:done]
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> PublisherState:
@@ -292,10 +314,7 @@ class PublisherBatch:
         watermark = state.watermark = self._conflation.watermark
         state.held, state.asked, state.withdrawn = self._conflation.beyond
         state.absent = [run for run in self._absent if run[0] > watermark]
-        for number, cid in state.flushes:
-            if number <= watermark:
-                self._acknowledge("persisted", cid=cid)
-        state.flushes = [flush for flush in state.flushes if flush[0] > watermark]
+        self._acknowledge_flushes()
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)
         if len(acknowledged) > MAX_REJECTIONS:
             self._conflation.forget(acknowledged[-MAX_REJECTIONS])

@@ -29,6 +29,11 @@ def test_topics_subscriptions_and_entitlements_are_patterns_with_stars(pattern: 
     assert _reason(Persist(subscriptions=(pattern,)), topic) == (None if fits else "no subscription match")
 
 
+@pytest.mark.parametrize(("topic", "reason"), [("ä" * 512, None), ("ä" * 512 + "x", "invalid topic")])
+def test_a_topic_has_a_limited_length(topic: str, reason: str | None) -> None:
+    assert _reason(Persist(), topic) == reason
+
+
 def test_an_entitlement_names_the_client_and_the_topic_together() -> None:
     rules = (PublishRule(clients=("p1",), topics=("a",)), PublishRule(clients=("q*",), topics=("b",)))
     limits = Persist(entitlements=rules)

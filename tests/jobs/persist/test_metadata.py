@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
@@ -10,15 +11,27 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun, read_metadata
+from ackstream.jobs.persist.metadata import (
+    HEADER_COLUMNS,
+    MessageMetadata,
+    MessageRun,
+    metadata_table,
+    read_metadata,
+    with_headers,
+)
+from ackstream.protocol.messages import encode_ack
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pyspark.sql import SparkSession
+
     from ackstream.jobs.persist.state import RejectedRecord
 
 ADMISSION = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),), max_message_bytes=100))
+
+TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
 
 
 def _table(messages: Sequence[MessageMetadata]) -> Iterator[MessageMetadata | MessageRun]:
@@ -73,6 +86,29 @@ def test_any_other_difference_ends_a_run(odd: MessageMetadata) -> None:
 
 def test_an_empty_batch_has_no_messages() -> None:
     assert list(_table([])) == []
+
+
+def test_headers_of_any_length_reach_the_driver_in_part(spark: SparkSession) -> None:
+    fine = {header: f"{name}-{header}" for name, header in HEADER_COLUMNS.items()}
+    rows = []
+    for offset, value in enumerate((None, b"\x01" * 5_000_000, "€".encode() * 400)):
+        headers = [(header, text.encode() if value is None else value) for header, text in fine.items()]
+        rows.append(("messages", 0, offset, TIME, b"value", headers))
+    frame = spark.createDataFrame(
+        rows,
+        "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, value BINARY,"
+        " headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    )
+    first, second, third = metadata_table(with_headers(frame)).sort_by("offset").to_pylist()
+    names = {name: "topic" if name == "subject" else name for name in HEADER_COLUMNS}
+    assert {name: first[column] for name, column in names.items()} == {
+        name: fine[header] for name, header in HEADER_COLUMNS.items()
+    }
+    assert {len(second[column]) for column in names.values()} == {65, 1_025}
+    # a cut character still counts, so that the topic is too long
+    assert (third["topic"][:-1], len(third["topic"].encode())) == ("€" * 341, 341 * 3 + 3)
+    result = fold(read_metadata(metadata_table(with_headers(frame))), {}, ADMISSION, floor_ms=500, batch=7)
+    assert all(len(encode_ack(ack)) < 20_000 for _, ack in result.acks)
 
 
 MESSAGES = st.lists(

@@ -121,6 +121,21 @@ def test_behind_a_hole_everything_waits_over_batches() -> None:
     assert second.rejected == []
 
 
+def test_flushes_behind_a_hole_are_limited_and_those_before_it_do_not_count() -> None:
+    def flushes(first: int, count: int) -> list[MessageMetadata]:
+        return [_message(at, None, command="flush", cid=f"f{at}") for at in range(first, first + count)]
+
+    first = _fold([_message(0, 1), *flushes(1, 600), _message(601, 3), *flushes(602, 401)])
+    assert first.changed["p1"].flushes == [(3, f"f{at}") for at in range(602, 1003)]
+    second = _fold(flushes(1003, 600), first.changed)
+    assert len(second.changed["p1"].flushes) == 1_000
+    assert _told(second) == [("processed", "f1602", None, "sequence gap")]
+    last = _fold([_message(1603, 2), *flushes(1604, 1)], second.changed)
+    assert last.changed["p1"].flushes == []
+    answered = [cid for _, cid, *_ in _told(last)]
+    assert answered == [None, *[f"f{at}" for at in (*range(602, 1602), 1604)]]
+
+
 def test_a_logon_reports_the_watermark_and_repeats_rejections() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
     result = _fold([_logon(4, first="2", conflation="100ms")], first.changed)
