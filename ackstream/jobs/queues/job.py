@@ -55,6 +55,8 @@ ARRIVAL, REPORT = 0, 1
 
 MAX_REPORT_BYTES, MAX_KEY_BYTES = 1_000_000, 1_000
 """A consumer's record beyond this is not read: what the driver holds of a batch must be bounded."""
+MAX_UNREADABLE_BYTES = 4_096
+"""How much of an unreadable record its dead letter has, for the same reason; all of it is in its topic."""
 
 OUTPUT_SCHEMA = (
     StructType()
@@ -252,7 +254,10 @@ def write_frame(
     rows = [
         *(("answer", answer.consumer.encode(), queues.write(answer), None, None, None) for answer in answers),
         *(("event", None, _encode_event(event), None, None, None) for event in events),
-        *(("unreadable", one.key, one.value, reason, one.partition, one.offset) for one, reason in unreadable),
+        *(
+            ("unreadable", one.key, one.value and one.value[:MAX_UNREADABLE_BYTES], reason, one.partition, one.offset)
+            for one, reason in unreadable
+        ),
     ]
     return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 STORED, REPORTS = 0, 1
 """The source of a record: the topic ``stored`` or ``app-acks``."""
 TOPICS = ("stored", "app-acks")
-VALUE_BYTES = 65_536
-"""How much of an unreadable record is kept; all of it is in its topic."""
+VALUE_BYTES = 4_096
+"""How much of an unreadable record is kept, of which a batch may be full; all of it is in its topic."""
 RUNS = 5_000
 """The maximum number of runs in one message; more are split into several messages."""
-PART_BYTES = 4_000_000
-"""The approximate maximum size of one part of a ReaderState."""
+PART_BYTES = 500_000
+"""The maximum size of one part of a ReaderState, and of one writer's runs: a topic with Kafka's own limit takes it."""
 _WRITER_BYTES, _RUN_BYTES = 2_000, 50
 
 OF_READERS = ("reader_start", "reader_alive", "reader_stop")

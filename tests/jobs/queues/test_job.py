@@ -150,5 +150,10 @@ def test_a_record_too_large_to_be_read_is_unreadable_wherever_it_goes() -> None:
         ]
 
 
+def test_of_an_unreadable_record_the_dead_letter_has_the_beginning() -> None:
+    for queue in ("q", "gone"):
+        assert _call(State(), _word(1, 17, b"{" * 900_000), queue=queue)["unreadable"] == [b"{" * 4_096]
+
+
 def test_nothing_to_say_is_an_empty_frame() -> None:
     assert _call(State()) == {"answer": [], "event": [], "unreadable": []}

@@ -22,12 +22,22 @@ def test_a_shard_with_very_many_runs_answers_in_several_messages() -> None:
     run.feed(log.stored(1, 100_000), log.ack("A", 1, *odd, role="L"))
     states = run.feed(log.start("A", 2, role="L"), log.say(WriterStateRequest("w1"))).states
     parts = [state for state in states if isinstance(state, ReaderState)]
-    assert [(part.part, part.parts) for part in parts] == [(0, 2), (1, 2)]
+    assert [(part.part, part.parts) for part in parts] == [(number, 10) for number in range(10)]
     known = [known for part in parts for known in part.writers]
     assert [run for entry in known for run in entry.acknowledged] == odd
     assert sum(len(entry.undelivered) for entry in known) == 50_000
     assert [run for state in states if isinstance(state, WriterState) for run in state.done] == odd[1:]
-    assert max(len(message) for _, message in run.settled.messages()) < 5_000_000
+    assert max(len(message) for _, message in run.settled.messages()) < 1_000_000
+
+
+def test_many_writers_are_divided_among_parts_that_a_topic_with_kafkas_own_limit_takes() -> None:
+    log, run = Log(), Run(Settle(required=(RequiredRole(role="L", quorum=1),)))
+    # the longest names, of characters that JSON writes with six bytes
+    names = [f"{number:03}" + "\x01" * 252 for number in range(600)]
+    run.feed(*(log.stored(1, 2, writer=name) for name in names), log.start("A", 1, role="L"))
+    sizes = [len(value) for key, value in run.settled.messages() if key == "A"]
+    assert sum(sizes) > 900_000
+    assert max(sizes) < 520_000
 
 
 def test_each_message_has_the_key_of_whom_it_is_for() -> None:
