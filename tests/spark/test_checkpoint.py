@@ -58,3 +58,14 @@ def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: S
     for name in ("9", "10", ".10.crc", "11.tmp"):
         (tmp_path / "offsets" / name).write_text("v1")
     assert planned(spark, location) == Planned("q", 10)
+
+
+def test_a_checkpoint_keeps_the_last_batches_alone(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(30):
+        (tmp_path / "in" / str(number)).write_text("x")
+    stream = spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    kept = sorted(int(path.name) for path in (tmp_path / "checkpoint/offsets").iterdir() if path.name.isdecimal())
+    assert (kept[-1], len(kept) <= 21) == (29, True)
