@@ -72,6 +72,11 @@ TOPICS: dict[str, Topic] = {
     "queue-deliveries": Topic(),
     "queue-clock": CLOCK,
     "settle-clock": CLOCK,
+    # signs of life of the jobs without a clock
+    "archive-lease": CLOCK,
+    "persist-lease": CLOCK,
+    "query-lease": CLOCK,
+    "twin-lease": CLOCK,
     "dead-letters": Topic(),
 }
 """All topics by their names without the prefix."""

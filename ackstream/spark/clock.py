@@ -12,7 +12,7 @@ clock that jumps is followed slowly (:class:`Pace`).
 A tick is keyed by its run, and the query counts those of its own run alone, up to their own append time. A run is named
 by the offset of its claim, a record on the same topic. A claim beside a run that ticks is refused; a run that
 was killed is replaced once it has been silent for :data:`LEASE_SECONDS`; one that was only paused finds the ticks of
-its successor and ends.
+its successor and ends. A job without event time has a clock for this alone.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ class Clock:
                     raise StartError(self._taken(record))
                 del others[run]
 
-    def follow(self, consumed: Callable[[], Mapping[Any, int]], stop: Callable[[], object]) -> None:
+    def follow(self, consumed: Callable[[], Mapping[Any, int]] | None, stop: Callable[[], object]) -> None:
         """Begin to move the time of a query on.
 
-        :param consumed: gives the next offset it will read, of each partition
+        :param consumed: gives the next offset it will read, of each partition; ``None``: it has no event time
         :param stop: stops it when the clock cannot go on
         """
         self._consumed, self._stop = consumed, stop
@@ -344,5 +344,5 @@ def clock(settings: Settings, ticks: str, topics: Iterable[str]) -> Iterator[Clo
 
     with ExitStack() as stack:
         own.claim(KafkaBroker(stack, settings, ticks, topics))
-    with repeating("clock", seconds, connect, max(SILENT_SECONDS, SILENT_INTERVALS * seconds), own.give_up):
+    with repeating(ticks, seconds, connect, max(SILENT_SECONDS, SILENT_INTERVALS * seconds), own.give_up):
         yield own

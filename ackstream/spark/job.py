@@ -65,6 +65,7 @@ class Job:
     :ivar group: the settings key of the consumer group that shows its lag
     :ivar reads: those whose offsets its checkpoint counts, without its clock's
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
+    :ivar lease: the topic on which a job without a clock shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
@@ -81,6 +82,7 @@ class Job:
     topics: tuple[str, ...] = ()
     group: str | None = None
     ticks: str | None = None
+    lease: str | None = None
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
@@ -128,22 +130,23 @@ class Job:
 
         :raises StartError: if settings, checkpoint, topics and tables are inconsistent, or another process runs the job
         :raises LocalError: if Kafka does not answer
-        :raises StoppedError: at the end of the block, if its clock could not go on and stopped the query
+        :raises StoppedError: at the end of the block, if its clock or its lease could not go on and stopped the query
         """
         if self.topics:
             prepare(settings, self.topics)
+        ticks = self.ticks if settings.clock.enabled else None
         with ExitStack() as stack:
             own = None
-            if self.ticks is not None and settings.clock.enabled:
+            if (signs := ticks or self.lease) is not None:
                 # its run begins before the query and ends after it
-                own = stack.enter_context(clock(settings, self.ticks, self.reads))
+                own = stack.enter_context(clock(settings, signs, self.reads))
             query = self.start(spark, settings, run=own.run if own else None)
             stack.callback(self._stop, query)
             if self.group is not None:
                 group = attrgetter(self.group)(settings)
                 stack.enter_context(committer(settings.kafka, query, group, self.reads))
             if own is not None:
-                own.follow(partial(consumed_offsets, query), query.stop)
+                own.follow(partial(consumed_offsets, query) if ticks else None, query.stop)
             yield query
 
     def _stop(self, query: StreamingQuery) -> None:

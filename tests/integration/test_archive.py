@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -113,6 +115,26 @@ def test_a_checkpoint_from_before_is_refused_and_a_new_one_adds_what_is_missing(
         finish(spark, settings)
     shutil.rmtree(checkpoint)
     finish(spark, settings)
+    check(settings)
+
+
+def test_of_two_archives_that_start_at_once_one_is_refused_and_may_follow_the_other(
+    spark: SparkSession, settings: Settings
+) -> None:
+    produce(settings, entries())
+    elsewhere = settings.lake.model_copy(update={"checkpoints": f"{settings.lake.checkpoints}-2"})
+    both = [settings, settings.model_copy(update={"lake": elsewhere})]
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(2) as pool:
+            starts = [pool.submit(stack.enter_context, job.JOB.running(spark, own)) for own in both]
+        errors = [start.exception() for start in starts]
+        (refused,) = filter(None, errors)
+        assert isinstance(refused, StartError)
+        assert "runs this job on the same system: it ticks on the topic" in str(refused)
+        starts[errors.index(None)].result().processAllAvailable()
+    check(settings)
+    with job.JOB.running(spark, both[errors.index(refused)]) as query:
+        query.processAllAvailable()
     check(settings)
 
 

@@ -12,6 +12,7 @@ from ackstream.kafka import topics
 from ackstream.settings import Kafka
 
 CLOCKS = ["clock", "queue-clock", "settle-clock"]
+LEASES = ["archive-lease", "persist-lease", "query-lease", "twin-lease"]
 
 
 def test_every_topic_is_stamped_by_the_broker() -> None:
@@ -20,7 +21,7 @@ def test_every_topic_is_stamped_by_the_broker() -> None:
 
 def test_ordered_topics_have_one_partition_and_topics_of_latest_values_are_compacted() -> None:
     ordered = [name for name, topic in topics.TOPICS.items() if topic.partitions == 1]
-    assert sorted(ordered) == sorted(["declarations", "destinations", *CLOCKS])
+    assert sorted(ordered) == sorted(["declarations", "destinations", *CLOCKS, *LEASES])
     compacted = [name for name, topic in topics.TOPICS.items() if "cleanup.policy" in topic.config()]
     assert sorted(compacted) == sorted(ordered)
 

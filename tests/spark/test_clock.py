@@ -360,6 +360,21 @@ def test_a_run_that_was_paused_ends_when_it_finds_its_successor(log: Any) -> Non
     second.step(log)
 
 
+def test_a_lease_gives_signs_of_life_alone_and_ends_its_job_when_another_one_has_it(log: Any) -> None:
+    first, stopped = _running(log), []
+    first.follow(None, lambda: stopped.append(True))
+    with mock.patch.object(log, "ends") as looked_up:
+        first.step(log)
+    assert not looked_up.called
+    assert [(record.key, record.value) for record in log.ticks[1:]] == [(b"0", b"0")] * 2
+    log.time += 40_000
+    _running(log)
+    with pytest.raises(StoppedError, match="it ticks on the topic x-clock"):
+        first.step(log)
+    first.give_up()
+    assert stopped
+
+
 @pytest.mark.parametrize("key", [None, b"", b"clock", b"claim", b"-1", "²".encode(), b"999", b"9" * 5_000, b"\xff"])
 def test_records_of_others_on_the_topic_end_nothing(log: Any, key: bytes | None) -> None:
     first = _running(log)

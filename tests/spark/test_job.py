@@ -15,19 +15,25 @@ from ackstream.jobs.query.job import JOB as QUERY
 from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
-from ackstream.kafka.topics import TOPICS
-from ackstream.settings import Kafka, Settings
+from ackstream.kafka.topics import CLOCK, TOPICS
+from ackstream.settings import Clock, Kafka, Settings
 from ackstream.spark import job as spark_job
 from ackstream.spark.checkpoint import TOPIC_ID
-from ackstream.spark.job import DRAFT, compare_values, fixed_values, guard_checkpoint, is_new_checkpoint, with_values
+from ackstream.spark.job import (
+    DRAFT,
+    Job,
+    compare_values,
+    fixed_values,
+    guard_checkpoint,
+    is_new_checkpoint,
+    with_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from ackstream.spark.job import Job
 
 JOBS = {job.name: job for job in (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SETTLE, TWIN)}
 SETTINGS = Settings(kafka=Kafka(topic_prefix="x-"))
@@ -79,7 +85,7 @@ def test_settings_take_other_values_by_their_full_keys() -> None:
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_the_settings_and_topics_that_a_job_names_exist(job: Job) -> None:
     assert set(job.topics) <= TOPICS.keys()
-    assert {*job.reads, *filter(None, [job.ticks])} <= set(job.topics)
+    assert {*job.reads, *filter(None, [job.ticks, job.lease])} <= set(job.topics)
     for key, value in fixed_values(SETTINGS, filter(None, [job.trigger, job.group])).items():
         assert isinstance(value, int | str), key
     assert all(isinstance(value, str) for value in job.conf(SETTINGS).values())
@@ -109,6 +115,36 @@ def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_s
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_every_job_that_reads_kafka_remembers_which_topics_it_counts_offsets_of(job: Job) -> None:
     assert job.reads
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_every_job_shows_on_a_topic_of_its_own_that_it_runs(job: Job) -> None:
+    signs = job.ticks or job.lease
+    assert [name for name, other in JOBS.items() if signs in (other.ticks, other.lease)] == [job.name]
+    assert TOPICS[signs or ""] is CLOCK
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends_if_it_loses_it(
+    monkeypatch: pytest.MonkeyPatch,
+    enabled: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    seen: list[object] = []
+
+    @contextmanager
+    def clock(_: Settings, topic: str, reads: tuple[str, ...]) -> Iterator[Any]:
+        seen.append(("claims", topic, reads))
+        yield SimpleNamespace(run="7", follow=lambda consumed, stop: seen.append(("follows", consumed, stop)))
+        seen.append("ends")
+
+    query = SimpleNamespace(stop=lambda: seen.append("stops"))
+    monkeypatch.setattr(spark_job, "clock", clock)
+    monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
+    monkeypatch.setattr(Job, "start", lambda *_, **__: seen.append("starts") or query)
+    job = Job(name="x", build=lambda *_: None, trigger="archive.trigger", lease="x-lease")  # type: ignore[arg-type]
+    with job.running(None, Settings(clock=Clock(enabled=enabled))):  # type: ignore[arg-type]
+        assert seen == [("claims", "x-lease", ()), "starts", ("follows", None, query.stop)]
+    assert seen[3:] == ["stops", "ends"]
 
 
 def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupted(

@@ -4,8 +4,8 @@ Two kinds of repetition are kept apart. A batch of *this* query that is replayed
 itself: every append carries the query's id and the batch's number as its transaction, and a table that has it skips the
 append. A record that *correlate* wrote again after its own crash is in the ledger twice, in one batch here or in two;
 such copies are recognised by id among the rows of the same query and batch of correlate. That comparison also makes it
-harmless to read the ledger again from its start with a new checkpoint, and to start a second archive by mistake: each
-recognises what the other has committed.
+harmless to read the ledger again from its start with a new checkpoint. Two archives of one lake that are on different
+systems, where no lease keeps them apart, recognise what the other has committed, if not at the same moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
-NAME = "archive"
+NAME, LEASE = "archive", "archive-lease"
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
 
@@ -48,7 +48,8 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="archive.trigger",
-    topics=("ledger",),
+    topics=("ledger", LEASE),
+    lease=LEASE,
     reads=("ledger",),
     group="archive.group",
     committed=partial(tables.newest_batch_of, TABLES),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Acks = Sequence[tuple[str, CommandAck]]
 
-NAME = "persist"
+NAME, LEASE = "persist", "persist-lease"
 
 _STATES = to_arrow_schema(PUBLISHERS)
 _RECORDS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
@@ -66,7 +66,8 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="persist.interval",
-    topics=("messages", "publisher-acks", "stored", "destinations"),
+    topics=("messages", "publisher-acks", "stored", "destinations", LEASE),
+    lease=LEASE,
     reads=("messages",),
     group="persist.group",
     # a repeated header must not stop the query

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAME = "query"
+NAME, LEASE = "query", "query-lease"
 MAX_BATCHES_UNSTORED = 100
 """The position of the log is stored after this many batches of messages at the latest: fewer are delivered again."""
 
@@ -66,7 +66,8 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="query.interval",
-    topics=("queries", "query-results", "stored", "dead-letters"),
+    topics=("queries", "query-results", "stored", "dead-letters", LEASE),
+    lease=LEASE,
     reads=("queries", "stored"),
     group="query.group",
     # with ANSI a failing cast stops the query, where a filter must simply not match

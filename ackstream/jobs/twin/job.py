@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.kafka import Start
 
-NAME, INDEX_NAME = "twin", "twin-index"
+NAME, INDEX_NAME, LEASE = "twin", "twin-index", "twin-lease"
 
 _TIME = pa.timestamp("ms", tz="UTC")
 _ROWS = pa.schema(
@@ -149,7 +149,8 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="twin.trigger",
-    topics=("signals", "acks", "events"),
+    topics=("signals", "acks", "events", LEASE),
+    lease=LEASE,
     reads=("signals",),
     group="twin.group",
     check=check,
