@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint bench fuzz chaos up down clean java jars
+.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos up down clean java jars
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -41,6 +41,9 @@ bench: jars $(VENV)/.installed-bench  ## Measure throughput, latency, growth and
 
 fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes through all operators: 5 minutes
 	@$(PY) -m benchmarks.fuzz
+
+mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
+	@$(PY) -m benchmarks.mutants
 
 chaos: jars  ## 200 faults under load: kill -9, pauses, a dead broker, a full disk, forged ticks; hours
 	@$(PY) -m benchmarks.chaos
