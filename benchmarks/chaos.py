@@ -1,8 +1,10 @@
 """Faults at random points of a seeded schedule, under load on every plane; what holds is checked from outside.
 
-``python -m benchmarks.chaos`` runs a Kafka of its own, all jobs and clients, and kills, pauses and cuts them off, fills
-the disk of the tables, and sends forged ticks. Afterwards topics, tables and the clients' notes must show that nothing
-is lost, doubled or reported too early. ``results/chaos.json`` has the seed, every fault and every violation.
+``python -m benchmarks.chaos`` runs every job and client as a program of its own, first on one broker, then on three
+with every record on each of them. It kills, pauses and cuts off programs and brokers, fills the disks of tables and
+checkpoints, and sends forged ticks. After each ten faults every program must go on; at the end topics, tables and the
+clients' notes must show that nothing is lost, doubled or reported too early. ``results/chaos.json`` has the seeds, the
+faults and the violations; the logs, topics and tables of a run with violations are kept.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
@@ -25,51 +27,57 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
-from rich.console import Console
-
-from ackstream.kafka.clients import connect_admin
-from ackstream.local.broker import Broker
-from ackstream.settings import Kafka, Local, Settings
-from tests.harness.invariants import CHECKS, complete
-from tests.harness.ports import free_ports
-from tests.harness.processes import Program
-from tests.harness.storm import CLIENTS, Storm
-from tests.harness.waiting import eventually
+from ackstream.kafka.topics import TOPICS
+from ackstream.local.submit import archive_classes
+from tests.harness.cluster import Cluster
+from tests.harness.faults import DISKS, Faults, SupervisedStorm, dump
+from tests.harness.invariants import broken, missing
+from tests.harness.storm import CLIENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 RESULTS = Path(__file__).resolve().parent / "results"
-FAULTS = 200
+FAULTS = {1: 150, 3: 60}
+"""By the number of brokers."""
 ROUND = 10
-"""After so many faults, every job must go on before the next."""
-PAUSE_SECONDS, STOP_SECONDS = (0.5, 15.0), (5.0, 40.0)
-DISK_BYTES = 1024**3
-FULL_SECONDS = (5.0, 20.0)
-CLOCKS = ("clock", "settle-clock", "queue-clock")
-FORGED = (b"", b"0", b"-1", b"x", b"9" * 30, b"4102444800000", b"1e3", b"\xff", None)
-WEIGHTS = {"kill": 40, "pause": 25, "broker-kill": 8, "broker-pause": 7, "clock": 12, "disk": 8}
-DRIVERS = {
-    1: {"jobs": ()},
-    3: {
-        "requests": ("correlate", "archive", "twin", "twin-index"),
-        "messages": ("persist", "settle", "queues"),
-        "copies": ("query", "mirror"),
-    },
-    8: {
-        "twin": ("twin", "twin-index"),
-        **{name: (name,) for name in ("correlate", "archive", "persist", "settle", "queues", "query", "mirror")},
-    },
+"""After so many faults, every program must go on before the next."""
+PATIENCE_SECONDS = 600.0
+"""How long that may take: many JVMs start on few cores."""
+POLL_SECONDS = 3.0
+PAUSE_SECONDS = (1.0, 13.0)
+"""Between two faults; others may still last."""
+SPANS = {
+    "pause": (5.0, 40.0),
+    "broker-kill": (0.0, 15.0),
+    "broker-pause": (5.0, 40.0),
+    "network": (5.0, 30.0),
+    "network-cut": (5.0, 30.0),
+    "disk": (5.0, 20.0),
 }
-"""Which jobs share a program, by the number of programs: each takes about a gigabyte."""
+WEIGHTS = {
+    "kill": 40,
+    "pause": 25,
+    "broker-kill": 8,
+    "broker-pause": 7,
+    "network": 6,
+    "network-cut": 5,
+    "clock": 6,
+    "disk": 3,
+}
+DISK_BYTES = 768 * 1024**2
+JOBS = {name: ["submit", name] for name in ("correlate", "archive", "twin", "persist", "settle", "queues", "query")}
+JOBS["mirror"] = ["submit", "mirror", "standby"]
+PROGRAMS = (*JOBS, *CLIENTS, "connector")
+CLOCKS = ("clock", "settle-clock", "queue-clock")
+LED = ("signals-0", "acks-0", "clock-0", "messages-0", "app-acks-0")
+"""Partitions whose leaders are chosen where there are several brokers."""
 
 
 class Fault(NamedTuple):
     """One fault.
 
-    :ivar target: a program, a topic, or nothing
+    :ivar target: a program, a broker or the partition that it leads, a topic, a disk
     :ivar after: seconds since the fault before
     :ivar lasts: seconds, if it is not over at once
     """
@@ -80,132 +88,38 @@ class Fault(NamedTuple):
     lasts: float
 
 
-def schedule(seed: int, count: int, programs: Sequence[str], kinds: Sequence[str]) -> list[Fault]:
+def targets(brokers: int, *, disks: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return what each kind of fault may be done to.
+
+    :param disks: whether disks can be filled
+    """
+    nodes = LED if brokers > 1 else ("broker-1",)
+    found = dict.fromkeys(WEIGHTS, nodes) | {"kill": PROGRAMS, "pause": PROGRAMS, "clock": CLOCKS, "disk": DISKS}
+    return {kind: names for kind, names in found.items() if kind != "disk" or disks}
+
+
+def schedule(seed: int, count: int, possible: Mapping[str, tuple[str, ...]]) -> list[Fault]:
     """Return the faults: each kind for each target at least once, if there are enough; the rest by :data:`WEIGHTS`."""
     chance = random.Random(seed)
-    targets = {"kill": programs, "pause": programs, "clock": CLOCKS, "disk": ("lake", "checkpoints")}
-    all_of_them = [(kind, target) for kind in kinds for target in targets.get(kind, ("",))]
+    kinds = list(possible)
+    all_of_them = [(kind, target) for kind in kinds for target in possible[kind]]
     chance.shuffle(all_of_them)
     chosen = all_of_them[:count]
     for kind in chance.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=max(0, count - len(chosen))):
-        chosen.append((kind, chance.choice(targets.get(kind, ("",)))))
+        chosen.append((kind, chance.choice(possible[kind])))
     chance.shuffle(chosen)
-    spans = {"pause": STOP_SECONDS, "broker-pause": STOP_SECONDS, "disk": FULL_SECONDS}
 
     def seconds(span: tuple[float, float]) -> float:
         return round(chance.uniform(*span), 1)
 
-    return [Fault(kind, target, seconds(PAUSE_SECONDS), seconds(spans.get(kind, (0, 0)))) for kind, target in chosen]
-
-
-class SupervisedStorm(Storm):
-    """Starts a program again that has ended by itself, as a supervisor does; that is no violation, but is counted."""
-
-    def __init__(self, kafka: Kafka, directory: Path, stack: ExitStack, **options: Any) -> None:
-        self.lock = threading.RLock()
-        self.ended: Counter[str] = Counter()
-        self.sent: list[str] = []
-        super().__init__(kafka, directory, stack, **options)
-        self.inbound = kafka.topic("inbound")
-        with connect_admin(kafka) as admin:
-            admin.create_topics({self.inbound: {"num_partitions": 2, "replication_factor": 1}})
-        asks = {"includes": ["twin-persisted"]}
-        source = {"addresses": [self.inbound], "qos": 1, "start": "earliest", "acknowledgement_requests": asks}
-        connections = json.dumps([{"id": "outside", "type": "kafka", "sources": [source]}])
-        own = {"ACKSTREAM_CONNECTIONS": connections}
-        self.programs["connector"] = Program("connector", ["connect"], self.system.settings, directory, own)
-        stack.callback(self.programs["connector"].kill)
-
-    def bring(self) -> None:
-        """Give commands to the connector as another system does: until Kafka has them."""
-        producer = KafkaProducer(bootstrap_servers=self.system.settings.kafka.bootstrap, acks="all")
-        while not self.stopped.wait(0.5):
-            key = f"in-{len(self.sent)}"
-            command = self.system.command_json(key) | {"topic": "org.acme/lamp-0/things/twin/commands/modify"}
-            with contextlib.suppress(KafkaError):
-                producer.send(self.inbound, json.dumps(command).encode()).get(60)
-                self.sent.append(key)
-        producer.close(timeout=5)
-
-    def brought(self) -> bool:
-        """Look whether all of them are signals: the connector adds to their ids."""
-        signals = self.system.records("signals")
-        found = {dict(record.headers)["correlation-id"].decode().partition("#")[0] for record in signals}
-        return found >= set(self.sent)
-
-    def tend(self) -> bool:
-        with self.lock:
-            for name, program in self.programs.items():
-                if program.ended:
-                    self.ended[name] += 1
-                    program.start()
-        return True
-
-    def kill(self, name: str) -> None:
-        with self.lock:
-            super().kill(name)
-
-
-class Chaos:
-    """What the faults do."""
-
-    def __init__(self, storm: SupervisedStorm, broker: Broker, directory: Path) -> None:
-        self._storm, self._broker, self._directory = storm, broker, directory
-
-    def do(self, fault: Fault) -> None:
-        """Cause a fault, and end it."""
-        getattr(self, "_" + fault.kind.replace("-", "_"))(fault)
-
-    def _kill(self, fault: Fault) -> None:
-        self._storm.kill(fault.target)
-
-    def _pause(self, fault: Fault) -> None:
-        program = self._storm.programs[fault.target]
-        program.pause()
-        time.sleep(fault.lasts)
-        program.resume()
-
-    def _broker_kill(self, _: Fault) -> None:
-        pid = self._broker.pid()
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        self._broker.start()
-
-    def _broker_pause(self, fault: Fault) -> None:
-        pid = self._broker.pid()
-        if pid is not None:
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(fault.lasts)
-            os.kill(pid, signal.SIGCONT)
-
-    def _clock(self, fault: Fault) -> None:
-        kafka = self._storm.system.settings.kafka
-        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
-        with contextlib.suppress(KafkaError):
-            for key in (b"clock", None, b"\x00"):
-                for value in FORGED:
-                    producer.send(kafka.topic(fault.target), key=key, value=value)
-            producer.flush(30)
-        producer.close(timeout=5)
-
-    def _disk(self, fault: Fault) -> None:
-        ballast = self._directory / fault.target / "ballast"
-        try:
-            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-                while file.write(bytes(1024**2)):
-                    pass
-            time.sleep(fault.lasts)
-        finally:
-            ballast.unlink(missing_ok=True)
+    return [Fault(kind, name, seconds(PAUSE_SECONDS), seconds(SPANS.get(kind, (0, 0)))) for kind, name in chosen]
 
 
 @contextlib.contextmanager
 def quota(directory: Path) -> Iterator[bool]:
     """Give tables and checkpoints file systems of their own that can be filled; whether this machine lets us."""
     with ExitStack() as stack:
-        for name in ("lake", "checkpoints"):
+        for name in DISKS:
             place = directory / name
             place.mkdir()
             command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
@@ -216,94 +130,201 @@ def quota(directory: Path) -> Iterator[bool]:
         yield True
 
 
-def run(seed: int, count: int, drivers: int, console: Console) -> dict[str, Any]:
-    """Run the schedule; return the report."""
-    began = time.monotonic()
-    done: list[dict[str, Any]] = []
-    violations: list[str] = []
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-chaos-")))
-        can_fill = stack.enter_context(quota(directory))
-        port, controller_port = free_ports(2)
-        broker = Broker(Settings(local=Local(data=directory / "broker", port=port, controller_port=controller_port)))
-        broker.start(console)
-        stack.callback(broker.stop)
-        kafka = Kafka(bootstrap=broker.bootstrap, topic_prefix="chaos-")
-        storm = SupervisedStorm(kafka, directory, stack, drivers=DRIVERS[drivers])
-        kinds = [kind for kind in WEIGHTS if kind != "disk" or can_fill]
-        chaos = Chaos(storm, broker, directory)
-        eventually(storm.is_ready, "the gateway")
-        pool = stack.enter_context(ThreadPoolExecutor(8))
-        stack.callback(storm.failed.set)
-        stack.callback(storm.stopped.set)
-        workers = (lambda: storm.work("A"), lambda: storm.work("B"))
-        load = [
-            pool.submit(task) for task in (storm.fill_the_queue, storm.request, storm.follow, storm.bring, *workers)
-        ]
+class StalledError(AssertionError):
+    """Something does not happen."""
+
+
+class Run:
+    """One run: a cluster, a storm, a schedule."""
+
+    def __init__(self, brokers: int, seed: int, count: int, keep: Path | None) -> None:
+        self._brokers, self._seed, self._count, self._keep = brokers, seed, count, keep
+        self._began = time.monotonic()
+        self._done: list[dict[str, Any]] = []
+        self._violations: list[str] = []
+        self._load: dict[str, Any] = {}
+
+    def report(self) -> dict[str, Any]:
+        """Run the schedule; return the report."""
+        base = self._keep or Path(tempfile.gettempdir())
+        base.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=f"ackstream-chaos-{self._brokers}-", dir=base))
+        kept = self._keep is not None
         try:
-            for number, fault in enumerate(schedule(seed, count, [*DRIVERS[drivers], *CLIENTS, "connector"], kinds)):
-                if number % ROUND == 0:
-                    before = storm.progress()
-                    eventually(lambda: storm.has_gone_on(before), f"every job to go on: {before}")  # noqa: B023
-                    storm.check_replication()
-                time.sleep(fault.after)
-                console.print(f"{time.strftime('%X')} {number + 1}/{count} {fault}", highlight=False)
-                chaos.do(fault)
-                done.append({"at": round(time.monotonic() - began, 1), **fault._asdict()})
-            storm.stop.touch()
-            storm.stopped.set()
-            eventually(lambda: storm.tend() and all(task.done() for task in load), "the end of the load")
-            eventually(lambda: storm.tend() and storm.brought() and complete(storm), "everything to be complete")
-        except Exception:  # noqa: BLE001 - reported with the seed
-            violations.append(traceback.format_exc(limit=-4))
+            with ExitStack() as stack:
+                report = self._run(directory, stack)
+                if self._violations or kept:
+                    kept = True
+                    self._say(f"the logs, topics and tables are kept in {directory}")
+                    for name in DISKS:
+                        shutil.copytree(directory / name, directory / "kept" / name, dirs_exist_ok=True)
+                    report["kept"] = str(directory)
+                return report
         finally:
-            storm.stop.touch()
-            storm.stopped.set()
-            storm.failed.set()
-        violations += [repr(error) for task in load if (error := task.exception()) is not None]
-        for program in storm.programs.values():
-            program.kill()
-        for check in CHECKS:
+            if not kept:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _say(self, text: str) -> None:
+        seconds = round(time.monotonic() - self._began)
+        print(f"{time.strftime('%X')} +{seconds // 60:02}:{seconds % 60:02} {text}", file=sys.stderr, flush=True)
+
+    def _run(self, directory: Path, stack: ExitStack) -> dict[str, Any]:
+        can_fill = stack.enter_context(quota(directory))
+        self._say(f"{self._brokers} broker(s), seed {self._seed}, {self._count} faults, in {directory}")
+        cluster = Cluster(directory, self._brokers, stack)
+        storm = SupervisedStorm(cluster.settings("chaos-"), directory, stack, JOBS)
+        faults = Faults(storm, cluster, directory)
+        pool = stack.enter_context(ThreadPoolExecutor(32))
+        # first of all when this ends, however it ends
+        stack.callback(storm.end)
+        pool.submit(storm.supervise)
+        self._until(lambda: [] if storm.is_ready() else ["it does not answer"], "the gateway", storm)
+        self._load = {name: pool.submit(task) for name, task in storm.load().items()}
+        try:
+            self._cause(faults, storm, pool, schedule(self._seed, self._count, targets(self._brokers, disks=can_fill)))
+        except StalledError as error:
+            self._violations.append(str(error))
+        storm.stop.touch()
+        storm.stopped.set()
+        try:
+            self._until(
+                lambda: [name for name, task in self._load.items() if not task.done()], "the load to end", storm
+            )
+            self._until(lambda: [*missing(storm), *storm.not_brought()], "everything to be complete", storm)
+        except StalledError as error:
+            self._violations.append(f"{error}; what holds at the end was not checked")
+        else:
+            storm.end()
+            self._say("everything is complete; checking what holds")
+            self._violations += broken(storm)
+        storm.end()
+        if self._violations or self._keep:
+            for sentence in self._violations:
+                self._say(f"VIOLATION {sentence}")
+            dump(storm.system.settings.kafka, [*TOPICS, "inbound"], directory / "kept" / "topics")
+        return self._summary(storm)
+
+    def _cause(self, faults: Faults, storm: SupervisedStorm, pool: ThreadPoolExecutor, plan: list[Fault]) -> None:
+        """Cause all faults, and let every program go on after each round of them."""
+        lasting: list[Any] = []
+        for number, fault in enumerate(plan):
+            if number % ROUND == 0:
+                self._go_on(storm, lasting)
+            time.sleep(fault.after)
+            self._say(f"{number + 1}/{len(plan)} {fault.kind} {fault.target} {fault.lasts or ''}")
+            entry = {"at": round(time.monotonic() - self._began, 1), **fault._asdict()}
+            lasting.append(pool.submit(faults.do, fault.kind, fault.target, fault.lasts, entry))
+            self._done.append(entry)
+        self._go_on(storm, lasting)
+
+    def _go_on(self, storm: SupervisedStorm, lasting: list[Any]) -> None:
+        while lasting:
+            lasting.pop().result()
+        began = time.monotonic()
+        before = {}
+
+        def noted() -> list[str]:
+            before.update(storm.progress())
+            storm.note_commits()
+            return []
+
+        def waiting() -> list[str]:
+            now = storm.progress()
+            return [f"{name} (still at {now[name]})" for name in before if now[name] <= before[name]]
+
+        self._until(noted, "Kafka and the tables to be readable", storm)
+        after = ", ".join(f"{each['kind']} {each['target']}" for each in self._done[-ROUND:]) or "the start"
+        self._until(waiting, f"every program to go on after {after}", storm)
+        try:
+            storm.check_replication()
+        except AssertionError as error:
+            self._violations.append(str(error))
+        ended = {name: sum(reasons.values()) for name, reasons in storm.ended.items()}
+        self._say(f"all go on after {time.monotonic() - began:.0f} s: {storm.progress()}; ended by themselves: {ended}")
+
+    def _until(self, look: Callable[[], list[str]], what: str, storm: SupervisedStorm) -> None:
+        """Wait until nothing is waited for any more.
+
+        :raises StalledError: naming what it is, and why it may be
+        """
+        limit = time.monotonic() + PATIENCE_SECONDS
+        found, error = [], ""
+        while time.monotonic() < limit:
             try:
-                check(storm)
-            except AssertionError:
-                violations.append(f"{check.__name__}: {traceback.format_exc(limit=-2)}"[:4_000])
+                found, error = look(), ""
+            except Exception:  # noqa: BLE001 - Kafka or a table that cannot be read now can be in a moment
+                found, error = ["it cannot be looked at"], traceback.format_exc(limit=-2)
+            if not found:
+                return
+            died = {name: task for name, task in self._load.items() if task.done() and task.exception() is not None}
+            if died:
+                text = "; ".join(f"{name}: {task.exception()!r}" for name, task in died.items())
+                self._load = {name: task for name, task in self._load.items() if name not in died}
+                raise StalledError(f"a client of the load died: {text}")
+            time.sleep(POLL_SECONDS)
+        names = {sentence.split()[0] for sentence in found}
+        raise StalledError(
+            f"not within {PATIENCE_SECONDS:g} s: {what}: {'; '.join(found)} {error}{storm.explain(names)}"
+        )
+
+    def _summary(self, storm: SupervisedStorm) -> dict[str, Any]:
         return {
-            "benchmark": "chaos",
-            "seed": seed,
-            "seconds": round(time.monotonic() - began),
-            "cores": os.cpu_count(),
-            "programs": {name: list(jobs) for name, jobs in DRIVERS[drivers].items()},
+            "brokers": self._brokers,
+            "seed": self._seed,
+            "seconds": round(time.monotonic() - self._began),
+            "faults": len(self._done),
+            "by_kind": Counter(fault["kind"] for fault in self._done),
+            "violations": self._violations,
             "load": {
                 "requests": len(storm.answers),
+                "by_status": Counter(str(status) for status, _ in storm.answers.values()),
                 "brought": len(storm.sent),
                 "messages": storm.last(),
                 "queued": storm.queued,
             },
-            "faults": len(done),
-            "by_kind": Counter(fault["kind"] for fault in done),
             "ended_by_themselves": storm.ended,
-            "violations": violations,
-            "schedule": done,
+            "schedule": self._done,
         }
+
+
+def write(report: dict[str, Any], place: Path) -> None:
+    """Add a run to ``chaos.json``; it takes the place of an earlier one with as many brokers."""
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / "chaos.json"
+    runs = json.loads(path.read_text("utf-8"))["runs"] if path.exists() else []
+    runs = sorted([run for run in runs if run["brokers"] != report["brokers"]] + [report], key=lambda r: r["brokers"])
+    totals = {
+        "benchmark": "chaos",
+        "cores": os.cpu_count(),
+        "faults": sum(run["faults"] for run in runs),
+        "violations": sum(len(run["violations"]) for run in runs),
+        "runs": runs,
+    }
+    path.write_text(json.dumps(totals, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos")
+    parser.add_argument("--brokers", type=int, choices=FAULTS, help="one of the runs alone")
     parser.add_argument("--seed", type=int, default=12)
-    parser.add_argument("--faults", type=int, default=FAULTS)
-    parser.add_argument("--drivers", type=int, choices=sorted(DRIVERS), default=3, help="programs that share the jobs")
-    parser.add_argument("--results", type=Path, help=f"where chaos.json goes; {RESULTS} for {FAULTS} faults or more")
+    parser.add_argument("--faults", type=int, help=f"{FAULTS} by the number of brokers")
+    parser.add_argument("--results", type=Path, help=f"where chaos.json goes; {RESULTS} unless there are fewer faults")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep logs, topics and tables there anyway")
     arguments = parser.parse_args()
-    report = run(arguments.seed, arguments.faults, arguments.drivers, Console(stderr=True))
-    text = json.dumps(report, indent=2)
-    print(text)
-    place = arguments.results or (RESULTS if arguments.faults >= FAULTS else None)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "chaos.json").write_text(text + "\n", "utf-8")
-    sys.exit(1 if report["violations"] else 0)
+    # kill ends this as Ctrl-C does, with all that it has started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    archive_classes()
+    bad = 0
+    for brokers in (arguments.brokers,) if arguments.brokers else FAULTS:
+        count = arguments.faults or FAULTS[brokers]
+        report = Run(brokers, arguments.seed, count, arguments.keep).report()
+        bad += len(report["violations"])
+        print(json.dumps({key: value for key, value in report.items() if key != "schedule"}, indent=1), flush=True)
+        place = arguments.results or (RESULTS if count >= FAULTS[brokers] else None)
+        if place is not None:
+            write(report, place)
+    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,12 @@ def rows(lake: Lake, table: str, *columns: str) -> list[dict[str, Any]]:
     return pa.table(DeltaTable(path).scan(columns=list(columns) or None)).to_pylist()
 
 
+def count(lake: Lake, table: str) -> int:
+    """Return how many rows a table has by the statistics of its files."""
+    path = lake.table(table)
+    return DeltaTable(path).count() if DeltaTable.is_deltatable(path) else 0
+
+
 def commit_times(lake: Lake, table: str) -> dict[int, int]:
     """Return when each batch was committed, in nanoseconds: when its log entry got its name."""
     found = {}

@@ -27,6 +27,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "ACKSTREAM_KAFKA_BOOTSTRAP": settings.kafka.bootstrap,
         "ACKSTREAM_KAFKA_TOPIC_PREFIX": settings.kafka.topic_prefix,
         "ACKSTREAM_KAFKA_PARTITIONS": str(settings.kafka.partitions),
+        "ACKSTREAM_KAFKA_REPLICATION": str(settings.kafka.replication),
         "ACKSTREAM_LAKE_PATH": settings.lake.path,
         "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
         "ACKSTREAM_CORRELATE_MAX_OFFSETS_PER_TRIGGER": str(settings.correlate.max_offsets_per_trigger),
@@ -71,8 +72,13 @@ class Program:
             os.killpg(self._process.pid, number)
 
     @property
+    def status(self) -> int | None:
+        """The exit status, once it has ended."""
+        return self._process.poll()
+
+    @property
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        return self.status is not None
 
     def check(self) -> None:
         if self.ended:

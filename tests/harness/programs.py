@@ -20,13 +20,8 @@ from ackstream.settings import load
 from ackstream.spark.session import session
 
 settings = load()
-# compiling nine queries takes longer than the test; the jobs that are killed alone run the product's conf
-conf = {
-    JAVA_OPTIONS: java_options(),
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-spark = session(settings, "storm", jars=jars.resolve("spark"), conf=conf)
+named = sys.argv[1:]
+spark = session(settings, "storm", jars=jars.resolve("spark"), conf={JAVA_OPTIONS: java_options()})
 
 def copy():
     try:
@@ -34,16 +29,14 @@ def copy():
     finally:
         os._exit(1)
 
-# all of them, unless some are named
-jobs = {job.name: job for job in (PERSIST, TWIN, CORRELATE, INDEX, SETTLE, QUEUES, QUERY, ARCHIVE)}
-named = sys.argv[1:] or [*jobs, "mirror"]
 with ExitStack() as stack:
-    queries = [stack.enter_context(jobs[name].running(spark, settings)) for name in named if name != "mirror"]
-    if "mirror" in named:
+    jobs = (PERSIST, TWIN, CORRELATE, INDEX, SETTLE, QUEUES, QUERY, ARCHIVE)
+    chosen = [job for job in jobs if not named or job.name in named]
+    queries = [stack.enter_context(job.running(spark, settings)) for job in chosen]
+    if not named or "mirror" in named:
         threading.Thread(target=copy, daemon=True).start()
     while not any(query.awaitTermination(1) for query in queries):
-        if not queries:
-            threading.Event().wait()
+        pass
 """
 
 # the clients note what they have done, and when, in a file that a kill does not touch
@@ -69,12 +62,12 @@ import os, sys, threading, time
 from ackstream.client import LogonTimeout, Publisher
 from ackstream.settings import load
 
-store, notes, stop, topic = sys.argv[1:]
+client, store, notes, stop, topic, rate, window = sys.argv[1:]
 log = open(notes, "a", buffering=1)
 while True:
     try:
         publisher = Publisher(
-            load().kafka, client="p1", store=store, window=50, ack_timeout=60, logon_timeout=300,
+            load().kafka, client=client, store=store, window=int(window), ack_timeout=60, logon_timeout=300,
             on_receipt=lambda receipt: log.write(f"{time.time_ns()},{receipt.seq}\\n"),
         )
     except LogonTimeout:
@@ -84,7 +77,8 @@ with publisher:
     while not os.path.exists(stop):
         seq = publisher.next_seq
         publisher.publish(b"%d" % seq, topic=topic, seq=seq)
-        time.sleep(0.05)
+        # the messages per second are in a file, and may change
+        time.sleep(1 / float(open(rate).read()))
     last = publisher.next_seq - 1
     while publisher.unpersisted_count:
         time.sleep(0.1)
@@ -116,4 +110,79 @@ while True:
     break
 with reader:
     threading.Event().wait()
+"""
+
+CONSUMER = """
+import sys
+from ackstream.client import QueueConsumer
+from ackstream.settings import load
+
+queue, name, notes = sys.argv[1:]
+log = open(notes, "a", buffering=1)
+options = {"outcomes": ("failed",), "ack_batch": 50, "bind_timeout": 300}
+with QueueConsumer(load().kafka, queue=queue, name=name, **options) as consumer:
+    while True:
+        message = consumer.receive(1.0)
+        if message is None:
+            continue
+        number = int(message.value)
+        if number % 7 == 0 and message.count == 1:
+            message.settle("failed")
+        else:
+            message.settle()
+            log.write(f"{number}\\n")
+"""
+
+FOLLOWER = """
+import sys, time
+from ackstream.client import QueryClient
+from ackstream.settings import load
+
+topic, notes = sys.argv[1:]
+log = open(notes, "a", buffering=1)
+with QueryClient(load().kafka, client="q1", timeout=300) as client:
+    stream = client.subscribe(topic, bookmark="EPOCH")
+    beside, until = None, 0.0
+    while True:
+        message = stream.receive(1.0)
+        if message is not None:
+            log.write(f"{int(message.value)}\\n")
+        # subscriptions come and go, too
+        if time.monotonic() > until:
+            if beside is not None:
+                client.unsubscribe(beside)
+            beside, until = client.subscribe(topic, handler=id), time.monotonic() + 30
+"""
+
+# between clients and a broker: while it is stopped nothing comes through, and nothing is refused; killed, it cuts all
+
+PROXY = """
+import asyncio, sys
+
+async def copy(reader, writer):
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+
+async def serve(reader, writer):
+    ends = [writer]
+    try:
+        from_broker, to_broker = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+        ends.append(to_broker)
+        ways = [asyncio.create_task(copy(reader, to_broker)), asyncio.create_task(copy(from_broker, writer))]
+        _, others = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in others:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+    except OSError:
+        pass
+    finally:
+        for end in ends:
+            end.transport.abort()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1]), backlog=1_000)
+    await server.serve_forever()
+
+asyncio.run(main())
 """
