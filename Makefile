@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos up down clean java jars
+.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos soak up down clean java jars
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -47,6 +47,9 @@ mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do 
 
 chaos: jars  ## 200 faults under load: kill -9, pauses, a dead broker, a full disk, forged ticks; hours
 	@$(PY) -m benchmarks.chaos
+
+soak: jars  ## Two hours of steady load on every plane, measured every minute: what grows?
+	@$(PY) -m benchmarks.soak
 
 up: jars  ## Start a one-node Kafka and create the topics
 	@$(ACKSTREAM) up
