@@ -29,8 +29,11 @@ ENDS = {"earliest": EARLIEST, "latest": LATEST}
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 HEADER_BYTES = 16
 """What a record header takes besides its name and its value, at most."""
-MAX_COPY_BYTES = MAX_RECORD_BYTES - 64 * 1024
+OWN_BYTES = 64 * 1024
+MAX_COPY_BYTES = MAX_RECORD_BYTES - OWN_BYTES
 """Of a record that is copied to another topic with some headers more; what is larger is named by its coordinates."""
+COPY_BYTES = "ackstream.copy.bytes"
+"""The entry in a session's conf that has less where the topic takes less."""
 _SINK = {
     "max.request.size": str(MAX_REQUEST_BYTES),
     "linger.ms": "5",
@@ -154,7 +157,14 @@ def header_entry(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
-def fitting(value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
+def limit_copies(spark: SparkSession, kafka: Kafka, topic: str) -> None:
+    """Look up how large the records of a topic (without the prefix) may be, to which this session will copy others."""
+    with connect_admin(kafka) as admin:
+        limits = kafka_topics.largest_records(admin, [kafka.topic(topic)]).values()
+    spark.conf.set(COPY_BYTES, str(min([MAX_COPY_BYTES, *(limit - OWN_BYTES for limit in limits)])))
+
+
+def fitting(spark: SparkSession, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
     """Return value and headers of a record for another topic, or its reference where the copy would be refused.
 
     The reference has no value, and in place of ``headers`` the header ``omitted`` with the size in bytes.
@@ -167,7 +177,7 @@ def fitting(value: Column, headers: Column, own: Column) -> tuple[Column, Column
         F.coalesce(F.length(value), F.lit(0)),
         lambda total, one: total + F.length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0)) + HEADER_BYTES,
     )
-    fits = size <= MAX_COPY_BYTES
+    fits = size <= int(spark.conf.get(COPY_BYTES, str(MAX_COPY_BYTES)))
     omitted = F.array(header_entry(record_headers.OMITTED, size.cast("string")))
     return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own)
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.settings import Kafka
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import EARLIEST, LATEST, RUN
+from ackstream.spark.kafka import COPY_BYTES, EARLIEST, LATEST, MAX_COPY_BYTES, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,3 +121,18 @@ def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSes
     # where something else publishes the clock
     own.conf.unset(RUN)
     assert set(times().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "copied"),
+    [({"x-t": 1_048_588}, 1_048_588 - 65_536), ({"x-t": 10**8}, MAX_COPY_BYTES), ({}, MAX_COPY_BYTES)],
+)
+def test_copies_are_as_large_as_their_topic_takes_and_no_larger_than_a_record(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], copied: int
+) -> None:
+    monkeypatch.setattr(
+        spark_kafka.kafka_topics, "largest_records", lambda _, names: limits if names == ["x-t"] else {}
+    )
+    session = mock.MagicMock()
+    spark_kafka.limit_copies(session, PREFIXED, "t")
+    session.conf.set.assert_called_once_with(COPY_BYTES, str(copied))

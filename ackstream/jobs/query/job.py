@@ -27,7 +27,7 @@ from ackstream.protocol.messages import read_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import LATEST, source
+from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ _decode = msgspec.json.Decoder(QueryState).decode
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("messages", "publishers", "subscriptions", "sow_deletes"))
+    limit_copies(spark, settings.kafka, "query-results")
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
     stream = source(spark, settings.kafka, topics, limit=limit, headers=True)

@@ -185,7 +185,7 @@ def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
     key = F.when(F.col("key").isNotNull(), F.array(header_entry(record_headers.KEY, F.col("key"))))
     copied = F.concat(application, F.coalesce(key, F.array()))
     known = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
-    value, headers = fitting(F.col("body"), copied, known)
+    value, headers = fitting(messages.sparkSession, F.col("body"), copied, known)
     return messages.select(
         F.lit(number).cast("long").alias("step"),
         "rank",

@@ -30,7 +30,7 @@ from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
-from ackstream.spark.kafka import LATEST, fitting, header_entry, source, tick_time, ticked
+from ackstream.spark.kafka import LATEST, fitting, header_entry, limit_copies, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         raise StartError("There are no queues in the settings: add [[queues]] with a name and topics.")
     rules = {queue.name: queue for queue in settings.queues}
     tables.create(spark, settings.lake, ("messages", "queue_events"))
+    limit_copies(spark, settings.kafka, "dead-letters")
     handle = partial(serve, rules, settings.queue.session)
     served = operate(records(spark, settings), "queue", handle, OUTPUT_SCHEMA)
     return batches.start(served, settings.lake, NAME, partial(write, settings), trigger)
@@ -317,7 +318,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     why.append(header_entry("deliveries", F.col("count").cast("string")))
     known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
-    value, headers = fitting(F.col("value"), own, known)
+    value, headers = fitting(spark, F.col("value"), own, known)
     return letters.select("key", value.alias("value"), headers.alias("headers"))
 
 

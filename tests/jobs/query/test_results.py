@@ -19,6 +19,7 @@ from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.protocol.queries import BEGINNING, Position
 from ackstream.settings import Lake
+from ackstream.spark.kafka import COPY_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,11 +188,14 @@ def test_deleted_records_are_gone_for_later_commands_only(apart: SparkSession, l
     assert tables.read(apart, lake, "sow_deletes").count() == 2
 
 
-def test_a_message_whose_copy_kafka_would_refuse_is_delivered_as_its_reference(
-    apart: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+def test_a_message_whose_copy_its_topic_would_refuse_is_delivered_as_its_reference(
+    apart: SparkSession, lake: Lake
 ) -> None:
-    monkeypatch.setattr("ackstream.spark.kafka.MAX_COPY_BYTES", 100)
-    told = _told(apart, lake, Selected(_request()))
+    apart.conf.set(COPY_BYTES, "100")
+    try:
+        told = _told(apart, lake, Selected(_request()))
+    finally:
+        apart.conf.unset(COPY_BYTES)
     small, large = (next(row for row in told if row["bookmark"].startswith(mark)) for mark in (b"1|1|11", b"1|0|10"))
     assert ("omitted" in small, small["header-colour"], small["key"]) == (False, b"red", b"b")
     assert large["value"] is None
