@@ -1,8 +1,10 @@
-"""Texts are plain technical English: home-made phrases that crept in before stay out."""
+"""Texts are plain technical English: home-made phrases stay out. The tests and files that they name exist."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,36 @@ def test_a_text_uses_the_words_of_the_field(path: Path) -> None:
         if PHRASES.search(line)
     ]
     assert not found
+
+
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+NAMED_TEST = re.compile(r"(?P<file>[\w/.]+\.py)?::(?P<name>\w+)")
+NAMED_FILE = re.compile(r"(?<![\w/.:-])(?:[\w-]+/)+[\w-]+\.(?:py|md|json|toml|xml|properties|ipynb)(?!\w)")
+LEVELS = (".", "ackstream", "docs")
+"""A page names files from here."""
+
+
+@lru_cache
+def _tests_in(file: str) -> frozenset[str]:
+    path = ROOT / file
+    tree = ast.parse(path.read_text("utf-8") if path.is_file() else "")
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_that_a_page_names_exists(path: Path) -> None:
+    missing = []
+    for line in path.read_text("utf-8").splitlines():
+        file = ""
+        for named in NAMED_TEST.finditer(line):
+            # ::test_x continues the file before it
+            file = named["file"] or file
+            if named["name"] not in _tests_in(file):
+                missing.append(f"{file}::{named['name']}")
+    assert not missing
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_a_page_names_exists(path: Path) -> None:
+    named = set(NAMED_FILE.findall(path.read_text("utf-8")))
+    assert not {file for file in named if not any((ROOT / level / file).exists() for level in LEVELS)}
