@@ -95,7 +95,8 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
 
 
 LIMITED = ("replies", "ledger", "dead-letters")
-"""The topics whose records correlate may have to make as large as the settings allow."""
+OF_TWIN = ("acks", "events")
+"""The topics whose records correlate, or the twin, may have to make as large as the settings allow."""
 
 
 def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
@@ -141,7 +142,7 @@ def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
     """Make sure that topics are configured as the promises need them."""
     kafka, largest = settings.kafka, settings.correlate.record_bytes
     topics = [kafka.topic(name) for name in names]
-    needed = {kafka.topic(name): largest for name in LIMITED}
+    needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}
     wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES))
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
     found = admin.describe_configs(resources, config_filter="all")
@@ -165,14 +166,13 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
             f"{kafka.bootstrap} --alter --topic {name} --add-config {key}={wanted}`{or_else}."
         )
 
-    if needed and int(config[MAX_BYTES]) < needed:
-        why = f"but correlate may have to write a record of {needed} bytes"
-        refuse(MAX_BYTES, why, str(max(needed, MAX_RECORD_BYTES)), ", or lower correlate.max_value_bytes")
-
     if config[TIMESTAMP_TYPE] != "LogAppendTime":
         refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
     if copies >= SAFE_REPLICAS and int(config[IN_SYNC]) <= 1:
         refuse(IN_SYNC, f"so what is accepted may be on one of its {copies} replicas alone", str(copies // 2 + 1))
+    if needed and int(config[MAX_BYTES]) < needed:
+        why = f"but correlate or the twin may have to write a record of {needed} bytes"
+        refuse(MAX_BYTES, why, str(max(needed, MAX_RECORD_BYTES)), ", or lower correlate.max_value_bytes")
 
 
 def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:

@@ -55,8 +55,11 @@ def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corre
         prepare(settings)
 
 
-def test_a_topic_that_may_refuse_what_correlate_writes_is_refused_with_the_command_that_corrects_it(settings: Settings):
-    name = settings.kafka.topic("ledger")
+@pytest.mark.parametrize("topic", ["ledger", "events"])
+def test_a_topic_that_may_refuse_what_a_job_writes_is_refused_with_the_command_that_corrects_it(
+    settings: Settings, topic: str
+):
+    name = settings.kafka.topic(topic)
     with connect_admin(settings.kafka) as client:
         config = {"max.message.bytes": "1048588", "message.timestamp.type": "LogAppendTime"}
         client.create_topics({name: {"configs": config}}, wait_for_metadata=True)

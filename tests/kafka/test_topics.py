@@ -94,9 +94,9 @@ def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_wa
     with pytest.raises(StartError) as refused:
         _limited(1_048_588, 4_466_944)
     assert str(refused.value) == (
-        "The topic x-ledger has max.message.bytes=1048588, but correlate may have to write a record of 4466944 bytes: "
-        "run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-ledger --add-config max.message.bytes=10485760`"
-        ", or lower correlate.max_value_bytes."
+        "The topic x-ledger has max.message.bytes=1048588, but correlate or the twin may have to write a record of "
+        "4466944 bytes: run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-ledger --add-config "
+        "max.message.bytes=10485760`, or lower correlate.max_value_bytes."
     )
 
 
