@@ -84,8 +84,7 @@ def fold(
             continue
         rejected += publisher.rejected
         acks += [(client, ack.identified()) for ack in publisher.acks]
-        if (found := publisher.stored(batch)) is not None:
-            stored.append(found)
+        stored += publisher.stored(batch)
     return PersistResult(rejected, acks, stored, changed)
 
 

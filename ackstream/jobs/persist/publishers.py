@@ -24,6 +24,8 @@ from ackstream.protocol.messages import (
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ackstream.jobs.persist.admission import Admission
     from ackstream.protocol.messages import AckType
 
@@ -31,6 +33,8 @@ NO_CLIENT, INVALID_CLIENT, NO_NUMBER = "no client name", "invalid client name", 
 NO_COMMAND, SEQUENCE_GAP = "no such command", "sequence gap"
 MAX_HELD = 10_000
 """Messages of a publisher behind a hole; further ones are rejected, and accepted when resent after it was filled."""
+MAX_RUNS = 10_000
+"""Runs of absent numbers in one record of ``stored``: a topic with Kafka's own limit takes it."""
 MAX_FLUSHES = 1_000
 """Flush commands of a publisher that may wait behind a hole."""
 MAX_REJECTIONS = 10_000
@@ -321,8 +325,12 @@ class PublisherBatch:
         state.unknown_through = self._conflation.unknown_through
         return state
 
-    def stored(self, batch: int) -> StoredRange | None:
-        """Return the range that this batch made reliable."""
+    def stored(self, batch: int) -> Iterator[StoredRange]:
+        """Yield the range that this batch made reliable, divided if numbers are absent in very many runs."""
         first, last = self._first, self._conflation.watermark
-        absent = tuple(run for run in self._absent if run[0] <= last)
-        return StoredRange(self._client, first, last, batch, absent) if first <= last else None
+        absent = [run for run in self._absent if run[0] <= last]
+        while first <= last:
+            part, absent = absent[:MAX_RUNS], absent[MAX_RUNS:]
+            end = absent[0][0] - 1 if absent else last
+            yield StoredRange(self._client, first, end, batch, tuple(part))
+            first = end + 1

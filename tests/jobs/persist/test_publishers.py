@@ -13,7 +13,7 @@ from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
 from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.messages import StoredRange, write_stored
 from ackstream.settings import Persist, PublishRule
 
 LIMITS = Persist(
@@ -182,6 +182,18 @@ def test_a_stored_range_includes_absent_numbers_from_behind_the_hole() -> None:
     assert first.stored == [StoredRange("p1", 1, 1, 7)]
     second = _fold(_messages(2), first.changed, Persist())
     assert second.stored == [StoredRange("p1", 2, 6, 7, ((6, 6),))]
+
+
+def test_a_range_with_very_many_runs_is_divided_without_a_gap() -> None:
+    start = 10**18
+    topics = ["secret" if at % 2 else "open" for at in range(50_001)]
+    result = _fold([_message(at, start + at, topic=topic, size=0) for at, topic in enumerate(topics)])
+    assert [(one.first - start, one.last - start) for one in result.stored] == [
+        (0, 20_000), (20_001, 40_000), (40_001, 50_000),
+    ]  # fmt: skip
+    absent = [run for one in result.stored for run in one.refused]
+    assert absent == [(start + at, start + at) for at in range(1, 50_000, 2)]
+    assert max(len(write_stored(one)) for one in result.stored) < 500_000
 
 
 def test_skipped_numbers_are_absent_from_the_stored_range() -> None:
