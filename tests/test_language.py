@@ -1,4 +1,4 @@
-"""Texts are plain technical English: home-made phrases stay out. The tests and files that they name exist."""
+"""Texts are plain technical English: home-made phrases stay out. What they name exists: tests, files, commands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from ackstream.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 FILES = [
@@ -64,3 +67,30 @@ def test_every_test_that_a_page_names_exists(path: Path) -> None:
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     named = set(NAMED_FILE.findall(path.read_text("utf-8")))
     assert not {file for file in named if not any((ROOT / level / file).exists() for level in LEVELS)}
+
+
+TARGETS = dict(re.findall(r"(?m)^([a-z-]+):.*?  ## (.*)$", (ROOT / "Makefile").read_text("utf-8")))
+"""The targets that ``make help`` lists, with their texts."""
+
+
+def _commands(path: Path, program: str) -> set[str]:
+    """Return the first words after a program's name, in code of a page."""
+    text = path.read_text("utf-8")
+    code = [*re.findall(r"(?ms)^```$(.*?)^```$", text), *re.findall(r"`([^`\n]+)`", text)]
+    return {word for part in code for word in re.findall(rf"(?m)^{program} ([a-z-]+)", part)}
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "benchmarks/README.md"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_a_page_names_exists(path: Path) -> None:
+    assert _commands(path, "make") <= TARGETS.keys()
+    assert _commands(path, "ackstream") <= typer.main.get_command(app).commands.keys()  # type: ignore[attr-defined]
+
+
+def test_contributing_describes_what_make_help_lists() -> None:
+    described = _commands(ROOT / "docs/contributing.md", "make")
+    assert described == TARGETS.keys() - {"help"}
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = set(re.findall(r"\(docs/([a-z-]+\.md)", (ROOT / "README.md").read_text("utf-8")))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")}

@@ -107,7 +107,7 @@ def password(
 
 @app.command()
 def connect() -> None:
-    """Run all [[connections]] of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
+    """Run the connections of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
     from ackstream.connectivity.connector import Connector  # noqa: PLC0415
 
     settings = load()
