@@ -47,7 +47,7 @@ class ClientSession(msgspec.Struct):
 
 
 class LogSubscription(msgspec.Struct):
-    """A subscription to new messages.
+    """A subscription to new messages; the fields are the JSON in the table ``subscriptions``.
 
     :ivar origin: of the command that began it
     :ivar bookmarked: whether its client requested bookmarks of the log's position
@@ -62,7 +62,7 @@ class LogSubscription(msgspec.Struct):
     topic: str
     filter: str | None = None
     bookmarked: bool = False
-    acknowledged_through: int = -1
+    acknowledged_through: int = msgspec.field(default=-1, name="told")
     due: int = 0
 
 

@@ -12,6 +12,7 @@ from ackstream.jobs.query.job import run
 from ackstream.jobs.query.plan import (
     SILENT_MS,
     Acknowledged,
+    ClientSession,
     Counted,
     Deleted,
     GroupMark,
@@ -302,3 +303,18 @@ def test_the_client_of_a_command_that_is_too_large_learns_of_it() -> None:
     assert _plain(server.batch(too_large(server.command("sow", filter="/x ==")))) == [
         ("processed", "command too large")
     ]
+
+
+STORED = (
+    b'{"sessions":{"c1":{"cid":"l","interval_ms":500,"lease_ms":9000,"seen":77}},"subscriptions":[{"client":"c1",'
+    b'"sub_id":"s","cid":"4","origin":"0-7","topic":"orders","filter":"/a = 1","bookmarked":true,"told":41,'
+    b'"due":1200}]}'
+)
+
+
+def test_a_stored_state_is_read_and_written_as_it_always_was() -> None:
+    state = msgspec.json.decode(STORED, type=QueryState)
+    assert state.sessions["c1"] == ClientSession("l", 500, 9_000, 77)
+    (subscription,) = state.subscriptions
+    assert (subscription.acknowledged_through, subscription.due) == (41, 1_200)
+    assert msgspec.json.encode(state) == STORED
