@@ -226,16 +226,31 @@ def test_a_spring_client_is_answered_on_its_topic_with_its_correlation_header(
     assert reply["status"] == 200
 
 
-def test_a_restart_on_the_same_checkpoint_keeps_open_requests(spark: SparkSession, system: System) -> None:
+def test_a_restart_on_the_same_checkpoint_keeps_open_early_and_decided_requests(
+    spark: SparkSession, system: System
+) -> None:
     with system.correlate(spark) as query:
         system.command("x", requested_acks=["a-ack", "b-ack"])
         system.ack("x", "a-ack")
-        eventually(lambda: any("signal" in record for record in system.ledger()), "the signal row", query)
+        system.ack("early", "a-ack")
+        system.command("done", requested_acks=["a-ack"])
+        system.ack("done", "a-ack")
+        eventually(lambda: "done" in system.replies() and len(system.ledger()) > 1, "the reply to done", query)
+        query.processAllAvailable()
     system.ack("x", "b-ack")
+    system.command("early", requested_acks=["a-ack"])
+    # a retry of its producer, and an acknowledgement that is late
+    system.command("done", requested_acks=["a-ack"])
+    system.ack("done", "a-ack")
     with system.correlate(spark) as query:
-        reply = eventually(lambda: system.replies().get("x"), "the reply", query)
-    assert list(reply["value"]) == ["a-ack", "b-ack"]
-    assert reply["status"] == 200
+        eventually(lambda: {"x", "early"} <= system.replies().keys() and system.reasons(), "the replies", query)
+        query.processAllAvailable()
+    replies = system.replies()
+    assert list(replies["x"]["value"]) == ["a-ack", "b-ack"]
+    assert (replies["x"]["status"], replies["early"]["status"]) == (200, 200)
+    assert len([record for record in system.records("replies") if record.key == b"done"]) == 1
+    assert len(system.reasons()) == 1
+    assert "late" in {ack["disposition"] for record in system.ledger() for ack in record.get("acks", ())}
 
 
 def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:

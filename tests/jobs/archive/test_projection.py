@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from datetime import date, datetime, timezone
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +12,7 @@ from chispa import assert_df_equality
 
 from ackstream.jobs.archive import projection
 from ackstream.lake import schemas
+from tests.harness.envelopes import ODD
 from tests.lake import records
 
 if TYPE_CHECKING:
@@ -167,6 +170,30 @@ def test_a_malformed_record_is_a_dead_letter_with_its_reason(malformed: dict[str
     assert row.value == value
     assert (row.query_id, row.batch_id, row.topic, row.truncated) == (None, None, "ledger", False)
     assert row.id == f"ledger-0-{row.offset}"
+
+
+def test_every_record_is_rows_or_a_dead_letter_whatever_has_the_wrong_type(spark: SparkSession) -> None:
+    whole = json.loads(records.outcome(1)) | {"dead_letter": json.loads(records.dead_letter(2))["dead_letter"]}
+    values = [changed(**{field: odd}) for field in whole for odd in ODD]
+    for part in projection.PARTS:
+        fields = whole[part][0] if part == "acks" else whole[part]
+        for field, odd in product([*fields, "more"], ODD):
+            found = deepcopy(whole)
+            (found[part][0] if part == "acks" else found[part])[field] = odd
+            values.append(json.dumps(found).encode())
+    parsed = projection.parse(records.frame(spark, [*values])).persist()
+    try:
+        counts = {table: projection.rows(parsed, table).count() for table in schemas.TABLES}
+        malformed = parsed.where("kind = 'malformed'").count()
+        spans = projection.summarise(parsed)
+        stored = [projection.rows(parsed, table).collect() for table in schemas.TABLES]
+    finally:
+        parsed.unpersist()
+    assert malformed < counts["dead_letters"] < len(values)
+    assert {name: sum(span.rows[name] for span in spans) for name in schemas.TABLES} == counts
+    assert sum(map(len, stored)) == sum(counts.values())
+    kinds = {row.kind for row in parsed.select("kind").collect()}
+    assert {"malformed", "outcome"} <= kinds
 
 
 def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
