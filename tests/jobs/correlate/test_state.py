@@ -108,7 +108,7 @@ def test_what_is_left_after_entries_were_dropped_is_still_a_heap() -> None:
 
 def test_what_is_still_held_after_entries_were_dropped_ends_in_order() -> None:
     log, run = Log(), Run()
-    run.feed(*(log.ack(number, "a-ack", correlation_id=f"early-{number}") for number in (3, 1, 2, 9, 8, 7)))
+    run.feed(*(log.ack(number, "a-ack", correlation_id=f"early-{number}") for number in (3, 1, 2, 9, 8, 10, 7)))
     run.feed(*(log.command(11, f"early-{number}", requested_acks=["a-ack"]) for number in (1, 2, 3, 7)))
     assert run.next_timeout == 10_008
     run.feed(watermark=10_009)
