@@ -79,6 +79,11 @@ def test_a_record_that_is_too_large_is_divided_and_loses_what_is_elsewhere(
         assert payloads[number] == {"reference": f"acks-0-{number}-0", "bytes": sizes[number]}
 
 
+def test_no_part_is_larger_than_the_limit_whatever_it_is() -> None:
+    for limit in range(1_080, 3_000):
+        _divided(limit)
+
+
 def test_only_accepted_acknowledgements_belong_to_the_outcome() -> None:
     late = msgspec.structs.replace(ACK, disposition="late", offset=8)
     assert LedgerRecord("outcome", "r-1", "q", 1, acks=[ACK, late]).accepted == [ACK]
@@ -97,6 +102,7 @@ def test_only_accepted_acknowledgements_belong_to_the_outcome() -> None:
 def test_a_dead_letter_keeps_the_beginning_of_its_value(value: bytes | None, kept: Any, *, truncated: bool) -> None:
     letter = ledger.dead_letter("no use", None, ("signals", 0, 9), 90, b"k", value, truncated=False)
     assert letter.truncated is truncated
+    assert (letter.topic, letter.partition, letter.offset) == ("signals", 0, 9)
     written = msgspec.json.decode(msgspec.json.encode(letter))
     assert (written["key"], written["value"]) == ("aw==", None if kept is None else base64.b64encode(kept).decode())
 
