@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
+CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
+"""How long another job may take from making the directory of a table to its first commit."""
+
 ROWS_PER_FILE = 100_000
 """The rows of an append go to one file, unless there are more than this."""
 
@@ -182,10 +186,23 @@ def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
     try:
         builder.execute()
     except AnalysisException as error:
+        if _appears(spark, path):
+            _adjust(spark, table, path, wanted)
+            return
         raise StartError(
             f"The table {table.name} cannot be created at {path}: {str(error).splitlines()[0]} Empty the directory, or"
             f" point lake.path to another one."
         ) from None
+
+
+def _appears(spark: SparkSession, path: str) -> bool:
+    """Wait for a table that another job is creating: its directory is there before its first commit."""
+    deadline = time.monotonic() + CREATION_SECONDS
+    while not DeltaTable.isDeltaTable(spark, path):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(CREATION_POLL_SECONDS)
+    return True
 
 
 def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:

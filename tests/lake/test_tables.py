@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -201,7 +204,26 @@ def test_a_table_knows_the_newest_batch_of_each_query(spark: SparkSession, lake:
     assert tables.newest_own_batch(["publishers", "messages"], spark, settings, "new") == -1
 
 
-def test_a_directory_with_something_else_is_refused(spark: SparkSession, lake: Lake) -> None:
+def test_a_table_that_another_job_is_creating_is_waited_for(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Lake(path=str(tmp_path / "ready"))
+    tables.create(spark, ready, ["outcomes"])
+    place = Path(lake.table("outcomes"))
+    (place / "_delta_log").mkdir(parents=True)
+
+    def commit(_seconds: float) -> None:
+        shutil.copytree(ready.table("outcomes"), place, dirs_exist_ok=True)
+
+    monkeypatch.setattr(tables, "time", SimpleNamespace(sleep=commit, monotonic=time.monotonic))
+    tables.create(spark, lake, ["outcomes"])
+    assert tables.read(spark, lake, "outcomes").count() == 0
+
+
+def test_a_directory_with_something_else_is_refused(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "CREATION_SECONDS", 0.0)
     place = Path(lake.table("outcomes"))
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("mine")
