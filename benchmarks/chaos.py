@@ -174,8 +174,9 @@ class Run:
         cluster = Cluster(directory, self._brokers, stack)
         storm = SupervisedStorm(cluster.settings("chaos-"), directory, stack, JOBS)
         faults = Faults(storm, cluster, directory)
-        pool = stack.enter_context(ThreadPoolExecutor(32))
-        # first of all when this ends, however it ends
+        pool = ThreadPoolExecutor(32)
+        # first of all when this ends, however it ends; clients that wait for an answer are not waited for
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         stack.callback(storm.end)
         pool.submit(storm.supervise)
         self._until(lambda: [] if storm.is_ready() else ["it does not answer"], "the gateway", storm)
@@ -315,6 +316,16 @@ def main() -> None:
     # kill ends this as Ctrl-C does, with all that it has started
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     archive_classes()
+    status = 130
+    with contextlib.suppress(KeyboardInterrupt):
+        status = run_all(arguments)
+    # threads of clients that wait for what has ended
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def run_all(arguments: argparse.Namespace) -> int:
+    """Run what the command line says; return 1 if a promise was broken."""
     bad = 0
     for brokers in (arguments.brokers,) if arguments.brokers else FAULTS:
         count = arguments.faults or FAULTS[brokers]
@@ -324,7 +335,7 @@ def main() -> None:
         place = arguments.results or (RESULTS if count >= FAULTS[brokers] else None)
         if place is not None:
             write(report, place)
-    sys.exit(1 if bad else 0)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

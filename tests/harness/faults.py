@@ -127,7 +127,8 @@ class SupervisedStorm(Storm):
                     elif name not in due:
                         self.ended[name][self._last_line(name)] += 1
                         due[name] = time.monotonic() + AGAIN_SECONDS
-                    elif time.monotonic() >= due.pop(name):
+                    elif time.monotonic() >= due[name]:
+                        del due[name]
                         program.start()
 
     def kill(self, name: str) -> None:
