@@ -251,7 +251,9 @@ class PublisherBatch:
         """
         # these are still for the session before
         self._acknowledge_decided()
-        self._state.begin_session(message.session)
+        if not self._state.begin_session(message.session, message.partition):
+            self._acknowledge("processed", cid=message.cid, reason=SESSION_OVER)
+            return
         watermark, highest = self._conflation.watermark, self._state.highest
         first = read_number(message.first)
         if first is None:

@@ -36,6 +36,7 @@ class PublisherState(msgspec.Struct):
     :ivar day: the UTC day of ``stored``, counted from 1970
     :ivar stored: bytes stored on that day
     :ivar session: that of the newest logon; empty for a publisher that names none
+    :ivar began: when it began, in epoch milliseconds
     :ivar superseded: those before it, of which no message is accepted any more
     :ivar read: by partition: the last record that was read, its offset and the latest timestamp
     """
@@ -55,6 +56,7 @@ class PublisherState(msgspec.Struct):
     session: str = ""
     superseded: list[str] = []
     read: dict[int, tuple[int, int]] = {}
+    began: int = 0
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer.
@@ -68,11 +70,23 @@ class PublisherState(msgspec.Struct):
         """Note the last record that was read."""
         self.read[partition] = (offset, max(timestamp, self.read.get(partition, (-1, -1))[1]))
 
-    def begin_session(self, session: str | None) -> None:
-        """Begin the session that a logon names; it supersedes all before it."""
+    def begin_session(self, session: str | None, partition: int) -> bool:
+        """Begin the session that a logon names, which supersedes all before it; return whether it is the latest.
+
+        A later one may have been read before, from another partition. As everywhere, a record counts with the latest
+        time of its partition: a clock that was set back makes no logon earlier than the one before.
+
+        :param partition: of the logon, which is noted already
+        """
         text = (session or "")[:MAX_SESSION_CHARACTERS]
-        before = [one for one in (*self.superseded, self.session) if one not in ("", text)]
-        self.session, self.superseded = text, before[-MAX_SESSIONS:]
+        _, at = self.read[partition]
+        latest = at >= self.began or "" in (text, self.session)
+        before = [one for one in (*self.superseded, self.session if latest else text) if one != ""]
+        current = text if latest else self.session
+        self.superseded = [one for one in dict.fromkeys(before) if one != current][-MAX_SESSIONS:]
+        if latest:
+            self.session, self.began = text, at
+        return latest
 
     def is_superseded(self, session: str | None) -> bool:
         """Return whether a later publisher of the name has logged on: its numbers count, no longer this one's."""

@@ -385,7 +385,7 @@ STATE_WITH_SESSIONS = (
 
 def test_a_state_with_sessions_is_continued() -> None:
     state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
-    assert msgspec.json.encode(state) == STATE_WITH_SESSIONS
+    assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + b',"began":0}'
     records = [
         MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
         MessageMetadata(1, 13, 1013, 10, "p1", "3", ack="persisted", topic="open", session="a"),
@@ -478,6 +478,32 @@ def test_a_withdrawal_of_a_superseded_session_is_refused() -> None:
     logons = [_logon(0, session="a"), _logon(1, session="b")]
     result = _fold([*logons, _message(2, 9, command="withdraw", cid="w", first="1", session="a")])
     assert _told(result)[-2:] == [("processed", "w", None, "session over"), ("processed", "a", None, "session over")]
+
+
+def _on(partition: int, timestamp: int, message: MessageMetadata) -> MessageMetadata:
+    return msgspec.structs.replace(message, partition=partition, timestamp=timestamp)
+
+
+def test_a_logon_that_is_read_late_ends_no_later_session() -> None:
+    # the publisher's records went to another partition, which is read first, once partitions were added
+    new = _fold(
+        [_on(1, 2000, _logon(0, session="b")), *[_on(1, 2000 + at, _message(at, at, session="b")) for at in (1, 2)]]
+    )
+    old = [_on(0, 1000, _logon(0, session="a")), *[_on(0, 1000 + at, _message(at, at, session="a")) for at in (1, 2)]]
+    late = _fold(old, new.changed, again=True)
+    assert [item.reason for item in late.rejected] == [None, "session over", "session over"]
+    assert {(ack.cid, ack.reason) for _, ack in late.acks} == {("l", "session over"), ("a", "session over")}
+    after = _fold([_on(1, 2003, _message(3, 3, session="b"))], late.changed, again=True)
+    assert (after.rejected, _told(after)) == ([], [("persisted", None, 3, None)])
+
+
+def test_a_later_logon_counts_although_the_brokers_clock_was_set_back() -> None:
+    first = _fold([_on(0, 9000, _logon(0, session="a"))])
+    second = _fold(
+        [_on(0, 1000, _logon(1, session="b")), _on(0, 1001, _message(2, 1, session="b"))], first.changed, again=True
+    )
+    assert second.changed["p1"].session == "b"
+    assert second.rejected == [RejectedRecord(0, 1, None)]
 
 
 def test_a_new_checkpoint_does_not_answer_what_was_answered_before() -> None:
