@@ -94,6 +94,13 @@ def test_an_ack_without_a_request_becomes_an_orphan_after_its_hold(run: Run, log
     assert run.state is None
 
 
+def test_each_early_ack_of_an_id_has_a_hold_of_its_own(run: Run, log: Log) -> None:
+    run.feed(log.ack(1000, "a-ack"), log.ack(5000, "b-ack"), watermark=11_001)
+    assert run.acks() == [("a-ack", "orphan")]
+    run.feed(log.command(12_000, requested_acks=["b-ack"]))
+    assert [reply["status"] for reply in run.replies()] == [200]
+
+
 def test_a_request_after_the_hold_of_an_ack_does_not_receive_it(run: Run, log: Log) -> None:
     run.feed(log.ack(1000, "a-ack"), log.command(11_001, requested_acks=["a-ack"]))
     assert run.acks() == [("a-ack", "orphan")]
