@@ -38,6 +38,15 @@ def test_one_module_constructs_clients_and_connects_spark() -> None:
     assert found == {"kafka/clients.py"}
 
 
+def test_one_module_polls_consumers_and_skips_what_cannot_be_unpacked() -> None:
+    polls = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if ".poll(timeout_ms" in path.read_text("utf-8")
+    }
+    assert polls == {"kafka/reader.py"}
+
+
 def test_spark_gets_the_settings_options_and_its_own_win_over_them() -> None:
     kafka = Kafka(
         bootstrap="a:1,b:2",

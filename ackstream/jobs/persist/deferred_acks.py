@@ -22,6 +22,7 @@ from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka.clients import connect_consumer, connect_producer
+from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_MS = 100
 RETRY_SECONDS = 1.0
 SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
@@ -238,18 +238,18 @@ class DeferredAcks:
         while query.isActive:
             try:
                 with (
-                    closing(connect_consumer(kafka, None, auto_offset_reset="earliest")) as consumer,
+                    closing(TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest"))) as reader,
                     closing(connect_producer(kafka, acks, delivery_timeout=SEND_SECONDS, linger_ms=5)) as producer,
                 ):
-                    consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
+                    reader.consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
                     while query.isActive:
-                        self._step(consumer, producer)
+                        self._step(reader, producer)
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop all acks
                 log.warning("Sending the acks that wait for destinations failed and will be retried: %r", error)
                 time.sleep(RETRY_SECONDS)
 
-    def _step(self, consumer: Any, producer: Any) -> None:
-        reports = [record.value for records in consumer.poll(timeout_ms=POLL_MS).values() for record in records]
+    def _step(self, reader: TopicReader, producer: Any) -> None:
+        reports = [record.value for record in reader.read()]
         with self._lock:
             for value in reports:
                 self._read_report(value)
