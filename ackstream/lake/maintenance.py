@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPACTION_ATTEMPTS = 5
+
 
 @dataclass(frozen=True)
 class TableReport:
@@ -87,7 +89,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
             prune(spark, lake)
         if name == things.JOURNAL and before_ms is not None:
             things.prune(spark, lake, before_ms)
-        tables.retried(partial(_compact, table))
+        tables.retried(partial(_compact, table), COMPACTION_ATTEMPTS)
         table.vacuum()
         files, size = _size(table)
         return replace(report, files_after=files, bytes_after=size)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
 
 
-ATTEMPTS = 5
+ATTEMPTS = 20
+"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """How long another job may take from making the directory of a table to its first commit."""
 
@@ -111,16 +112,16 @@ def append(rows: DataFrame, lake: Lake, name: str, application: str, version: in
     )
 
 
-def retried(work: Callable[[], object]) -> None:
+def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
     """Run a merge or a compaction; retry it if another commit conflicts with it.
 
     :raises DeltaConcurrentModificationException: if each attempt conflicts
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             work()
         except DeltaConcurrentModificationException:
-            if attempt == ATTEMPTS:
+            if attempt == attempts:
                 raise
         else:
             return

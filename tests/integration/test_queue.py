@@ -508,6 +508,8 @@ def test_a_queue_that_is_taken_out_of_the_settings_keeps_its_messages_and_new_ru
     with system.consumer("retired", backlog=1) as consumer:
         _take(consumer, 1)[0].settle()
         system.wait_for_exits("retired", 1)
+    # else the queue is gone before it is told that the consumer is
+    eventually(lambda: "returned" in [event.event for event in system.events("retired")], "the second to come back")
     system.stop()
     system.start(tuple(queue for queue in QUEUES if queue.name != "retired"))
     with pytest.raises(UnknownQueueError, match="retired"):

@@ -61,7 +61,7 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
     def conflicting(table: DeltaTable) -> None:
         attempts.append(table)
         # the second table conflicts each time, the third one once
-        if 2 <= len(attempts) <= tables.ATTEMPTS + 2:
+        if 2 <= len(attempts) <= maintenance.COMPACTION_ATTEMPTS + 2:
             raise DeltaConcurrentModificationException("a file was removed")
         real(table)
 
@@ -73,13 +73,13 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
         ("outcomes", ""),
         ("dead_letters", ""),
     ]
-    assert len(attempts) == 1 + tables.ATTEMPTS + 2 + 1
+    assert len(attempts) == 1 + maintenance.COMPACTION_ATTEMPTS + 2 + 1
 
 
 def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSession, lake: Lake) -> None:
     names = ["thing_events", "things", "things_search"]
     tables.create(spark, lake, names)
-    batches, ended = 12, Event()
+    batches, ended = 6, Event()
 
     def work() -> None:
         try:
