@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-REQUESTS = 100_000
 NEW = {"correlate.shards": 15, "correlate.shuffle_partitions": 3, "correlate.state_store": "rocksdb"}
 DECIDED, EARLY, SILENT = range(1_000), range(1_000, 2_000), range(2_000, 2_100)
 """Requests that are decided before, whose second acknowledgement comes before and after, and that never get one."""
@@ -48,7 +47,11 @@ def _acknowledge(system: System, label: str, numbers: Iterable[int]) -> None:
     system.producer.flush()
 
 
-def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("requests", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_every_open_request_is_decided_once_and_right(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, requests: int
+) -> None:
+    third, half = requests // 3, requests // 2
     with closing(System(kafka, tmp_path, orphan_hold="1h")) as system:
         ensure_topics(system.settings)
         # deadlines are soon only where nobody acknowledges: time passes when the test says so
@@ -56,7 +59,7 @@ def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession,
             system.command_json(
                 f"id-{number}", requested_acks=["a-ack", "b-ack"], timeout="1s" if number in SILENT else "1h"
             )
-            for number in range(REQUESTS)
+            for number in range(requests)
         ]
         with system.correlate(spark) as query:
             for command in commands:
@@ -69,14 +72,14 @@ def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession,
             query.processAllAvailable()
             now = system.command("last", requested_acks=["a-ack"], timeout="1h")
             # a batch may be half done when the query is stopped
-            _acknowledge(system, "a-ack", range(5_000, 20_000))
+            _acknowledge(system, "a-ack", range(third, half))
         assert system.end("replies") >= len(DECIDED)
         # while nothing runs
-        _acknowledge(system, "a-ack", range(20_000, REQUESTS))
+        _acknowledge(system, "a-ack", range(half, requests))
         system.post("signals", system.command_json("later", requested_acks=["a-ack"], timeout="1h"))
         # a repeated request that is decided, and one that is open
         system.post("signals", commands[0])
-        system.post("signals", commands[50_000])
+        system.post("signals", commands[half])
         system.producer.flush()
         system.settings = with_values(system.settings, NEW)
         with pytest.raises(StartError, match=r"stop the job and run `ackstream migrate correlate`"):
@@ -88,10 +91,10 @@ def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession,
         # the former checkpoint is whole
         assert Path(done.former, "commits").is_dir()
         assert migrate(spark, system.settings, JOB) is None
-        assert len(inflight(spark, system.settings)) >= REQUESTS - len(DECIDED)
+        assert len(inflight(spark, system.settings)) >= requests - len(DECIDED)
         with system.correlate(spark) as query:
-            _acknowledge(system, "a-ack", range(2_100, 5_000))
-            _acknowledge(system, "b-ack", (*EARLY, *range(2_100, REQUESTS)))
+            _acknowledge(system, "a-ack", range(2_100, third))
+            _acknowledge(system, "b-ack", (*EARLY, *range(2_100, requests)))
             system.ack("last", "a-ack")
             query.processAllAvailable()
             assert len(inflight(spark, system.settings)) == len(SILENT)
@@ -107,10 +110,10 @@ def test_every_request_of_100_000_is_decided_once_and_right(spark: SparkSession,
     silent = {f"id-{number}" for number in SILENT}
     assert set(outcomes.values()) == set(acks.values()) == set(signals.values()) == {1}
     assert replies.keys() == {key for key, _ in outcomes} == {key for (key,) in signals}
-    assert len(replies) == REQUESTS + 2
+    assert len(replies) == requests + 2
     assert {key for key, completed in outcomes if completed == "timeout"} == silent
     assert {disposition for *_, disposition in acks} == {"accepted"}
-    assert len(acks) == 2 * (REQUESTS - len(SILENT)) + 2
+    assert len(acks) == 2 * (requests - len(SILENT)) + 2
     assert {key for key, reply in replies.items() if reply["status"] == 200} == replies.keys() - silent
     assert len(reasons) == 2
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaProducer
 
+from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import (
     BadFilterError,
     CommandTimeout,
@@ -22,7 +23,6 @@ from ackstream.client.errors import (
     RefusedError,
     TakenOverError,
 )
-from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.query_link import QueryLink

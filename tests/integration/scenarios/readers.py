@@ -1,7 +1,7 @@
 """A real publisher and its readers, with persist and settle between them.
 
-Steps come at their times or later, never nearer to each other: a sample is waited for where a step needs it. Who waits is given the time that the
-engine takes on top.
+Steps come at their times or later, never nearer to each other: a sample is waited for where a step needs it. Who waits
+is given the time that the engine takes on top.
 """
 
 from __future__ import annotations
