@@ -78,14 +78,14 @@ def test_every_open_request_is_decided_once_and_right(
         _acknowledge(system, "a-ack", range(half, requests))
         system.post("signals", system.command_json("later", requested_acks=["a-ack"], timeout="1h"))
         # a repeated request that is decided, and one that is open
-        system.post("signals", commands[0])
-        system.post("signals", commands[half])
+        for again in (commands[0], commands[half]):
+            system.post("signals", again)
         system.producer.flush()
         system.settings = with_values(system.settings, NEW)
         with pytest.raises(StartError, match=r"stop the job and run `ackstream migrate correlate`"):
             JOB.start(spark, system.settings)
         done = migrate(spark, system.settings, JOB)
-        assert done is not None
+        assert done
         assert done.changed == {"correlate.shards": (6, 15), "correlate.shuffle_partitions": (2, 3),
                                 "correlate.state_store": ("hdfs", "rocksdb")}  # fmt: skip
         # the former checkpoint is whole
