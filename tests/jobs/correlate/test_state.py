@@ -6,7 +6,7 @@ import base64
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate.state import BUCKETS_OF_A_TIMEOUT, STATE_VERSION, Pending, Recent, decode_state
@@ -140,6 +140,7 @@ def test_every_batch_searches_a_few_hundred_buckets_however_long_timeouts_are(ti
     assert len(ends) <= 3 * BUCKETS_OF_A_TIMEOUT + 1
 
 
+@example(0, 1_920_001)
 @given(st.integers(0, 10**13), st.integers(1, 86_400_000))
 def test_a_request_claims_its_id_until_its_deadline_and_memory_and_hardly_longer(start: int, timeout: int) -> None:
     end = Recent(60_000).end(_decided(start, start + timeout))
