@@ -27,34 +27,52 @@ SECRET = Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),))
 
 
 class Service:
-    """Kafka's one partition, persist, and its table."""
+    """Kafka's partitions of the publisher, of which a second one may be added; persist, and its table.
+
+    :ivar behind: whether the first partition is not read for the moment
+    """
 
     def __init__(self) -> None:
-        self.log: list[tuple[dict[str, str], bytes]] = []
+        self.logs: list[list[tuple[int, dict[str, str], bytes]]] = [[]]
         self.stored: dict[int, bytes] = {}
-        self.rows = 0
+        self.refused: set[int] = set()
         self.states: dict[str, PublisherState] = {}
-        self._folded = 0
+        self.behind = False
+        self._folded = [0, 0]
+        self._time = 1000
+
+    def write(self, headers: dict[str, str], value: bytes) -> None:
+        """Append a record to the newest partition."""
+        self._time += 1
+        self.logs[-1].append((self._time, headers, value))
 
     def batch(self) -> list[CommandAck]:
         """Fold what arrived; return the acks."""
-        records = [self._record(offset) for offset in range(self._folded, len(self.log))]
-        self._folded = len(self.log)
+        records = []
+        for partition, log in enumerate(self.logs):
+            if partition > 0 or not self.behind:
+                records += [self._record(partition, offset) for offset in range(self._folded[partition], len(log))]
+                self._folded[partition] = len(log)
         result = fold(records, self.states, Admission(SECRET), floor_ms=500, batch=0)
         self.states |= result.changed
-        rejected = {item.offset for item in result.rejected}
+        rejected = {(item.partition, item.offset): item.reason for item in result.rejected}
         for record in records:
-            if record.offset not in rejected:
-                seq = int(record.seq or 0)
+            reason, seq = rejected.get((record.partition, record.offset), "stored"), int(record.seq or 0)
+            value = self.logs[record.partition][record.offset][2]
+            if reason == "stored":
                 assert seq not in self.stored, "a number is stored once"
-                self.stored[seq] = self.log[record.offset][1]
+                self.stored[seq] = value
+            elif reason is not None and reason != SESSION_OVER:
+                self.refused.add(seq)
+            elif record.command is None and reason is None:
+                assert self.stored.get(seq) == value or seq in self.refused, "only a copy is dropped without a reason"
         return [ack for _, ack in result.acks]
 
-    def _record(self, offset: int) -> MessageMetadata:
-        headers, value = self.log[offset]
+    def _record(self, partition: int, offset: int) -> MessageMetadata:
+        time, headers, value = self.logs[partition][offset]
         names = ("client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation")
         fields = [headers.get(name) for name in names]
-        return MessageMetadata(0, offset, 1000 + offset, len(value), *fields, headers.get("publisher-session"))
+        return MessageMetadata(partition, offset, time, len(value), *fields, headers.get("publisher-session"))
 
 
 class Process:
@@ -116,7 +134,7 @@ class Process:
             self.messages.accepted(seq)
 
     def _write(self, headers: list[tuple[str, bytes]], value: bytes = b"") -> None:
-        self.service.log.append(({name: text.decode() for name, text in headers}, value))
+        self.service.write({name: text.decode() for name, text in headers}, value)
 
 
 class World:
@@ -154,6 +172,11 @@ class World:
             self.batch()
         elif action == "copy":
             self.copy = deepcopy(process.store)
+        elif action == "added" and len(self.service.logs) == 1:
+            self.service.logs.append([])
+            self.service.behind = True
+        elif action in ("added", "caught up"):
+            self.service.behind = False
         elif action == "second":
             self.running = [process, self.start(MemoryMessages())]
         else:
@@ -165,18 +188,30 @@ class World:
 SIDE_BY_SIDE = {"open": 6, "taken": 6, "batch": 2, "read": 3, "second": 2, "restart": 1, "nothing": 1}
 DISASTERS = {"open": 6, "secret": 1, "taken": 3, "lost": 2, "refused": 1, "batch": 1, "read": 2, "copy": 1, "older": 1}
 
+ADDED = {
+    "open": 6,
+    "secret": 1,
+    "taken": 6,
+    "batch": 2,
+    "read": 3,
+    "added": 1,
+    "caught up": 1,
+    "nothing": 2,
+    "restart": 1,
+}
+
 
 def _drawn(weights: dict[str, int]) -> st.SearchStrategy[list[tuple[str, int]]]:
     actions = st.sampled_from([action for action, weight in weights.items() for _ in range(weight)])
     return st.lists(st.tuples(actions, st.integers(0, 1)), min_size=5, max_size=60)
 
 
-@given(actions=_drawn(SIDE_BY_SIDE) | _drawn(DISASTERS) | _drawn(SIDE_BY_SIDE | DISASTERS))
+@given(actions=_drawn(SIDE_BY_SIDE) | _drawn(DISASTERS) | _drawn(SIDE_BY_SIDE | DISASTERS) | _drawn(ADDED))
 def test_a_success_is_in_the_table_whatever_is_lost_and_whoever_publishes_beside_it(
     actions: list[tuple[str, int]],
 ) -> None:
     world = World()
-    for step, (action, index) in enumerate([*actions, ("batch", 0), ("read", 0), ("read", 1)]):
+    for step, (action, index) in enumerate([*actions, ("caught up", 0), ("batch", 0), ("read", 0), ("read", 1)]):
         world.act(action, b"%d" % step, index)
     for process in world.everybody:
         for value, (number, future) in process.futures.items():
