@@ -137,7 +137,7 @@ def living(records: Iterable[Any], own: int) -> dict[int, int]:
     return found
 
 
-class Clock:
+class QueryClock:
     """The clock of one run of a query."""
 
     def __init__(self, topic: str, slack_ms: int, lease: float) -> None:
@@ -322,7 +322,7 @@ class KafkaBroker:
 
 
 @contextmanager
-def clock(settings: Settings, ticks: str, topics: Iterable[str]) -> Iterator[Clock]:
+def clock(settings: Settings, ticks: str, topics: Iterable[str]) -> Iterator[QueryClock]:
     """Run a clock until the block ends.
 
     :param ticks: the topic of the ticks, without the prefix; no other query may use it
@@ -332,7 +332,7 @@ def clock(settings: Settings, ticks: str, topics: Iterable[str]) -> Iterator[Clo
     """
     seconds, topics = settings.clock.interval / 1000, list(topics)
     lease = max(LEASE_SECONDS, LEASE_INTERVALS * seconds)
-    own = Clock(settings.kafka.topic(ticks), settings.clock.slack, lease)
+    own = QueryClock(settings.kafka.topic(ticks), settings.clock.slack, lease)
 
     @contextmanager
     def connect() -> Iterator[Work]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ackstream.errors import StartError, StoppedError
 from ackstream.spark import clock
-from ackstream.spark.clock import CLAIM, Clock, KafkaBroker, Pace, next_tick
+from ackstream.spark.clock import CLAIM, KafkaBroker, Pace, QueryClock, next_tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -151,7 +151,7 @@ def _events(*kinds: str) -> st.SearchStrategy[list[tuple[str, int, int]]]:
 COMMON = ("time", "record", "read", "partition", "delete")
 
 
-def _tick(own: Clock, cluster: Cluster) -> list[int]:
+def _tick(own: QueryClock, cluster: Cluster) -> list[int]:
     """Tick until all events have happened and once more; return all ticks so far."""
     while cluster.events:
         own.step(cluster)  # type: ignore[arg-type]
@@ -160,8 +160,8 @@ def _tick(own: Clock, cluster: Cluster) -> list[int]:
 
 
 @contextmanager
-def _clock(cluster: Cluster) -> Iterator[Clock]:
-    own = Clock("clock", cluster.slack, 6.0)
+def _clock(cluster: Cluster) -> Iterator[QueryClock]:
+    own = QueryClock("clock", cluster.slack, 6.0)
     with mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000):
         own.claim(cluster)  # type: ignore[arg-type]
         own.follow(cluster.consumed, lambda: None)
@@ -263,7 +263,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return log  # type: ignore[return-value]
 
 
-def _waiting(log: Log, *others: Clock) -> Callable[[float], None]:
+def _waiting(log: Log, *others: QueryClock) -> Callable[[float], None]:
     """Return a wait in which other runs tick."""
 
     def wait(seconds: float) -> None:
@@ -274,8 +274,8 @@ def _waiting(log: Log, *others: Clock) -> Callable[[float], None]:
     return wait
 
 
-def _running(log: Any) -> Clock:
-    own = Clock("x-clock", 0, 6.0)
+def _running(log: Any) -> QueryClock:
+    own = QueryClock("x-clock", 0, 6.0)
     own.claim(log, _waiting(log))
     own.step(log)
     return own
@@ -290,7 +290,7 @@ def test_a_run_is_named_by_its_claim(log: Any) -> None:
 
 def test_a_second_run_is_refused_while_the_first_ticks_which_goes_on(log: Any) -> None:
     first = _running(log)
-    second, began = Clock("x-clock", 0, 6.0), log.time
+    second, began = QueryClock("x-clock", 0, 6.0), log.time
     with pytest.raises(StartError) as refused:
         second.claim(log, _waiting(log, first))
     assert str(refused.value) == (
@@ -323,7 +323,7 @@ def test_a_run_that_ended_in_order_is_replaced_at_once(log: Any) -> None:
 
 def test_a_run_that_ends_while_another_one_claims_is_replaced(log: Any) -> None:
     first = _running(log)
-    second, began = Clock("x-clock", 0, 6.0), log.time
+    second, began = QueryClock("x-clock", 0, 6.0), log.time
 
     def end(seconds: float) -> None:
         log.time += round(seconds * 1000)
@@ -344,7 +344,7 @@ def test_a_run_that_is_alone_reads_no_ticks(log: Any) -> None:
 
 
 def test_of_two_that_start_at_once_the_first_claim_wins(log: Any) -> None:
-    first, second = Clock("x-clock", 0, 6.0), Clock("x-clock", 0, 6.0)
+    first, second = QueryClock("x-clock", 0, 6.0), QueryClock("x-clock", 0, 6.0)
     first.claim(log, _waiting(log))
     with pytest.raises(StartError):
         second.claim(log, _waiting(log, first))
@@ -388,7 +388,7 @@ def test_records_of_others_on_the_topic_end_nothing(log: Any, key: bytes | None)
 
 
 def test_a_clock_that_gave_up_before_its_query_started_stops_it() -> None:
-    own, stopped = Clock("x-clock", 0, 6.0), []
+    own, stopped = QueryClock("x-clock", 0, 6.0), []
     own.give_up()
     own.follow(dict, lambda: stopped.append(True))
     assert stopped
