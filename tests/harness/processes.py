@@ -72,6 +72,11 @@ class Program:
             os.killpg(self._process.pid, number)
 
     @property
+    def session(self) -> int:
+        """The process session of the program and of all that it started."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status, once it has ended."""
         return self._process.poll()
