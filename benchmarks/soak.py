@@ -45,11 +45,11 @@ LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""
 MINUTES, WARM_UP = 120.0, 20.0
 MINUTE = 60.0
-FIRST_RATE, FASTER = 10.0, 1.5
+FIRST_RATE, FASTER = 5.0, 1.5
 """Of the calibration: commands, samples and messages of the queue per second, each; and the factor between steps."""
-START_SECONDS, STEP_SECONDS = 120.0, 75.0
-BEHIND_SECONDS = 20.0
-"""A plane that has more than this before it at the end of a step falls behind."""
+START_SECONDS, STEP_SECONDS = 240.0, 90.0
+BEHIND_SECONDS = 60.0
+"""A plane that has more than this before it at the end of a step falls behind: a few of its batches."""
 DRAIN_SECONDS = 300.0
 HISTOGRAM_MINUTES, TOP = 10, 12
 """How often live objects are counted: by a full collection, as Spark asks for one itself every 30 minutes."""
@@ -212,7 +212,7 @@ class Run:
             values.update(found)
             return found
 
-        add(probe.memory, self._sessions())
+        add(lambda: probe.memory(self._sessions()))
         tables = add(self._probe.tables)
         add(self._probe.backlogs, tables)
         add(self._probe.batches)
@@ -276,7 +276,7 @@ def run(minutes: float, rate: float | None, place: Path, console: Console) -> di
         one = Run(soak, requests, measured, broker, console)
         eventually(lambda: min(soak.progress().values()) > 0, "every job to have begun")
         one.settle(one.calibrate() / 2 if rate is None else rate)
-        every = max(1, round(minutes / MAINTENANCES))
+        every = max(4, round(minutes / MAINTENANCES))
         for number in range(1, round(minutes) + 1):
             last = number == round(minutes)
             one.minute(number, count_objects=number % min(HISTOGRAM_MINUTES, every) == 0 or last)
