@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ackstream.kafka.topics import TOPICS
 from ackstream.local.submit import archive_classes
 from tests.harness.cluster import Cluster
-from tests.harness.faults import DISKS, Faults, SupervisedStorm, dump
+from tests.harness.faults import DISKS, REASON_CHARACTERS, Faults, SupervisedStorm, dump
 from tests.harness.invariants import broken, missing
 from tests.harness.storm import CLIENTS
 
@@ -44,7 +44,8 @@ ROUND = 10
 """After so many faults, every program must go on before the next."""
 PATIENCE_SECONDS = 600.0
 """How long that may take: many JVMs start on few cores."""
-POLL_SECONDS = 3.0
+POLL_SECONDS, SAID_SECONDS = 3.0, 60.0
+"""How often is looked, and reported, what is waited for."""
 PAUSE_SECONDS = (1.0, 10.0)
 """Between two faults; others may still last."""
 SPANS = {
@@ -250,7 +251,8 @@ class Run:
 
         :raises StalledError: naming what it is, and why it may be
         """
-        limit = time.monotonic() + PATIENCE_SECONDS
+        said = time.monotonic()
+        limit = said + PATIENCE_SECONDS
         found, error = [], ""
         while time.monotonic() < limit:
             try:
@@ -264,6 +266,9 @@ class Run:
                 text = "; ".join(f"{name}: {task.exception()!r}" for name, task in died.items())
                 self._load = {name: task for name, task in self._load.items() if name not in died}
                 raise StalledError(f"a client of the load died: {text}")
+            if time.monotonic() > said + SAID_SECONDS:
+                said = time.monotonic()
+                self._say(f"waiting for {what}: {'; '.join(found)} {error[-REASON_CHARACTERS:]}")
             time.sleep(POLL_SECONDS)
         names = {sentence.split()[0] for sentence in found}
         raise StalledError(

@@ -51,18 +51,23 @@ class SupervisedStorm(Storm):
         self.sent: list[str] = []
         temporary = directory / "temporary"
         temporary.mkdir()
+        standby = {"name": "standby", "path": str(directory / "standby"), "type": "sync"}
         options = {
-            # one JVM per job; few records, and slow batches
+            # a JVM per job, and few cores: a batch has much rather than many batches little
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "640m",
-            "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED | {"spark.local.dir": str(temporary)}),
-            "ACKSTREAM_CLOCK_INTERVAL": "2s",
-            "ACKSTREAM_CORRELATE_TRIGGER": "2 seconds",
-            "ACKSTREAM_TWIN_TRIGGER": "2 seconds",
-            "ACKSTREAM_PERSIST_INTERVAL": "3s",
-            "ACKSTREAM_SETTLE_INTERVAL": "3s",
-            "ACKSTREAM_QUEUE_INTERVAL": "3s",
-            "ACKSTREAM_QUERY_INTERVAL": "3s",
+            "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
+            "ACKSTREAM_DESTINATIONS": json.dumps([standby | {"ack_conflation_interval": "5s"}]),
+            "ACKSTREAM_CLOCK_INTERVAL": "3s",
+            "ACKSTREAM_CORRELATE_TRIGGER": "5 seconds",
+            "ACKSTREAM_ARCHIVE_TRIGGER": "20 seconds",
+            "ACKSTREAM_TWIN_TRIGGER": "5 seconds",
+            "ACKSTREAM_TWIN_INDEX_TRIGGER": "60 seconds",
+            "ACKSTREAM_PERSIST_INTERVAL": "8s",
+            "ACKSTREAM_SETTLE_INTERVAL": "8s",
+            "ACKSTREAM_QUEUE_INTERVAL": "8s",
+            "ACKSTREAM_QUERY_INTERVAL": "8s",
             "JDK_JAVA_OPTIONS": f"{QUICK_START} -XX:-UsePerfData -Djava.io.tmpdir={temporary}",
+            "SPARK_LOCAL_DIRS": str(temporary),
             "TMPDIR": str(temporary),
         }
         super().__init__(kafka, directory, stack, jobs, options)
