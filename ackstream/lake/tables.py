@@ -138,10 +138,8 @@ def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
     path = location(lake, name)
     if not DeltaTable.isDeltaTable(spark, path):
         return {}
-    jvm = spark._jvm  # noqa: SLF001 - Delta has no public way
-    log = jvm.org.apache.spark.sql.delta.DeltaLog
-    snapshot = log.forTableWithSnapshot(spark._jsparkSession, path)._2()  # noqa: SLF001
-    found = jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.transactions())
+    converters = spark._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001 - Delta has no public way
+    found = converters.asJava(_snapshot(spark, path).transactions())
     # names that a table got as a copy of another lake's are of no query here
     return {key.removesuffix(f"/{name}"): int(version) for key, version in found.items() if key.endswith(f"/{name}")}
 
@@ -172,6 +170,12 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
     return max(newest - first, -1)
 
 
+def _snapshot(spark: SparkSession, path: str) -> Any:
+    """Return Delta's view of a table as it is now; its version is -1 where there is none."""
+    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # noqa: SLF001 - Delta has no public way
+    return log.forTableWithSnapshot(spark._jsparkSession, path)._2()  # noqa: SLF001
+
+
 def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
     make = _adjust if DeltaTable.isDeltaTable(spark, path) else _create
     make(spark, table, path, wanted)
@@ -199,7 +203,8 @@ def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
 def _appears(spark: SparkSession, path: str) -> bool:
     """Wait for a table that another job is creating: its directory is there before its first commit."""
     deadline = time.monotonic() + CREATION_SECONDS
-    while not DeltaTable.isDeltaTable(spark, path):
+    # isDeltaTable() repeats what it has found once
+    while _snapshot(spark, path).version() < 0:
         if time.monotonic() >= deadline:
             return False
         time.sleep(CREATION_POLL_SECONDS)
