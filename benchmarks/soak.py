@@ -80,7 +80,7 @@ class Soak(Storm):
         }
         jobs = {name: ["-c", programs.JOBS, *names] for name, names in DRIVERS.items()}
         super().__init__(kafka, directory, stack, jobs, options)
-        stack.callback(lambda: self._maintaining and self._maintaining.kill())
+        stack.callback(self._end_maintenance)
         self.notes |= {name: directory / f"{name}.notes" for name in ("p2", "consumer", "follower")}
         for path in self.notes.values():
             path.touch()
@@ -94,6 +94,10 @@ class Soak(Storm):
     def progress(self) -> dict[str, int]:
         notes = {"queues": "consumer", "query": "follower", "reader": "reader"}
         return super().progress() | {name: len(lines(self.notes[note])) for name, note in notes.items()}
+
+    def _end_maintenance(self) -> None:
+        if self._maintaining is not None:
+            self._maintaining.kill()
 
     def pace(self, requests: Requests, rate: float) -> None:
         """Change the rate of all load."""
@@ -133,7 +137,7 @@ class Run:
         self._began = time.monotonic()
         self._errors: Counter[str] = Counter()
         self._live: list[tuple[int, dict[str, Counter[str]]]] = []
-        self.steps: list[dict[str, float]] = []
+        self.steps: list[dict[str, Any]] = []
         self.samples: list[Sample] = []
         self.rate = 0.0
 
@@ -274,6 +278,7 @@ def run(minutes: float, rate: float | None, place: Path, console: Console) -> di
         notes = soak.notes | {"p1": soak.notes["publisher"]}
         measured = stack.enter_context(closing(Probe(soak.system.settings, soak.standby, broker.data, notes)))
         one = Run(soak, requests, measured, broker, console)
+        soak.pace(requests, rate or FIRST_RATE)
         eventually(lambda: min(soak.progress().values()) > 0, "every job to have begun")
         one.settle(one.calibrate() / 2 if rate is None else rate)
         every = max(4, round(minutes / MAINTENANCES))

@@ -116,7 +116,7 @@ def judge(samples: Sequence[Sample], warm_up: float) -> dict[str, dict[str, Any]
     for name in sorted({name for sample in samples for name in sample["values"]}):
         rule = rule_of(name)
         minutes, values = points(counted, name)
-        told = {"expected": "flat" if rule.judged and not rule.per else "linear", "reason": rule.reason}
+        told: dict[str, Any] = {"expected": "flat" if rule.judged and not rule.per else "linear", "reason": rule.reason}
         told |= {"unit": rule.unit, "first": values[0], "last": values[-1]} if values else {}
         if rule.judged:
             result = trend([minute / 60 for minute in minutes], values, rule.share, rule.floor / rule.scale)

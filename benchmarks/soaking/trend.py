@@ -58,7 +58,8 @@ def trend(hours: Sequence[float], values: Sequence[float], share: float, floor: 
 
 def _slopes(x: np.ndarray, ys: np.ndarray) -> np.ndarray:
     first, second = np.triu_indices(len(x), 1)
-    return np.median((ys[:, second] - ys[:, first]) / (x[second] - x[first]), axis=1)
+    found: np.ndarray = np.median((ys[:, second] - ys[:, first]) / (x[second] - x[first]), axis=1)
+    return found
 
 
 def _interval(x: np.ndarray, y: np.ndarray, slope: float) -> tuple[float, float]:
