@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.chaos`` runs every job and client as a program of its own, first on one broker, then on three
 with every record on each of them. It kills, pauses and cuts off programs and brokers, fills the disks of tables and
-checkpoints, and sends forged ticks. After each ten faults every program must go on; at the end topics, tables and the
+checkpoints, and sends forged ticks. After each fifteen faults every program must go on; at the end topics, tables and the
 clients' notes must show that nothing is lost, doubled or reported too early. ``results/chaos.json`` has the seeds, the
 faults and the violations; the logs, topics and tables of a run with violations are kept.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results"
 FAULTS = {1: 150, 3: 60}
 """By the number of brokers."""
-ROUND = 10
+ROUND = 15
 """After so many faults, every program must go on before the next."""
 PATIENCE_SECONDS = 600.0
 """How long that may take: many JVMs start on few cores."""

@@ -40,7 +40,7 @@ def test_every_fault_is_done_to_everything_that_it_can_be_done_to(brokers: int, 
 
 def test_both_runs_together_have_200_faults_and_each_has_several_rounds() -> None:
     assert sum(FAULTS.values()) >= 200
-    assert min(FAULTS.values()) >= 5 * ROUND
+    assert min(FAULTS.values()) >= 4 * ROUND
 
 
 def test_a_machine_that_cannot_fill_a_disk_has_the_other_faults() -> None:
@@ -58,6 +58,7 @@ def test_a_run_takes_the_place_of_an_earlier_one_with_as_many_brokers(tmp_path: 
 
 def test_a_violation_names_what_is_missing_what_is_too_many_and_what_is_there_twice() -> None:
     assert list(compare("rows", [1, 2, 2], [2, 1, 2])) == []
+    assert list(compare("rows", {1: "a", 2: "b"}, [1, 2])) == []
     assert list(compare("rows", [1, 2, 2], [2, 3])) == ["rows: 1 missing: 3", "rows: 2 too many: 1, 2"]
     assert list(compare("rows", range(20), ())) == ["rows: 20 too many: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"]
     assert list(single("rows", [(1, "a"), (1, "b"), (1, "a")])) == ["rows: 1 more than once: (1, 'a')"]
