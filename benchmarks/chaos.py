@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.chaos`` runs every job and client as a program of its own, first on one broker, then on three
 with every record on each of them. It kills, pauses and cuts off programs and brokers, fills the disks of tables and
-checkpoints, and sends forged ticks. After each fifteen faults every program must go on; at the end topics, tables and the
-clients' notes must show that nothing is lost, doubled or reported too early. ``results/chaos.json`` has the seeds, the
-faults and the violations; the logs, topics and tables of a run with violations are kept.
+checkpoints, and sends forged ticks. After fifteen faults every program must go on before the next ones; at the end
+topics, tables and the clients' notes must show that nothing is lost, doubled or reported too early.
+``results/chaos.json`` has the seeds, the faults and the violations; the logs, topics and tables of a run with
+violations are kept.
 """
 
 from __future__ import annotations
