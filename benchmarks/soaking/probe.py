@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from kafka.errors import RetriableError
 
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
@@ -247,7 +248,11 @@ class Probe:
         for partition, end in ends.items():
             records[partition.topic.removeprefix(settings.kafka.topic_prefix)] += end
         groups = {name: getattr(settings, name).group for name in READS}
-        committed = self._admin.list_group_offsets(list(groups.values()))
+        try:
+            committed = self._admin.list_group_offsets(list(groups.values()))
+        except RetriableError:
+            # no group has committed yet, or the coordinator is moving
+            committed = {}
         behind: dict[str, tuple[float, tuple[str, ...]]] = {}
         for name, read in READS.items():
             names = {settings.kafka.topic(topic) for topic in read}
