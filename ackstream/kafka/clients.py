@@ -26,6 +26,7 @@ from kafka.errors import (
     UnknownProducerIdError,
 )
 from kafka.partitioner import DefaultPartitioner, murmur2
+from kafka.producer.transaction_manager import TransactionState
 
 from ackstream.errors import SettingsError, UnreachableError
 
@@ -116,6 +117,7 @@ def connect_producer(
         "partitioner": KeyPartitioner(),
     }
     producer = _connect(KafkaProducer, kafka, config)
+    renew_identity(producer)
     try:
         if topic is not None:
             producer.partitions_for(topic)
@@ -123,6 +125,23 @@ def connect_producer(
         close_producer(producer, 0)
         raise unreachable(kafka) from error
     return producer
+
+
+def renew_identity(producer: Any) -> None:
+    """Let a producer go on that gave up a record which it may have sent: it needs a new id from the broker.
+
+    kafka-python 3.0.12 drops the old id and never asks for another one, so that nothing is ever sent again.
+    """
+    # both are the library's own, and there is no public way
+    manager = producer._transaction_manager  # noqa: SLF001
+    reset = manager.reset_producer_id
+
+    def renew() -> None:
+        reset()
+        if manager._current_state == TransactionState.READY:  # noqa: SLF001
+            manager._current_state = TransactionState.UNINITIALIZED  # noqa: SLF001
+
+    manager.reset_producer_id = renew
 
 
 def send(

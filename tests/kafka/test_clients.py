@@ -9,6 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import LeaderNotAvailableError
 from kafka.partitioner import DefaultPartitioner
+from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
 from ackstream.client import Requester, Responder
 from ackstream.errors import SettingsError, UnreachableError
@@ -158,7 +159,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             assert config.keys() <= library.DEFAULT_CONFIG.keys()
             given.clear()
             given.update(config)
-            return SimpleNamespace(partitions_for=lambda _topic: {0})
+            return SimpleNamespace(partitions_for=lambda _topic: {0}, _transaction_manager=TransactionManager())
 
         client.DEFAULT_CONFIG = library.DEFAULT_CONFIG  # type: ignore[attr-defined]
         return client
@@ -228,3 +229,16 @@ def test_what_is_not_committed_is_read_only_where_an_operator_wants_it(connected
 def test_an_option_that_is_wrong_is_named(key: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         clients.connect_consumer(Kafka(options={key: value}), None)
+
+
+def test_a_producer_that_gave_up_a_record_which_it_may_have_sent_asks_for_a_new_id() -> None:
+    manager = TransactionManager()
+    clients.renew_identity(SimpleNamespace(_transaction_manager=manager))
+    for _ in range(2):
+        assert not manager.has_producer_id()
+        # as the library's sender does before each send
+        manager.init_producer_id()
+        assert manager.next_request_handler(has_incomplete_batches=False) is not None
+        manager.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
+        manager._transition_to(TransactionState.READY)
+        manager.reset_producer_id()
