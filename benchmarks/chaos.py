@@ -48,7 +48,6 @@ PATIENCE_SECONDS = 600.0
 POLL_SECONDS, SAID_SECONDS = 3.0, 60.0
 """How often is looked, and reported, what is waited for."""
 PAUSE_SECONDS = (1.0, 10.0)
-"""Between two faults; others may still last."""
 SPANS = {
     "pause": (5.0, 40.0),
     "broker-kill": (0.0, 15.0),
@@ -229,7 +228,8 @@ class Run:
         before = {}
 
         def noted() -> list[str]:
-            before.update(storm.progress())
+            # only a request from now on shows that the gateway goes on
+            before.update(storm.progress() | {"gateway": storm.asked})
             storm.note_commits()
             return []
 

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 
 from ackstream.cli.console.session import QUICK_START
 from ackstream.errors import AckstreamError
-from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
 from tests.harness.kafka import committed, records
 from tests.harness.storm import NOT_COMPILED, Storm, lines
 
@@ -92,16 +92,16 @@ class SupervisedStorm(Storm):
 
     def bring(self) -> None:
         """Give commands to the connector as another system does: until Kafka has them."""
-        producer = KafkaProducer(bootstrap_servers=self.system.settings.kafka.bootstrap.split(","), acks="all")
+        producer = connect_producer(self.system.settings.kafka, self.inbound)
         number = 0
         while not self.stopped.wait(1 / BROUGHT_PER_SECOND):
             key = f"in-{number}"
             number += 1
             command = self.system.command_json(key) | {"topic": "org.acme/lamp-0/things/twin/commands/modify"}
-            with contextlib.suppress(KafkaError):
+            with contextlib.suppress(KafkaError, ValueError):
                 producer.send(self.inbound, json.dumps(command).encode()).get(60)
                 self.sent.append(key)
-        producer.close(timeout=5)
+        close_producer(producer)
 
     def not_brought(self) -> list[str]:
         """Say which of them are no signals: the connector adds to the ids of those that it reads again."""
@@ -113,7 +113,10 @@ class SupervisedStorm(Storm):
     def progress(self) -> dict[str, int]:
         kafka = self.system.settings.kafka
         return super().progress() | {
-            "gateway": sum(status == 200 for status, _ in list(self.answers.values())),
+            # the number of the newest request that was answered as it should be
+            "gateway": max(
+                (int(key[4:]) for key, (status, _) in list(self.answers.items()) if status == 200), default=0
+            ),
             "connector": sum(committed(kafka, "ackstream-outside", INBOUND).values()),
             **{name: len(lines(note)) for name, note in self.notes.items()},
         }

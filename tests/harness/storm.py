@@ -80,6 +80,7 @@ class Storm:
         stack.callback(self._kill_all)
         for name, arguments in (jobs | self._clients()).items():
             self.add(name, arguments, directory)
+        self.asked = 0
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.received: list[int] = []
         self.handed: list[tuple[str, int]] = []
@@ -171,7 +172,7 @@ class Storm:
             number = 0
             while not self.stopped.is_set():
                 tasks.append(asyncio.create_task(put(number)))
-                number += 1
+                self.asked = number = number + 1
                 await asyncio.sleep(1 / REQUESTS_PER_SECOND)
             await asyncio.gather(*tasks)
 
