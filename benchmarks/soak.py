@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -163,8 +164,8 @@ class Run:
         while True:
             self._wait(30)
             worst, seconds = self._behind()
+            self._say(f"{rate:.1f}/s: {worst} is {seconds:.1f} s behind")
             if seconds < BEHIND_SECONDS or time.monotonic() > until:
-                self._say(f"{rate:.1f}/s: {worst} is {seconds:.1f} s behind; the samples begin")
                 break
         self._requests.take()
         self._probe.batches()
@@ -316,6 +317,8 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge and draw the samples of a run")
     arguments = parser.parse_args()
     console = Console(stderr=True)
+    # whatever ends this ends the programs, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated; --judge draws what was measured."))
     place = arguments.results or (RESULTS if arguments.minutes >= MINUTES else LOGS)
     if arguments.judge:
         place, report = arguments.judge.parent, read(arguments.judge)
