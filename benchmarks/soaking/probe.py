@@ -50,7 +50,7 @@ class Process:
         fields = rest.split()
         self.pid = pid
         self.session, self.threads, self.resident = int(fields[3]), int(fields[17]), int(fields[21]) * PAGE
-        self.java = name.endswith("(java")
+        self.java, self.python = name.endswith("(java"), "(python" in name
         self.worker = "pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace")
         self.descriptors = sum(1 for _ in os.scandir(f"/proc/{pid}/fd"))
 
@@ -63,7 +63,9 @@ def processes() -> dict[int, list[Process]]:
             process = Process(pid)
         except OSError:
             continue
-        found[process.session].append(process)
+        # a child that a JVM has just forked seems to have all its memory
+        if process.java or process.python:
+            found[process.session].append(process)
     return found
 
 

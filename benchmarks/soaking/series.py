@@ -65,8 +65,9 @@ RULES = (
     Rule("disk-files/*", KEPT, judged=False),
     Rule("log/*", "_delta_log, per commit; commits stay for lake.retention", "kB per commit", 1024, per="commits"),
     Rule("log-files/*", "_delta_log, per commit; commits stay for lake.retention", "per commit", per="commits"),
-    Rule("kafka/__*", "offsets of groups: compacted by segments of 100 MB", "MB", MB, judged=False),
+    Rule("kafka/__*", "Kafka's own: offsets of groups, metadata; cut by segments of 100 MB", "MB", MB, judged=False),
     Rule("kafka/*clock", "compacted every 10 minutes", "MB", MB, floor=MB),
+    Rule("kafka/*-lease", "compacted every 10 minutes", "MB", MB, floor=MB),
     Rule("kafka/declarations", "compacted every 10 minutes", "MB", MB, floor=MB),
     Rule("kafka/destinations", "compacted every 10 minutes", "MB", MB, floor=MB),
     Rule("kafka/*", "per record; Kafka's retention is 7 days", "B per record", per="records"),
@@ -158,7 +159,9 @@ def plot(samples: Sequence[Sample], verdicts: Mapping[str, Mapping[str, Any]], t
             grows = verdicts[name]["verdict"] == GROWS
             colour = mpl.colormaps["tab20"](things.index(name.removesuffix(" p95").removesuffix(" p50")) % 20)
             style = "--" if name.endswith(" p95") or rule_of(name).unit != units[0] else "-"
-            axis.plot(minutes, values, style, color=colour, linewidth=2.5 if grows else 1, label=name.partition("/")[2])
+            # the legend leaves out what begins with _
+            label = name.partition("/")[2].lstrip("_")
+            axis.plot(minutes, values, style, color=colour, linewidth=2.5 if grows else 1, label=label)
         everything = [value for name in names for value in points(samples, name)[1] if value > 0]
         if everything and max(everything) > 100 * min(everything):
             axis.set_yscale("symlog", linthresh=max(min(everything), max(everything) / 1e4))
