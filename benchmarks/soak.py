@@ -46,7 +46,7 @@ LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""
 MINUTES, WARM_UP = 120.0, 20.0
 MINUTE = 60.0
-FIRST_RATE, FASTER = 5.0, 1.5
+FIRST_RATE, FASTER, SLOWEST = 5.0, 1.5, 0.5
 """Of the calibration: commands, samples and messages of the queue per second, each; and the factor between steps."""
 START_SECONDS, STEP_SECONDS = 600.0, 90.0
 """The first step is long: Java compiles the code of nine queries for minutes."""
@@ -144,7 +144,7 @@ class Run:
         self.rate = 0.0
 
     def calibrate(self) -> float:
-        """Return the highest rate of the steps at which no plane falls behind."""
+        """Return the highest rate of the steps at which no plane falls behind; they go down if the first is too fast."""
         rate, carried = FIRST_RATE, 0.0
         while True:
             self._soak.pace(self._requests, rate)
@@ -152,9 +152,14 @@ class Run:
             worst, seconds = self._behind()
             self.steps.append({"rate": rate, "behind": seconds, "worst": worst})
             self._say(f"{rate:.0f}/s: {worst} is {seconds:.1f} s behind")
+            if seconds <= BEHIND_SECONDS and rate < FIRST_RATE:
+                return rate
             if seconds > BEHIND_SECONDS:
-                return carried or FIRST_RATE / FASTER
-            carried, rate = rate, rate * FASTER
+                if carried or rate < SLOWEST:
+                    return carried or rate
+                rate /= FASTER**2
+            else:
+                carried, rate = rate, rate * FASTER
 
     def settle(self, rate: float) -> None:
         """Go on at the steady rate, and wait until nothing waits any more."""
