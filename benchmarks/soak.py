@@ -144,7 +144,7 @@ class Run:
         self.rate = 0.0
 
     def calibrate(self) -> float:
-        """Return the highest rate of the steps at which no plane falls behind; they go down if the first is too fast."""
+        """Return the highest rate at which no plane falls behind; the steps go down if the first is too fast."""
         rate, carried = FIRST_RATE, 0.0
         while True:
             self._soak.pace(self._requests, rate)
