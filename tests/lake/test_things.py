@@ -114,7 +114,9 @@ def test_the_batches_of_a_new_checkpoint_come_after_those_of_the_old(spark: Spar
     assert things.next_offsets(spark, lake, "other") == {}
 
 
-@pytest.mark.parametrize("merged", range(len(BATCHES) + 1))
+@pytest.mark.parametrize(
+    "merged", [0, *[pytest.param(number, marks=pytest.mark.long) for number in range(1, len(BATCHES))], len(BATCHES)]
+)
 def test_things_are_told_as_they_were_before_any_batch_however_far_the_merge_is(
     spark: SparkSession, lake: Lake, merged: int
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_ledger_read_again_with_a_new_checkpoint_adds_nothing(spark: SparkSess
     assert ids(made) == before == expected(1, 2, 3) | {"dead_letters": ["ledger-0-3", "signals-1-7"]}
 
 
+@pytest.mark.long
 def test_two_archives_beside_each_other_recognise_what_the_other_has_committed(spark: SparkSession, made: Lake) -> None:
     one, other = ArchiveFold(made), ArchiveFold(made)
     for batch in range(3):
