@@ -228,11 +228,12 @@ def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answe
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
         for table in (table for table in TABLES if f"{{{table}}}" in questions.QUESTIONS[name]):
             location = tables.location(settings.lake, table)
-            if not deltalake.DeltaTable.is_deltatable(location):
+            options = dict(settings.lake.storage_options)
+            if not deltalake.DeltaTable.is_deltatable(location, options):
                 raise StartError(
                     f"The table {table} does not exist at {location}; start the archive job, or correct lake.path."
                 )
-            connection.register(table, deltalake.DeltaTable(location).to_pyarrow_dataset())
+            connection.register(table, deltalake.DeltaTable(location, storage_options=options).to_pyarrow_dataset())
         question = questions.sql(name)
         found = connection.execute(question, [correlation_id] * question.count("?"))
         return [column[0] for column in found.description or ()], found.fetchall()

@@ -49,6 +49,6 @@ def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
 
 
 def _rows(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
-    dataset = DeltaTable(lake.table(table)).to_pyarrow_dataset()
+    dataset = DeltaTable(lake.table(table), storage_options=dict(lake.storage_options)).to_pyarrow_dataset()
     rows: list[dict[str, Any]] = dataset.to_table(columns=list(columns), filter=condition).to_pylist()
     return rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,9 @@ ARCHIVE_SECONDS = 300
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
+"""The keys whose values Spark hides (its default of ``spark.redaction.regex``)."""
+
 # an archive that does not fit is no news for the user
 _QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
 _STREAM_SECONDS = 120
@@ -44,6 +48,8 @@ _STREAM_SECONDS = 120
 def submit_command(settings: Settings, job: str, *arguments: str, console: Console | None = None) -> list[str]:
     """Return the command that runs ``jobs/JOB.py``; missing jars are fetched first.
 
+    No secret is in it, which everybody on the machine could read: the job sets its ``conf`` itself.
+
     :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
     :raises LocalError: there is no such job, no Java, or a jar cannot be fetched
     """
@@ -51,7 +57,7 @@ def submit_command(settings: Settings, job: str, *arguments: str, console: Conso
     spark = settings.spark
     hosts = LOOPBACK if spark.master.startswith("local") else {}
     # of two entries with one key spark-submit takes the last
-    entries = [*hosts.items(), *spark.conf.items()]
+    entries = [*hosts.items(), *((key, value) for key, value in spark.conf.items() if not SECRET.search(key))]
     if options := f"{java_options()} {spark.conf.get(JAVA_OPTIONS, '')}".strip():
         entries.append((JAVA_OPTIONS, options))
     return [

@@ -209,6 +209,7 @@ class Lake(Part):
     checkpoints: str = ".ackstream/checkpoints"
     checkpoint_interval: int = Field(100, ge=1)
     retention: Milliseconds = duration("7d")
+    storage_options: dict[str, str] = Field({})
 
     def table(self, name: str) -> str:
         """Return a table's location."""

@@ -113,6 +113,18 @@ def test_on_one_machine_spark_needs_no_host_name():
     assert conf == ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=mine"]
 
 
+def test_no_secret_is_in_the_command():
+    secrets = {
+        "spark.hadoop.fs.s3a.secret.key": "s1",
+        "spark.hadoop.fs.s3a.access.key": "s2",
+        "spark.ssl.keyPassword": "s3",
+        "spark.hadoop.fs.s3a.session.token": "s4",
+    }
+    command = submit.submit_command(Settings(spark=Spark(conf=secrets | {"spark.a": "shown"})), "correlate")
+    assert "spark.a=shown" in command
+    assert not any(value in text for value in secrets.values() for text in command if text.startswith("spark."))
+
+
 def test_the_driver_gets_the_archive_of_its_classes_beside_the_options_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ):
