@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -20,15 +19,13 @@ from kafka.errors import (
     KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
-    LeaderNotAvailableError,
     OutOfOrderSequenceNumberError,
     RetriableError,
     UnknownProducerIdError,
 )
-from kafka.partitioner import DefaultPartitioner, murmur2
-from kafka.producer.transaction_manager import TransactionState
 
 from ackstream.errors import SettingsError, UnreachableError
+from ackstream.kafka.producers import KeyPartitioner, keep_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -117,7 +114,7 @@ def connect_producer(
         "partitioner": KeyPartitioner(),
     }
     producer = _connect(KafkaProducer, kafka, config)
-    renew_identity(producer)
+    keep_identity(producer)
     try:
         if topic is not None:
             producer.partitions_for(topic)
@@ -125,23 +122,6 @@ def connect_producer(
         close_producer(producer, 0)
         raise unreachable(kafka) from error
     return producer
-
-
-def renew_identity(producer: Any) -> None:
-    """Let a producer go on that gave up a record which it may have sent: it needs a new id from the broker.
-
-    kafka-python 3.0.12 drops the old id and never asks for another one, so that nothing is ever sent again.
-    """
-    # both are the library's own, and there is no public way
-    manager = producer._transaction_manager  # noqa: SLF001
-    reset = manager.reset_producer_id
-
-    def renew() -> None:
-        reset()
-        if manager._current_state == TransactionState.READY:  # noqa: SLF001
-            manager._current_state = TransactionState.UNINITIALIZED  # noqa: SLF001
-
-    manager.reset_producer_id = renew
 
 
 def send(
@@ -299,32 +279,6 @@ def unreachable(kafka: Kafka) -> UnreachableError:
         f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct "
         f"kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."
     )
-
-
-@lru_cache(maxsize=65_536)
-def _hash(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the number of the partition where every Kafka client puts records of a key."""
-    # partition numbers have no gaps
-    return _hash(key) % partitions
-
-
-class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
-    """Puts a key on the partition that every Kafka client puts it on; the hashes of keys are cached."""
-
-    def partition(
-        self, topic: str, key: Any, serialized_key: bytes | None, value: Any, serialized_value: Any, cluster: Any
-    ) -> int:
-        """Return the partition of a record."""
-        if serialized_key is None:
-            return int(super().partition(topic, key, serialized_key, value, serialized_value, cluster))
-        partitions = cluster.partitions_for_topic(topic)
-        if not partitions:
-            raise LeaderNotAvailableError(topic)
-        return partition_of(serialized_key, len(partitions))
 
 
 def monotonic_ms() -> int:

@@ -13,7 +13,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.kafka import clients
-from ackstream.kafka.clients import Closing, partition_of
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.producers import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

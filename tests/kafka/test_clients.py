@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import LeaderNotAvailableError
-from kafka.partitioner import DefaultPartitioner
-from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
+from kafka.producer.transaction_manager import TransactionManager
 
 from ackstream.client import Requester, Responder
 from ackstream.errors import SettingsError, UnreachableError
@@ -69,36 +67,6 @@ def test_spark_gets_nothing_that_it_sets_itself_and_would_refuse() -> None:
     jvm = {"key.deserializer": "x", "interceptor.classes": "x"}
     found = clients.spark_options(Kafka(options=options, jvm_options=jvm)).keys()
     assert found == {"kafka.bootstrap.servers", "kafka.isolation.level"}
-
-
-class Cluster:
-    """A cluster as a partitioner sees it."""
-
-    def __init__(self, number: int) -> None:
-        self._partitions = set(range(number))
-
-    def topics(self) -> set[str]:
-        return {"t"}
-
-    def partitions_for_topic(self, _topic: str) -> set[int]:
-        return self._partitions
-
-    available_partitions_for_topic = partitions_for_topic
-
-
-@pytest.mark.parametrize("number", [1, 4, 7])
-def test_a_key_goes_where_every_kafka_client_puts_it(number: int) -> None:
-    ours, theirs = clients.KeyPartitioner(), DefaultPartitioner()
-    for key in (b"", b"a", b"org.acme:lamp", b"org.acme:lamp", b"x" * 99):
-        arguments = ("t", key, key, b"", b"", Cluster(number))
-        assert ours.partition(*arguments) == theirs.partition(*arguments)
-    assert ours.partition("t", None, None, b"", b"", Cluster(number)) in range(number)
-
-
-def test_a_send_is_retried_when_the_partitions_of_its_topic_are_unknown_for_a_moment() -> None:
-    with pytest.raises(LeaderNotAvailableError) as caught:
-        clients.KeyPartitioner().partition("t", None, b"k", b"", b"", Cluster(0))
-    assert isinstance(caught.value, clients.SEND_AGAIN)
 
 
 @pytest.mark.parametrize(
@@ -229,16 +197,3 @@ def test_what_is_not_committed_is_read_only_where_an_operator_wants_it(connected
 def test_an_option_that_is_wrong_is_named(key: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         clients.connect_consumer(Kafka(options={key: value}), None)
-
-
-def test_a_producer_that_gave_up_a_record_which_it_may_have_sent_asks_for_a_new_id() -> None:
-    manager = TransactionManager()
-    clients.renew_identity(SimpleNamespace(_transaction_manager=manager))
-    for _ in range(2):
-        assert not manager.has_producer_id()
-        # as the library's sender does before each send
-        manager.init_producer_id()
-        assert manager.next_request_handler(has_incomplete_batches=False) is not None
-        manager.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
-        manager._transition_to(TransactionState.READY)
-        manager.reset_producer_id()

@@ -6,7 +6,7 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.kafka.clients import partition_of
+from ackstream.kafka.producers import partition_of
 from ackstream.kafka.reader import PartitionAssignment, offsets_since
 
 NAME = b"r1"
