@@ -14,10 +14,10 @@ PROGRAMS = {name: text for name, text in vars(programs).items() if name.isupper(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_a_program_imports_exists(name: str) -> None:
-    imports = [node for node in ast.parse(PROGRAMS[name]).body if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in ast.parse(PROGRAMS[name]).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert imports
     for node in imports:
-        module = importlib.import_module(str(node.module))
-        for alias in node.names:
+        module = importlib.import_module(str(node.module) if isinstance(node, ast.ImportFrom) else node.names[0].name)
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
             if not hasattr(module, alias.name):
                 importlib.import_module(f"{node.module}.{alias.name}")
