@@ -17,7 +17,11 @@ def test_what_a_program_imports_exists(name: str) -> None:
     imports = [node for node in ast.parse(PROGRAMS[name]).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert imports
     for node in imports:
-        module = importlib.import_module(str(node.module) if isinstance(node, ast.ImportFrom) else node.names[0].name)
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                importlib.import_module(alias.name)
+            continue
+        module = importlib.import_module(str(node.module))
+        for alias in node.names:
             if not hasattr(module, alias.name):
                 importlib.import_module(f"{node.module}.{alias.name}")

@@ -220,20 +220,22 @@ def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
 
 def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     """Answer without a JVM; needs the packages deltalake and duckdb."""
-    import deltalake  # noqa: PLC0415 - optional
     import duckdb  # noqa: PLC0415 - optional
+    from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - optional
+
+    from ackstream.lake import reading  # noqa: PLC0415 - it needs the latter
 
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
         for table in (table for table in TABLES if f"{{{table}}}" in questions.QUESTIONS[name]):
-            location = tables.location(settings.lake, table)
-            options = dict(settings.lake.storage_options)
-            if not deltalake.DeltaTable.is_deltatable(location, options):
+            try:
+                connection.register(table, reading.dataset(settings.lake, table))
+            except TableNotFoundError:
+                location = tables.location(settings.lake, table)
                 raise StartError(
                     f"The table {table} does not exist at {location}; start the archive job, or correct lake.path."
-                )
-            connection.register(table, deltalake.DeltaTable(location, storage_options=options).to_pyarrow_dataset())
+                ) from None
         question = questions.sql(name)
         found = connection.execute(question, [correlation_id] * question.count("?"))
         return [column[0] for column in found.description or ()], found.fetchall()

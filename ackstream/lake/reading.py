@@ -17,7 +17,7 @@ from pyarrow.dataset import field
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyarrow.dataset import Expression
+    from pyarrow.dataset import Dataset, Expression
 
     from ackstream.settings import Lake
 
@@ -44,11 +44,18 @@ def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id:
         return []
 
 
+def dataset(lake: Lake, table: str) -> Dataset:
+    """Open a table as it is now.
+
+    :raises TableNotFoundError: it does not exist
+    """
+    return DeltaTable(lake.table(table), storage_options=dict(lake.storage_options)).to_pyarrow_dataset()
+
+
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
     return _rows(lake, "messages", MESSAGE_COLUMNS, condition & field("reason").is_null())
 
 
 def _rows(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
-    dataset = DeltaTable(lake.table(table), storage_options=dict(lake.storage_options)).to_pyarrow_dataset()
-    rows: list[dict[str, Any]] = dataset.to_table(columns=list(columns), filter=condition).to_pylist()
+    rows: list[dict[str, Any]] = dataset(lake, table).to_table(columns=list(columns), filter=condition).to_pylist()
     return rows

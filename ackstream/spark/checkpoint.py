@@ -35,12 +35,12 @@ class Planned(NamedTuple):
 
 def planned(spark: SparkSession, location: str) -> Planned | None:
     """Return how far a checkpoint is; ``None`` if no query has planned a batch with it yet."""
-    files, path = _file(spark, f"{location}/metadata")
+    files, path = locate(spark, f"{location}/metadata")
     if not files.exists(path):
         return None
     with closing(files.open(path)) as stream:
         query_id = json.loads(bytes(stream.readAllBytes()))["id"]
-    _, offsets = _file(spark, f"{location}/offsets")
+    _, offsets = locate(spark, f"{location}/offsets")
     names = [entry.getPath().getName() for entry in files.listStatus(offsets)] if files.exists(offsets) else []
     batches = [int(name) for name in names if name.isdecimal()]
     return Planned(query_id, max(batches)) if batches else None
@@ -90,7 +90,7 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
             )
 
 
-def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
+def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
     """Return Hadoop's file system and path of a file of a checkpoint."""
     path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001

@@ -13,14 +13,14 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.spark.checkpoint import TOPIC_ID, compare_batches, compare_topics, planned, topic_ids
+from ackstream.spark.checkpoint import TOPIC_ID, compare_batches, compare_topics, locate, planned, topic_ids
 from ackstream.spark.clock import clock
 from ackstream.spark.kafka import RUN
 from ackstream.spark.progress import committer, consumed_offsets
@@ -211,7 +211,7 @@ def guard_checkpoint(
     :param remedy: what to do if one has to change, as the end of a sentence
     :raises StartError: if one differs, or the checkpoint was being migrated
     """
-    files, path = _file(spark, f"{location}/{REMEMBERED}")
+    files, path = locate(spark, f"{location}/{REMEMBERED}")
     if files.exists(path):
         with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
@@ -220,13 +220,13 @@ def guard_checkpoint(
         if ours.keys() <= theirs.keys():
             return
         ours = theirs | dict(ours)
-    elif files.exists(_file(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
+    elif files.exists(locate(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
         )
     # whole or not at all: a job may be killed at any moment
-    _, draft = _file(spark, f"{location}/.{REMEMBERED}.draft")
+    _, draft = locate(spark, f"{location}/.{REMEMBERED}.draft")
     with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
         out.write(json.dumps(dict(ours)).encode())
     files.delete(path, False)  # noqa: FBT003 - not a directory
@@ -235,14 +235,8 @@ def guard_checkpoint(
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
     """Return whether no query has been started with a checkpoint yet."""
-    files, path = _file(spark, f"{location}/{REMEMBERED}")
+    files, path = locate(spark, f"{location}/{REMEMBERED}")
     return not files.exists(path)
-
-
-def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system and path of a file of a checkpoint."""
-    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
-    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
 
 
 def compare_values(

@@ -81,11 +81,11 @@ class PublisherState(msgspec.Struct):
         text = (session or "")[:MAX_SESSION_CHARACTERS]
         _, at = self.read[partition]
         latest = at >= self.began or "" in (text, self.session)
-        before = [one for one in (*self.superseded, self.session if latest else text) if one != ""]
-        current = text if latest else self.session
-        self.superseded = [one for one in dict.fromkeys(before) if one != current][-MAX_SESSIONS:]
+        over = text
         if latest:
-            self.session, self.began = text, at
+            over, self.session, self.began = self.session, text, at
+        known = dict.fromkeys((*self.superseded, over))
+        self.superseded = [one for one in known if one not in ("", self.session)][-MAX_SESSIONS:]
         return latest
 
     def is_superseded(self, session: str | None) -> bool:

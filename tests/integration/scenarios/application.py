@@ -25,7 +25,11 @@ NO_RESENDING_SECONDS = 60.0
 class Application:
     """A real publisher, and the callbacks to its application."""
 
-    def __init__(self, persistence: Persistence, client: str) -> None:
+    def __init__(self, persistence: Persistence, client: str, on_logon: Callable[[], None] = lambda: None) -> None:
+        """Begin without a publisher.
+
+        :param on_logon: called when a logon was answered, before the publisher sends the messages of its store
+        """
         self.acks: list[tuple[CommandAck, int]] = []
         self.counts: list[int] = []
         self.receipts: list[Receipt] = []
@@ -33,6 +37,7 @@ class Application:
         self.blocked: list[int] = []
         self._kafka = persistence.kafka.model_copy(update={"options": LINGER})
         self._client = client
+        self._on_logon = on_logon
         self._publisher: Publisher | None = None
 
     @property
@@ -71,6 +76,8 @@ class Application:
         return any((ack.seq, ack.status, ack.reason) == wanted for ack, _ in self.acks if ack.ack_type == "persisted")
 
     def _on_ack(self, ack: CommandAck) -> None:
+        if ack.ack_type == "processed":
+            self._on_logon()
         self.acks.append((ack, now()))
         if self._publisher is not None:
             self.counts.append(self._publisher.unpersisted_count)
