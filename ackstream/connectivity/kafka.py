@@ -235,6 +235,13 @@ DELIVERY_SECONDS = 30.0
 NO_CONTENT, OK, BAD_REQUEST, INTERNAL_ERROR = 204, 200, 400, 500
 
 
+_TEMPORARY = (RetriableError, KafkaTimeoutError)
+
+
+class UnknownTopicError(KafkaTimeoutError):  # type: ignore[misc]  # kafka-python is not typed
+    """The cluster has no such topic, or does not answer and was not asked for it before."""
+
+
 class KafkaPublisher(Closing):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
@@ -251,7 +258,11 @@ class KafkaPublisher(Closing):
 
     def status_of(self, error: Exception) -> int:
         """Return 500 for retriable errors, else 400. Source: Eclipse Ditto, ``KafkaExceptionConverter``."""
-        return INTERNAL_ERROR if isinstance(error, (RetriableError, KafkaTimeoutError)) else BAD_REQUEST
+        return INTERNAL_ERROR if isinstance(error, _TEMPORARY) else BAD_REQUEST
+
+    def is_away(self, error: Exception) -> bool:
+        """Return whether the cluster did not store a message for 30 s that it may store later."""
+        return isinstance(error, _TEMPORARY) and not isinstance(error, UnknownTopicError)
 
     def close(self) -> None:
         """Flush accepted messages for at most 5 s."""
@@ -268,6 +279,8 @@ class KafkaPublisher(Closing):
                 [(name, value.encode()) for name, value in message.headers.items()],
                 where.partition,
             )
+        except KafkaTimeoutError as error:
+            done(UnknownTopicError(str(error)))
         except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
             done(error)
         else:
