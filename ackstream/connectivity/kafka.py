@@ -251,6 +251,7 @@ class KafkaPublisher(Closing):
         kafka = cluster(connection, own)
         self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
+        self._until = float("inf")
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""
@@ -265,11 +266,15 @@ class KafkaPublisher(Closing):
         return isinstance(error, _TEMPORARY) and not isinstance(error, UnknownTopicError)
 
     def close(self) -> None:
-        """Flush accepted messages for at most 5 s."""
+        """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
+        self._until = time.monotonic() + clients.CLOSE_SECONDS
         self._executor.shutdown(cancel_futures=False)
         clients.close_producer(self._producer)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
+        if time.monotonic() > self._until:
+            done(UnknownTopicError("The connection was closed before the message was sent."))
+            return
         try:
             where = TargetAddress.parse(message.address)
             sent = self._producer.send(

@@ -89,13 +89,21 @@ def test_a_cluster_that_stores_nothing_is_away_and_one_without_the_topic_is_not(
         raise KafkaTimeoutError("Failed to update metadata after 1.0 secs.")
 
     publisher = KafkaPublisher.__new__(KafkaPublisher)
-    publisher._producer = SimpleNamespace(send=send)
+    publisher._producer, publisher._until = SimpleNamespace(send=send), float("inf")
     results: list[Any] = []
     publisher._send(OutgoingMessage("nowhere", {}, b"1"), results.append)
     publisher._send(OutgoingMessage("out#-1", {}, b"1"), results.append)
-    (unknown, _) = results
+    unknown = results[0]
     assert isinstance(unknown, UnknownTopicError)
     assert publisher.status_of(unknown) == 500
     # of a record that waited for 30 s
     errors = [KafkaTimeoutError(), NotLeaderForPartitionError(), MessageSizeTooLargeError(), *results]
     assert list(map(publisher.is_away, errors))[:4] == [True, True, False, False]
+
+
+def test_a_publisher_that_closes_does_not_wait_for_each_message_that_is_left() -> None:
+    publisher = KafkaPublisher.__new__(KafkaPublisher)
+    publisher._until = 0.0
+    results: list[Any] = []
+    publisher._send(OutgoingMessage("out", {}, b"1"), results.append)
+    assert [type(result) for result in results] == [UnknownTopicError]
