@@ -14,9 +14,11 @@ PROGRAMS = {name: text for name, text in vars(programs).items() if name.isupper(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_a_program_imports_exists(name: str) -> None:
-    imports = [node for node in ast.parse(PROGRAMS[name]).body if isinstance(node, ast.ImportFrom)]
-    assert imports
-    for node in imports:
+    nodes = ast.parse(PROGRAMS[name]).body
+    assert any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes)
+    for node in nodes:
+        if not isinstance(node, ast.ImportFrom):
+            continue
         module = importlib.import_module(str(node.module))
         for alias in node.names:
             if not hasattr(module, alias.name):
