@@ -150,7 +150,8 @@ def test_a_body_that_does_not_end_is_refused_and_its_connection_ended(monkeypatc
 def test_a_body_that_is_too_large_is_refused_before_its_end_and_not_read_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_TICKS", 1)
     with serving() as running, running.raw() as client:
         client.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
         chunk = b"%x\r\n%b\r\n" % (65_536, bytes(65_536))
@@ -164,16 +165,19 @@ def test_a_body_that_is_too_large_is_refused_before_its_end_and_not_read_for_eve
 
 
 def test_clients_that_send_no_request_or_a_part_of_one_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_TICKS", 1)
     with serving() as running, running.raw() as silent, running.raw() as slow, running.raw() as half:
         slow.sendall(HEAD)
         half.sendall(HEAD)
         half.shutdown(socket.SHUT_WR)
         assert all(map(closed, (silent, slow, half)))
         eventually(lambda: running.open == 0, "the end of the connections")
+        monkeypatch.setattr(server, "REQUEST_SECONDS", REQUEST_SECONDS)
         assert running.ask().status_code == 204
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
     large = parts.response(200, "x" * 20_000_000)
