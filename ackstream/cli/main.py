@@ -70,7 +70,8 @@ def demo(
 @app.command()
 def gateway() -> None:
     """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
-    from ackstream.gateway.service import Server, connected  # noqa: PLC0415 - loads slowly
+    from ackstream.gateway.server import Server  # noqa: PLC0415 - loads slowly
+    from ackstream.gateway.service import connected  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)

@@ -165,7 +165,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         """
         try:
             self._consumer.commit(_offsets(self._progress.positions(), metadata), timeout_ms=_TIMEOUT_MS)
-        except KafkaError as error:
+        except (KafkaError, AssertionError) as error:
             log.warning("The last offsets of the group %s were not committed: %s", self._group, error)
         self._consumer.close(autocommit=False, timeout_ms=_TIMEOUT_MS)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
+    from ackstream.connectivity.transport import MessageSource
     from ackstream.settings import Kafka, Settings
     from ackstream.settings.connections import Connection
 
@@ -78,6 +79,7 @@ class _Link:
         self._stack: ExitStack | None = None
         self._labels: Labels | None = None
         self._worker: OutboundWorker | None = None
+        self._sources: list[MessageSource] = []
         self._attempts = 0
         self._open_at = 0.0
 
@@ -87,7 +89,10 @@ class _Link:
             log.error("The connection %s lost its labels.", self._connection.id)
             self.close()
         if self._worker is not None and not self._worker.alive:
-            log.error("The connection %s lost the thread that publishes to its targets.", self._connection.id)
+            log.error("The connection %s no longer publishes to its targets.", self._connection.id)
+            self.close()
+        if not all(source.alive for source in self._sources):
+            log.error("The connection %s no longer reads its sources.", self._connection.id)
             self.close()
         if self._stack is None and now >= self._open_at:
             try:
@@ -104,9 +109,15 @@ class _Link:
         return self._stack is not None
 
     def close(self) -> None:
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = self._labels = self._worker = None
+        stack, self._sources = self._stack, []
+        self._stack = self._labels = self._worker = None
+        if stack is None:
+            return
+        try:
+            stack.close()
+        except Exception:
+            # the others continue
+            log.exception("The connection %s was not closed in order.", self._connection.id)
 
     def _open(self) -> None:
         connection, transport = self._connection, TRANSPORTS[self._connection.type]
@@ -117,8 +128,11 @@ class _Link:
             worker = None
             if connection.targets or self._wanted:
                 worker = stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
+            sources = []
             for index, settings in enumerate(connection.sources):
                 intake = Intake(connection.id, settings, self._system, publisher)
                 source = stack.enter_context(transport.source(connection, index, settings, self._kafka, intake))
                 source.start()
+                sources.append(source)
             self._stack, self._labels, self._worker = stack.pop_all(), labels, worker
+            self._sources = sources

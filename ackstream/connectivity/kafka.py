@@ -235,6 +235,13 @@ DELIVERY_SECONDS = 30.0
 NO_CONTENT, OK, BAD_REQUEST, INTERNAL_ERROR = 204, 200, 400, 500
 
 
+_TEMPORARY = (RetriableError, KafkaTimeoutError)
+
+
+class UnknownTopicError(KafkaTimeoutError):  # type: ignore[misc]  # kafka-python is not typed
+    """The cluster has no such topic, or does not answer and was not asked for it before."""
+
+
 class KafkaPublisher(Closing):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
@@ -244,6 +251,7 @@ class KafkaPublisher(Closing):
         kafka = cluster(connection, own)
         self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
+        self._until = float("inf")
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""
@@ -251,14 +259,22 @@ class KafkaPublisher(Closing):
 
     def status_of(self, error: Exception) -> int:
         """Return 500 for retriable errors, else 400. Source: Eclipse Ditto, ``KafkaExceptionConverter``."""
-        return INTERNAL_ERROR if isinstance(error, (RetriableError, KafkaTimeoutError)) else BAD_REQUEST
+        return INTERNAL_ERROR if isinstance(error, _TEMPORARY) else BAD_REQUEST
+
+    def is_away(self, error: Exception) -> bool:
+        """Return whether the cluster did not store a message for 30 s that it may store later."""
+        return isinstance(error, _TEMPORARY) and not isinstance(error, UnknownTopicError)
 
     def close(self) -> None:
-        """Flush accepted messages for at most 5 s."""
+        """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
+        self._until = time.monotonic() + clients.CLOSE_SECONDS
         self._executor.shutdown(cancel_futures=False)
         clients.close_producer(self._producer)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
+        if time.monotonic() > self._until:
+            done(UnknownTopicError("The connection was closed before the message was sent."))
+            return
         try:
             where = TargetAddress.parse(message.address)
             sent = self._producer.send(
@@ -268,6 +284,8 @@ class KafkaPublisher(Closing):
                 [(name, value.encode()) for name, value in message.headers.items()],
                 where.partition,
             )
+        except KafkaTimeoutError as error:
+            done(UnknownTopicError(str(error)))
         except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
             done(error)
         else:

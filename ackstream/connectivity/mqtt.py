@@ -247,7 +247,8 @@ class MqttPublisher(Closing):
         """Connect; see :class:`.Transport`."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Confirm] = {}
-        self._client = mqtt_client(connection, "publisher", persistent=False)
+        # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets
+        self._client = mqtt_client(connection, f"publisher-{uuid.uuid4().hex[:8]}", persistent=False)
         self._client.on_publish = self._acknowledged
         connect(self._client, connection)
 
@@ -268,6 +269,10 @@ class MqttPublisher(Closing):
     def status_of(self, error: Exception) -> int:  # noqa: ARG002 - part of the contract
         """Return 500: no error here is caused by the requester."""
         return INTERNAL_ERROR
+
+    def is_away(self, error: Exception) -> bool:  # noqa: ARG002 - part of the contract
+        """Return ``False``: while the broker is away, messages are kept."""
+        return False
 
     def close(self) -> None:
         """Disconnect; unconfirmed messages are dropped."""

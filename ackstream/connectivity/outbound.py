@@ -161,7 +161,11 @@ WAIT_SECONDS = 0.5
 
 
 class OutboundWorker(Closing):
-    """Publishes signals to the targets at least once: after a crash some are published again, none is lost."""
+    """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
+
+    It ends when the other system accepts nothing: a signal whose requester would not learn of that stays uncommitted,
+    and is published, with those after it, once the connection is open again.
+    """
 
     def __init__(
         self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: TargetPublisher, extra: Extra
@@ -177,6 +181,7 @@ class OutboundWorker(Closing):
         self._extra = extra
         self._room = threading.BoundedSemaphore(MAX_PUBLISHING)
         self._closing = threading.Event()
+        self._away = False
         live = self._outbound.streams & {"live-commands", "messages"}
         topics = ["events", "signals"] if live else ["events"]
         self._worker = Worker(
@@ -186,8 +191,8 @@ class OutboundWorker(Closing):
 
     @property
     def alive(self) -> bool:
-        """Whether signals are still read."""
-        return self._worker.life.alive
+        """Whether signals are still read and published."""
+        return self._worker.life.alive and not self._away
 
     def close(self) -> None:
         """Stop; unpublished signals are published at the next start."""
@@ -216,6 +221,11 @@ class OutboundWorker(Closing):
         if isinstance(result, Exception):
             where = publishing.message.address
             log.warning("%s of %s was not published to %s: %s", signal.correlation_id, self._id, where, result)
+            if publishing.label is None and self._publisher.is_away(result):
+                # its work stays open, so that its offset is not committed
+                self._away = True
+                self._room.release()
+                return
         try:
             if publishing.label is not None:
                 if isinstance(result, Exception):

@@ -6,6 +6,7 @@ strings, their names in lower case.
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     Confirm = Callable[["Published | Exception"], None]
 
+
+log = logging.getLogger(__name__)
 
 CONNECTION_ID = "ditto-connection-id"
 
@@ -107,6 +110,9 @@ class TargetPublisher(Protocol):
     def status_of(self, error: Exception) -> int:
         """Return the status of the acknowledgement for a message that was not published."""
 
+    def is_away(self, error: Exception) -> bool:
+        """Return whether the message was not published because the other system accepts none for the moment."""
+
     def close(self) -> None:
         """Flush accepted messages for a few seconds at most, then disconnect."""
 
@@ -136,6 +142,11 @@ class MessageSource(Closing):
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
 
+    @property
+    def alive(self) -> bool:
+        """Whether messages are consumed, from ``start`` to ``close``."""
+        return self._thread.is_alive()
+
     @abstractmethod
     def start(self) -> None:
         """Connect; once this returns, every message that arrives is consumed.
@@ -162,8 +173,12 @@ class MessageSource(Closing):
         """Disconnect from the other system."""
 
     def _run(self) -> None:
-        while not self._closing.is_set():
-            self._turn()
+        try:
+            while not self._closing.is_set():
+                self._turn()
+        except Exception:
+            # the connection is opened again, and unsettled messages are delivered again
+            log.exception("The thread %s died.", self._thread.name)
 
 
 class Transport(NamedTuple):

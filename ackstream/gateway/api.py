@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from ackstream.settings import Gateway
 
 
+REQUEST_SECONDS = 60.0
+"""The time within which a client sends a request, from its first byte to its last."""
+
+
 class Api:
     """The ASGI application below :data:`PREFIX`."""
 
@@ -103,12 +107,16 @@ class Api:
         maximum = self._settings.max_body_bytes
         if int(request.headers.get("content-length", "0")) > maximum:
             raise body_too_large(maximum)
-        found = bytearray()
-        async for chunk in request.stream():
-            found += chunk
-            if len(found) > maximum:
-                raise body_too_large(maximum)
-        return bytes(found)
+
+        async def read() -> bytes:
+            found = bytearray()
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > maximum:
+                    raise body_too_large(maximum)
+            return bytes(found)
+
+        return await self._dependencies.exchange.receive(read(), REQUEST_SECONDS)
 
 
 class Expectation(msgspec.Struct, frozen=True):

@@ -42,6 +42,22 @@ def shutting_down() -> DittoError:
     )
 
 
+def not_sent() -> DittoError:
+    """Report to a client that the gateway is shutting down and did not send its request."""
+    return unavailable("The gateway is shutting down and did not send the request.", "Send it again in a moment.")
+
+
+def body_incomplete(seconds: float) -> DittoError:
+    """Reject a request whose body does not arrive; what may still arrive of it is not read."""
+    return GatewayError(
+        408,
+        "gateway:request.incomplete",
+        f"The body of the request did not arrive within {seconds:g} s, and the request was not sent.",
+        "Send the body at once, with its length or chunked.",
+        headers=[("connection", "close")],
+    )
+
+
 def no_answer() -> DittoError:
     """Report that no outcome of the request arrived in time."""
     return unavailable(

@@ -1,4 +1,4 @@
-"""The gateway as a service: the exchange with Kafka, its parts, its ASGI application and its server."""
+"""The gateway as a service: the exchange with Kafka, its parts and its ASGI application."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
@@ -17,7 +16,14 @@ from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSen
 from ackstream.client.replies import Outcomes
 from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.errors import correlation_id_in_use, no_answer, shutting_down, unavailable
+from ackstream.gateway.errors import (
+    body_incomplete,
+    correlation_id_in_use,
+    no_answer,
+    not_sent,
+    shutting_down,
+    unavailable,
+)
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.pages import Live, page_routes
 from ackstream.gateway.responses import on_error
@@ -28,7 +34,7 @@ from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
 
     from ackstream.client import Reply
@@ -55,13 +61,32 @@ class Exchange:
         self._waiting: set[asyncio.Event] = set()
         self._interrupted = False
 
+    async def receive(self, body: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Await the rest of a request from its client.
+
+        :raises DittoError: 408, it did not arrive within ``seconds``; 503, the gateway is shutting down
+        """
+        reading = asyncio.ensure_future(body)
+        timer = reading.get_loop().call_later(seconds, reading.cancel)
+        try:
+            return await self._wait(reading, not_sent)
+        except asyncio.CancelledError:
+            if not reading.cancelled():
+                raise
+            raise body_incomplete(seconds) from None
+        finally:
+            timer.cancel()
+            reading.cancel()
+
     async def ask(self, command: Envelope) -> Reply:
         """Send a request that requires a response, and return its reply."""
+        self._check()
         with _as_http():
             return await self._wait(self._requester.send(command))
 
     async def publish(self, command: Envelope) -> None:
         """Send a request that requires no response; return once the broker has stored it."""
+        self._check()
         with _as_http():
             await self._wait(self._requester.publish(command))
 
@@ -71,6 +96,7 @@ class Exchange:
         :param command: with its correlation-id
         :param any_answer: no acknowledgements are awaited: the first answer, most likely an error, is the outcome
         """
+        self._check()
         with (
             _as_http(),
             self._outcomes.expect(command.headers[CORRELATION_ID], any_answer=any_answer) as outcome,
@@ -82,17 +108,23 @@ class Exchange:
                 return None
 
     def interrupt(self) -> None:
-        """End all present and future waits with 503; requests already sent continue in Kafka."""
+        """End all waits with 503, and send no further requests; those already sent continue in Kafka."""
         self._interrupted = True
         for waiter in self._waiting:
             waiter.set()
 
-    async def _wait(self, future: Future[T]) -> T:
+    def _check(self) -> None:
         if self._interrupted:
-            raise shutting_down()
+            raise not_sent()
+
+    async def _wait(
+        self, future: Future[T] | asyncio.Future[T], interrupted: Callable[[], DittoError] = shutting_down
+    ) -> T:
+        if self._interrupted:
+            raise interrupted()
         loop, waiter = asyncio.get_running_loop(), asyncio.Event()
 
-        def done(_future: Future[T]) -> None:
+        def done(_future: Any) -> None:
             # the loop may have been closed already
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(waiter.set)
@@ -104,7 +136,7 @@ class Exchange:
         finally:
             self._waiting.discard(waiter)
         if not future.done():
-            raise shutting_down()
+            raise interrupted()
         return future.result()
 
 
@@ -125,9 +157,6 @@ def _as_http() -> Iterator[None]:
 
 TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
 """The topics the gateway reads and writes, without the prefix."""
-
-SHUTDOWN_SECONDS = 5
-_BACKLOG = 2_048
 
 
 @contextmanager
@@ -152,42 +181,6 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
         Streaming(settings, exchange := Exchange(requester, outcomes)) as streaming,
     ):
         yield Dependencies(settings, authenticator, access, exchange, live, streaming)
-
-
-class Server(uvicorn.Server):
-    """Serves the application; on shutdown it ends all waits with 503 while the requests continue in Kafka."""
-
-    def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
-        """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
-        gateway = dependencies.settings.gateway
-        super().__init__(
-            uvicorn.Config(
-                application(dependencies),
-                host=gateway.host,
-                port=gateway.port,
-                log_level="warning",
-                access_log=False,
-                backlog=_BACKLOG,
-                lifespan="off",
-                ws="websockets-sansio",
-                server_header=False,
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            )
-        )
-        self._exchange = dependencies.exchange
-        self._started = started
-
-    async def startup(self, sockets: list[Any] | None = None) -> None:
-        """Listen and report the URL."""
-        await super().startup(sockets)
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
-    async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        """Accept no new connections and respond to all waiting clients."""
-        self._exchange.interrupt()
-        await super().shutdown(sockets)
 
 
 def application(dependencies: Dependencies) -> Starlette:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-"""Maximum number of unread messages; beyond it the socket is closed rather than dropping some."""
+MAX_WAITING_CHARACTERS = 64 * 1024 * 1024
+"""Maximum number and length of unread messages; beyond it the socket is closed rather than dropping some."""
 
 MAX_OPEN = 1_000
 """Maximum number of open requests; beyond it, reading from the client pauses."""
@@ -74,6 +75,7 @@ class SocketSession:
         self._forwarding = UniqueIds(STREAM_SECONDS)
         self._issued = RecentIds(STREAM_SECONDS)
         self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
+        self._waiting_characters = 0
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -102,6 +104,8 @@ class SocketSession:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # a client that does not read delays the end
+            self._outgoing = asyncio.Queue()
         with suppress(RuntimeError, WebSocketDisconnect):
             await self._websocket.close(code)
 
@@ -240,16 +244,18 @@ class SocketSession:
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
     def _put(self, message: Outgoing) -> None:
-        try:
-            self._outgoing.put_nowait(message)
-        except asyncio.QueueFull:
-            log.warning("Closing a WebSocket whose client left %s messages unread.", MAX_WAITING)
+        self._waiting_characters += _length(message)
+        if self._outgoing.full() or self._waiting_characters > MAX_WAITING_CHARACTERS:
+            log.warning("Closing a WebSocket whose client left %s messages unread.", self._outgoing.qsize())
             self._finish(_TRY_AGAIN_LATER)
+        else:
+            self._outgoing.put_nowait(message)
 
     async def _send(self) -> None:
         try:
             while True:
                 message = await self._outgoing.get()
+                self._waiting_characters -= _length(message)
                 text = message if isinstance(message, str) else await message
                 if text is not None:
                     await self._websocket.send_text(text)
@@ -289,6 +295,11 @@ class SocketSession:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _length(message: Outgoing) -> int:
+    # of one with extra fields it is not known yet: the number alone limits those
+    return len(message) if isinstance(message, str) else 0
 
 
 def _error(error: DittoError, about: Envelope | None) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import AckstreamError, StartError, StoppedError
@@ -24,7 +25,7 @@ from ackstream.spark.checkpoint import TOPIC_ID, compare_batches, compare_topics
 from ackstream.spark.clock import clock
 from ackstream.spark.kafka import RUN
 from ackstream.spark.progress import committer, consumed_offsets
-from ackstream.spark.session import session
+from ackstream.spark.session import driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -158,17 +159,19 @@ class Job:
 
 
 def main(*jobs: Job) -> None:
-    """Run jobs in this process until one of them ends, as ``spark-submit`` starts them."""
+    """Run jobs in this process until one of them ends, or a signal ends all, as ``spark-submit`` starts them."""
 
     def run(settings: Settings) -> None:
-        spark = session(settings, f"ackstream-{jobs[0].name}")
-        with ExitStack() as stack:
-            queries = [stack.enter_context(job.running(spark, settings)) for job in jobs]
+        with driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop), ExitStack() as stack:
+            queries = [stack.enter_context(job.running(spark, settings)) for job in jobs if not stop.is_set()]
             # started again, all of them go on where they were
             try:
-                while not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
+                while not stop.is_set() and not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
                     pass
             except StreamingQueryException as error:
+                if stop.is_set():
+                    # a signal to all processes ends Python's workers, too
+                    return
                 if DATA_LOSS in str(error):
                     raise StoppedError(_LOSS) from error
                 raise
@@ -182,6 +185,8 @@ def run_with_settings(run: Callable[[Settings], None]) -> None:
         run(load())
     except AckstreamError as error:
         sys.exit(str(error))
+    except (Py4JNetworkError, ConnectionError):
+        sys.exit("Spark's JVM has ended, and the job with it.")
 
 
 # -- checkpoint --------------------------------------------------------------------------------------------------------

@@ -1,21 +1,30 @@
-"""The one way to a Spark session, for jobs, the demo and tests alike."""
+"""The one way to a Spark session, for jobs, the demo and tests alike; and what ends a job in order: a signal."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ackstream.local import installation
 from ackstream.local.submit import LOOPBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ackstream.settings import Settings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""The variable that ``spark-submit`` sets for the Python it starts."""
 
 
 def session(
@@ -38,7 +47,7 @@ def session(
     entries: dict[str, str] = {}
     builder = SparkSession.builder.appName(name)
     # set by spark-submit
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if SUBMITTED not in os.environ:
         builder = builder.master(settings.spark.master)
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
         if settings.spark.master.startswith("local"):
@@ -56,3 +65,54 @@ def defaults() -> dict[str, str]:
     lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
+
+
+class _Handler:
+    """Sets an event when the JVM receives a signal."""
+
+    class Java:
+        """Names, for py4j, what it is to the JVM."""
+
+        implements = ("sun.misc.SignalHandler",)
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: Any) -> None:
+        """Set the event; the JVM calls this in a thread of its own."""
+        self._stop.set()
+
+
+@contextmanager
+def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, threading.Event]]:
+    """Build the session of a program that ``spark-submit`` runs; give the event that its ``SIGNALS`` set.
+
+    The process that an operator signals is the JVM, whose child Python is. It would end at once, in the middle of a
+    batch and without its lease given back. So it asks Python to stop, and ends after it; Python itself ignores them.
+    """
+    stop = threading.Event()
+    before = _take_signals(stop) if SUBMITTED in os.environ else {}
+    spark = session(settings, name)
+    for number in before:
+        # PySpark has taken SIGINT
+        signal.signal(number, signal.SIG_IGN)
+    yield spark, stop
+    java = spark.sparkContext._jvm.sun.misc  # noqa: SLF001 - there is no public way
+    for number, handler in before.items():
+        # one more signal ends the JVM at once
+        java.Signal.handle(java.Signal(number.name[3:]), handler)
+
+
+def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+    """Let the JVM set an event when it receives a signal; return the handlers that it had."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    ensure_callback_server_started(gateway)
+    java, handler = gateway.jvm.sun.misc, _Handler(stop)
+    before = {}
+    for number in SIGNALS:
+        # those that nohup ignores stay ignored
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = java.Signal.handle(java.Signal(number.name[3:]), handler)
+            signal.signal(number, signal.SIG_IGN)
+    return before

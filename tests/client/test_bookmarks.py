@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ackstream.client.bookmarks import Bookmarks, SubscriptionProgress
 from ackstream.client.errors import StoreError
 from ackstream.protocol.queries import Position, bookmark, end
+from tests.client.files import dump, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,6 +76,32 @@ def test_a_file_remembers_what_memory_remembers(
     assert again.most_recent(SUB) == memory.most_recent(SUB)
     assert _receive(again, range(1, received + 1)) == _receive(memory, range(1, received + 1))
     again.close()
+
+
+VERSION_1 = """
+PRAGMA user_version = 1;
+CREATE TABLE owner (client TEXT NOT NULL);
+INSERT INTO owner VALUES ('p1');
+CREATE TABLE subscriptions (sub_id TEXT PRIMARY KEY, topic TEXT NOT NULL, resume TEXT NOT NULL);
+INSERT INTO subscriptions VALUES ('mine', 'orders', '1|0|2|f85164bc');
+CREATE TABLE discarded (sub_id TEXT NOT NULL, bookmark TEXT NOT NULL, PRIMARY KEY (sub_id, bookmark));
+INSERT INTO discarded VALUES ('mine', '1|0|4|f85164bc');
+"""
+"""A file of the present version: 1, 2 and 4 were discarded."""
+
+
+def test_a_file_of_this_version_is_read_and_written_as_it_always_was(tmp_path: Path) -> None:
+    write(tmp_path / "store", VERSION_1)
+    old = Bookmarks("p1", tmp_path / "store")
+    assert old.most_recent(SUB) == _mark(2)
+    assert _receive(old, range(1, 6)) == [3, 5]
+    old.close()
+    new = Bookmarks("p1", tmp_path / "new")
+    _receive(new, range(1, 6))
+    for number in (1, 2, 4):
+        new.discard(SUB, _mark(number))
+    new.close()
+    assert dump(tmp_path / "new") == dump(tmp_path / "store")
 
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

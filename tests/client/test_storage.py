@@ -11,6 +11,7 @@ import pytest
 
 from ackstream.client.errors import StoreError
 from ackstream.client.storage import WITHDRAWN, KeptMessage, MemoryMessages, SqliteMessages
+from tests.client.files import dump, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +90,33 @@ def test_the_file_of_an_earlier_release_is_read_and_an_unusable_message_holds_no
     messages = SqliteMessages(tmp_path / "store", "p1")
     assert [messages.get(seq) for seq in (1, 2, 3)] == [message(b"a"), WITHDRAWN, KeptMessage(b"c", [])]
     messages.close()
+
+
+VERSION_1 = """
+PRAGMA user_version = 1;
+CREATE TABLE owner (client TEXT NOT NULL);
+INSERT INTO owner VALUES ('p1');
+CREATE TABLE messages (seq INTEGER PRIMARY KEY, message BLOB NOT NULL);
+INSERT INTO messages VALUES (7, x'94c401619192a5746f706963c40174c4016bc2'), (9, x'94c40090c0c3');
+CREATE TABLE store (discarded INTEGER NOT NULL, last INTEGER NOT NULL);
+INSERT INTO store VALUES (6, 9);
+"""
+"""A file of the present version: 7 waits for its ack, 9 was withdrawn."""
+
+
+def test_a_file_of_this_version_is_read_and_written_as_it_always_was(tmp_path: Path) -> None:
+    write(tmp_path / "store", VERSION_1)
+    messages = SqliteMessages(tmp_path / "store", "p1")
+    assert (messages.discarded, messages.last, messages.numbers()) == (6, 9, [7, 9])
+    assert (messages.get(7), messages.get(9)) == (message(b"a"), WITHDRAWN)
+    messages.close()
+    new = SqliteMessages(tmp_path / "new", "p1")
+    new.drop(6)
+    new.add(7, message(b"a"))
+    new.add(9, message(b"b"))
+    new.withdraw(9)
+    new.close()
+    assert dump(tmp_path / "new") == dump(tmp_path / "store")
 
 
 @pytest.mark.parametrize("owners", [0, 1])

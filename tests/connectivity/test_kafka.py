@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotLeaderForPartitionError
 
-from ackstream.connectivity.kafka import KafkaPublisher, expired, external_message, record_metadata
-from ackstream.connectivity.transport import redelivers
+from ackstream.connectivity.kafka import KafkaPublisher, UnknownTopicError, expired, external_message, record_metadata
+from ackstream.connectivity.transport import OutgoingMessage, redelivers
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from tests.prose import covers, each
 
@@ -82,3 +82,28 @@ def test_what_may_go_well_another_time_is_no_fault_of_the_requester(error: Excep
 def test_prose_settlement_of_a_record(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     again = redelivers(given_["settlement"], given_["sourceQos"])
     assert again is ("consumes again" in expect["action"])
+
+
+def test_a_cluster_that_stores_nothing_is_away_and_one_without_the_topic_is_not() -> None:
+    def send(*_arguments: Any) -> Any:
+        raise KafkaTimeoutError("Failed to update metadata after 1.0 secs.")
+
+    publisher = KafkaPublisher.__new__(KafkaPublisher)
+    publisher._producer, publisher._until = SimpleNamespace(send=send), float("inf")
+    results: list[Any] = []
+    publisher._send(OutgoingMessage("nowhere", {}, b"1"), results.append)
+    publisher._send(OutgoingMessage("out#-1", {}, b"1"), results.append)
+    unknown = results[0]
+    assert isinstance(unknown, UnknownTopicError)
+    assert publisher.status_of(unknown) == 500
+    # of a record that waited for 30 s
+    errors = [KafkaTimeoutError(), NotLeaderForPartitionError(), MessageSizeTooLargeError(), *results]
+    assert list(map(publisher.is_away, errors))[:4] == [True, True, False, False]
+
+
+def test_a_publisher_that_closes_does_not_wait_for_each_message_that_is_left() -> None:
+    publisher = KafkaPublisher.__new__(KafkaPublisher)
+    publisher._until = 0.0
+    results: list[Any] = []
+    publisher._send(OutgoingMessage("out", {}, b"1"), results.append)
+    assert [type(result) for result in results] == [UnknownTopicError]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ackstream.connectivity.outbound import Outbound, answer_of
+from ackstream.client.group import Work
+from ackstream.connectivity import outbound as outbound_module
+from ackstream.connectivity.outbound import Outbound, OutboundWorker, answer_of
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_acks
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
@@ -181,3 +184,63 @@ def test_acknowledgements_are_written_as_an_aggregate_that_correlate_reads(given
     assert [ack.label for ack in read_acks(answer)] == ["c:one", "live-response"]
     assert answer.topic.channel == channel
     assert answer.headers["correlation-id"] == "mine"
+
+
+class Outbox:
+    """Of a worker without Kafka."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def hold(self, work: Work) -> None:
+        work.remaining += 1
+
+    def release(self, work: Work) -> None:
+        work.remaining -= 1
+
+    def send(self, _correlation_id: str, message: Any, _work: Work) -> None:
+        self.sent.append(message)
+
+
+class Refusing:
+    """A publisher whose target accepts nothing."""
+
+    def __init__(self, *, away: bool) -> None:
+        self.away = away
+
+    def publish(self, _message: Any, done: Any) -> None:
+        done(TimeoutError("expired"))
+
+    def status_of(self, _error: Exception) -> int:
+        return 500
+
+    def is_away(self, _error: Exception) -> bool:
+        return self.away
+
+
+@pytest.mark.parametrize(
+    ("away", "label", "alive", "remaining"),
+    [
+        pytest.param(True, None, False, 1, id="nobody would learn of it: published again"),
+        pytest.param(True, "c:one", True, 0, id="its requester learns of it"),
+        pytest.param(False, None, True, 0, id="it would fail again"),
+    ],
+)
+def test_a_signal_that_a_target_did_not_accept_is_kept_or_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, *, away: bool, label: str | None, alive: bool, remaining: int
+) -> None:
+    outbox = Outbox()
+    life = SimpleNamespace(alive=True)
+    made = SimpleNamespace(run=lambda: None, life=life, outbox=outbox)
+    monkeypatch.setattr(outbound_module, "Worker", lambda *_, **__: made)
+    monkeypatch.setattr(outbound_module, "read_publication", lambda record: record.signal)
+    parts = {} if label is None else {"issued_ack": label}
+    connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, **parts)])
+    kafka: Any = None
+    publisher: Any = Refusing(away=away)
+    worker = OutboundWorker(connection, kafka, publisher, dict)
+    work = Work(0)
+    signals = event(*([] if label is None else [label]))
+    worker._handle(SimpleNamespace(signal=signals, timestamp=0), work)
+    assert (worker.alive, work.remaining) == (alive, remaining)
+    assert [ack.status for message in outbox.sent for ack in read_acks(message)] == ([500] if label else [])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ackstream.client import Subscriber
-from ackstream.gateway.service import Server, connected
+from ackstream.gateway.server import Server
+from ackstream.gateway.service import connected
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.subscriptions import subscription

@@ -60,6 +60,14 @@ class Program:
         self._signal(signal.SIGKILL)
         self._process.wait()
 
+    def terminate(self) -> None:
+        """Send SIGTERM to the program alone, as a supervisor does."""
+        self._process.terminate()
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the program and what it started, as a terminal does for Ctrl-C."""
+        self._signal(signal.SIGINT)
+
     def pause(self) -> None:
         """Stop the program and what it started, as a machine does that is out of breath."""
         self._signal(signal.SIGSTOP)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
@@ -32,12 +32,17 @@ THING = "org.acme:lamp"
 
 
 class System:
-    """Topics of its own on the broker, a lake and a checkpoint of its own."""
+    """Topics of its own on the broker, a lake and a checkpoint of its own.
+
+    :cvar options: settings of correlate, for all systems that do not say otherwise
+    """
+
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, kafka: Kafka, path: Path, *, clock: bool = False, **correlate: Any) -> None:
         self.settings = Settings(
             kafka=kafka,
-            correlate=Correlate(**correlate),
+            correlate=Correlate(**(self.options | correlate)),
             clock=Clock(enabled=clock),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -19,12 +20,12 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Archive as ArchiveSettings
 from ackstream.settings import Kafka, Lake, Settings
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.system import System
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.lake import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -159,3 +160,45 @@ def test_a_crash_between_the_commits_of_two_tables_leaves_no_gap_and_no_copy(
             finish(spark, settings)
     finish(spark, settings)
     check(settings)
+
+
+@pytest.mark.long
+def test_replies_go_on_while_the_tables_are_away_and_what_is_missing_is_added_afterwards(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path)) as system, system.correlate(spark) as query:
+        lake, away = Path(system.settings.lake.path), tmp_path / "away"
+
+        def ask(*keys: str) -> None:
+            for key in keys:
+                system.command(key, requested_acks=["a-ack"])
+                system.ack(key, "a-ack")
+            eventually(lambda: system.replies().keys() >= set(keys), f"the replies to {keys}", query)
+
+        def archived(count: int) -> bool:
+            return len(rows(system.settings, "outcomes")) == count
+
+        with job.JOB.running(spark, system.settings) as archive:
+            ask("before-1", "before-2")
+            eventually(lambda: archived(2), "the outcomes", archive)
+            # what is there instead is no directory: nothing can be read or written
+            lake.rename(away)
+            lake.touch()
+            ask("meanwhile-1", "meanwhile-2")
+            eventually(lambda: not archive.isActive, "the archive to fail")
+        ask("meanwhile-3")
+        with (
+            pytest.raises(Exception),  # noqa: B017 - Spark's, for a file that is no directory
+            job.JOB.running(spark, system.settings) as archive,
+        ):
+            archive.awaitTermination(PATIENCE_SECONDS)
+        ask("meanwhile-4")
+        lake.unlink()
+        away.rename(lake)
+        with job.JOB.running(spark, system.settings) as archive:
+            ask("after")
+            eventually(lambda: archived(7), "all outcomes", archive)
+        for name in ("outcomes", "signals", "acknowledgements"):
+            found = rows(system.settings, name)
+            assert (len(found), len(set(found))) == (7, 7)
+        assert query.isActive

@@ -9,16 +9,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack, closing
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.client.labels import Declarer
+from ackstream.connectivity import kafka as transport
 from ackstream.connectivity.connector import Connector
+from ackstream.connectivity.outbound import MAX_PUBLISHING
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.settings import Kafka, Settings
+from tests.harness.cluster import Cluster
 from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
 from tests.harness.ledgers import accepted, outcome
@@ -352,6 +358,109 @@ def test_kill_9_of_the_connector_loses_nothing(topics: Kafka, elsewhere: Elsewhe
         finally:
             connector.kill()
     assert len(set(ids(job))) == len(job.seen)
+
+
+@pytest.mark.long
+def test_a_cluster_that_is_away_gets_every_signal_in_order_and_is_read_from_where_it_was(
+    topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than messages wait in its producer, with more signals than may be in flight; then its broker is back."""
+    monkeypatch.setattr(transport, "DELIVERY_SECONDS", 3.0)
+    number = 2 * MAX_PUBLISHING
+    with ExitStack() as stack:
+        remote = Cluster(tmp_path, 1, stack)
+        elsewhere = stack.enter_context(closing(Elsewhere(remote.bootstrap)))
+        incoming, events = elsewhere.topic("in"), elsewhere.topic("events")
+        configured = settings(
+            topics,
+            elsewhere,
+            bootstrap=remote.bootstrap,
+            sources=[{"addresses": [incoming], "qos": 1, "start": "earliest"}],
+            targets=[{"address": events, "topics": ["_/_/things/twin/events"]}],
+        )
+        job = stack.enter_context(Counterpart(topics))
+        connector = stack.enter_context(connected(configured))
+        signals = stack.enter_context(closing(Events(topics)))
+        signals.send("before", 0)
+        elsewhere.send(incoming, command("before", requested_acks=["my-ack"]))
+        eventually(lambda: len(elsewhere.read(events)) == 1 and elsewhere.committed(incoming) == 1, "the first ones")
+        remote.nodes[0].signal(SIGKILL)
+        for index in range(1, number + 1):
+            signals.send(f"n{index}", index)
+        eventually(lambda: not connector.turn(), "the end of the connection")
+        # nothing that the cluster does not have is committed
+        assert committed(topics, f"ackstream-connection-{elsewhere.id}", topics.topic("events")) == 1
+        remote.nodes[0].start()
+        eventually(connector.turn, "the connection is open again")
+        elsewhere.send(incoming, command("after", requested_acks=["my-ack"]))
+
+        def came() -> list[int]:
+            values = [json.loads(record.value)["value"] for record in elsewhere.read(events)]
+            return list(dict.fromkeys(values))
+
+        eventually(lambda: connector.turn() and len(came()) == number + 1, "all signals")
+        assert came() == list(range(number + 1))
+        eventually(lambda: connector.turn() and elsewhere.committed(incoming) == 2, "the record that came afterwards")
+        assert list(dict.fromkeys(plain(job))) == ["before", "after"]
+
+
+def test_two_connectors_of_one_connection_share_its_work(topics: Kafka, elsewhere: Elsewhere) -> None:
+    number = 40
+    incoming, events = elsewhere.topic("in", partitions=2), elsewhere.topic("events")
+    configured = settings(
+        topics,
+        elsewhere,
+        sources=[{"addresses": [incoming], "qos": 1, "start": "earliest", "declared_acks": [f"{elsewhere.id}:a"]}],
+        targets=[{"address": events, "topics": ["_/_/things/twin/events"]}],
+    )
+    signals = Signals(topics)
+    with Counterpart(topics) as job, connected(configured) as first:
+        with connected(configured):
+            for index in range(number):
+                elsewhere.send(incoming, command(f"n{index}", requested_acks=["my-ack"]), partition=index % 2)
+                signals.event(f"e{index}", index, [])
+            eventually(lambda: len(set(plain(job))) == number, "all records")
+            eventually(lambda: len(values(elsewhere, events)) == number, "all events")
+        # the one that is left takes over
+        elsewhere.send(incoming, command("last", requested_acks=["my-ack"]), partition=0)
+        elsewhere.send(incoming, command("last", requested_acks=["my-ack"]), partition=1)
+        signals.event("last", number, [])
+        eventually(lambda: first.turn() and plain(job).count("last") >= 2, "the last records")
+        eventually(lambda: first.turn() and number in values(elsewhere, events), "the last event")
+    # no two have one correlation-id, so that correlate decides each
+    assert len(set(ids(job))) == len(job.seen)
+
+
+def values(elsewhere: Elsewhere, topic: str) -> set[int]:
+    return {json.loads(record.value)["value"] for record in elsewhere.read(topic)}
+
+
+def committed(kafka: Kafka, group: str, topic: str) -> int:
+    """Return the offset up to which a group has committed all partitions together."""
+    with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+        found = admin.list_group_offsets([group])[group]
+    return sum(offset.offset for partition, offset in found.items() if partition.topic == topic)
+
+
+class Events:
+    """Writes events of one thing, in order, with one producer."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._topic = kafka.topic("events")
+        self._producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all")
+
+    def send(self, correlation_id: str, value: int) -> None:
+        message = {
+            "topic": "org.acme/lamp/things/twin/events/modified",
+            "headers": {},
+            "path": "/attributes/x",
+            "value": value,
+        }
+        named = [("correlation-id", correlation_id.encode())]
+        self._producer.send(self._topic, json.dumps(message).encode(), THING.encode(), named)
+
+    def close(self) -> None:
+        self._producer.close()
 
 
 class Process:

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
+@pytest.fixture(autouse=True, params=["hdfs", pytest.param("rocksdb", marks=pytest.mark.long)])
+def state_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with both state stores, the second one in the long group."""
+    monkeypatch.setattr(System, "options", {"state_store": request.param})
+
+
 @pytest.fixture
 def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
     with closing(System(kafka, tmp_path)) as system:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from tests.harness.connections import TOPICS, Answers, Signals, acks_of, connect
 from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.mqtt import BROKERS, IN_FLIGHT, Device, mosquitto
 from tests.harness.ports import free_ports
+from tests.harness.processes import Program
+from tests.harness.programs import PROXY
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 
@@ -163,3 +167,59 @@ def test_a_connection_without_its_broker_is_not_open(topics: Kafka, name: str) -
     configured = settings(topics, nowhere, name, sources=[source(name)])
     with Connector(configured, configured.connections) as connector:
         assert not connector.turn()
+
+
+def test_two_connectors_of_one_connection_share_its_targets(topics: Kafka, port: int, name: str) -> None:
+    configured = settings(
+        topics, port, name, targets=[{"address": f"{name}/out", "topics": ["_/_/things/twin/events"]}]
+    )
+    signals = Signals(topics)
+    with closing(Device(port, f"{name}/out")) as device, connected(configured), connected(configured):
+        for number in range(20):
+            signals.event(f"e{number}", number, [])
+        eventually(
+            lambda: {json.loads(message.payload)["value"] for message in device.received} == set(range(20)),
+            "all events",
+        )
+
+
+def test_a_broker_that_is_away_gets_every_signal_in_order_and_is_read_again(
+    topics: Kafka, port: int, name: str, tmp_path: Path
+) -> None:
+    """What is published meanwhile waits, up to 1,000 messages; those after them are not read."""
+    (proxied,) = free_ports(1)
+    proxy = Program("proxy", ["-c", PROXY, str(proxied), str(port)], Settings(), tmp_path)
+    try:
+        eventually(lambda: reachable(proxied), "the proxy")
+        target = {"address": f"{name}/out", "topics": ["_/_/things/twin/events"]}
+        configured = settings(topics, proxied, name, sources=[source(f"{name}-in")], targets=[target])
+        signals = Signals(topics)
+        with (
+            closing(Device(port, f"{name}/out")) as device,
+            Counterpart(topics) as job,
+            connected(configured) as connector,
+        ):
+            signals.event("before", 0, [])
+            eventually(lambda: len(device.received) == 1, "the first event")
+            proxy.kill()
+            for number in range(1, 21):
+                signals.event(f"e{number}", number, [])
+            device.publish(f"{name}-in/late", "1")
+            proxy.start()
+            eventually(lambda: connector.turn() and len(values(device)) == 21, "all events")
+            assert values(device) == list(range(21))
+            eventually(lambda: plain(job) == ["late"], "what was published meanwhile")
+    finally:
+        proxy.kill()
+
+
+def values(device: Device) -> list[int]:
+    return list(dict.fromkeys(json.loads(message.payload)["value"] for message in device.received))
+
+
+def reachable(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

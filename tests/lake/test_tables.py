@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -126,6 +127,21 @@ def test_a_table_of_an_earlier_release_gets_the_columns_that_it_lacks(name: str)
                 tables.new_columns(table, fewer, "/lake")
         with pytest.raises(StartError, match=f"has a column {column.name} of type void where"):
             tables.new_columns(table, {**found, column.name: "void"}, "/lake")
+
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "vectors" / "tables.json").read_text("utf-8"))
+"""The columns that the tables on disks have: a new one is added here, none is changed or removed."""
+
+
+@pytest.mark.parametrize("name", schemas.ALL_TABLES)
+def test_a_table_on_disk_is_opened_with_the_columns_it_was_written_with(name: str) -> None:
+    written = {column: kind.removesuffix(" not null") for column, kind in GOLDEN[name].items()}
+    assert tables.new_columns(schemas.ALL_TABLES[name], written, "/lake") == []
+    columns_now = {
+        field.name: field.dataType.simpleString() + ("" if field.nullable else " not null")
+        for field in schemas.ALL_TABLES[name].schema
+    }
+    assert columns_now == GOLDEN[name]
 
 
 def test_a_column_that_someone_has_added_stays() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import StartError
@@ -30,7 +33,7 @@ from ackstream.spark.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -156,19 +159,57 @@ def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupte
         guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
 
 
-def _main(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
-    """Run a job whose query fails with an error."""
-
-    def fail(_seconds: int) -> bool:
-        raise StreamingQueryException(error)
+def _main(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[threading.Event], bool], stop: threading.Event | None = None
+) -> list[str]:
+    """Run two jobs whose queries wait like this, for a signal among other things; return what happened to them."""
+    stop, seen = stop or threading.Event(), []
 
     @contextmanager
-    def running(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(awaitTermination=fail)
+    def running(name: str, *_: object) -> Iterator[Any]:
+        seen.append(f"{name} starts")
+        yield SimpleNamespace(awaitTermination=lambda _seconds: wait(stop))
+        seen.append(f"{name} stops")
 
-    monkeypatch.setattr(spark_job, "session", lambda *_: None)
+    @contextmanager
+    def driver(*_: object) -> Iterator[Any]:
+        yield None, stop
+
+    monkeypatch.setattr(spark_job, "driver", driver)
     monkeypatch.setattr(spark_job, "load", Settings)
-    spark_job.main(SimpleNamespace(name="x", running=running))  # type: ignore[arg-type]
+    spark_job.main(*(SimpleNamespace(name=name, running=partial(running, name)) for name in "xy"))  # type: ignore[arg-type]
+    return seen
+
+
+def _fail(error: Exception, *, stopped: bool = False) -> Callable[[threading.Event], bool]:
+    def wait(stop: threading.Event) -> bool:
+        if stopped:
+            stop.set()
+        raise error
+
+    return wait
+
+
+def test_a_signal_stops_all_jobs_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = ["x starts", "y starts", "y stops", "x stops"]
+    assert _main(monkeypatch, lambda stop: bool(stop.set())) == everything
+    assert _main(monkeypatch, lambda _: True) == everything
+
+
+def test_after_a_signal_no_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert _main(monkeypatch, lambda _: False, stop) == []
+
+
+def test_a_query_that_fails_because_everything_is_stopped_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _main(monkeypatch, _fail(StreamingQueryException("Python worker exited unexpectedly"), stopped=True))
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionResetError()])
+def test_a_jvm_that_ends_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    with pytest.raises(SystemExit, match=r"^Spark's JVM has ended, and the job with it\.$"):
+        _main(monkeypatch, _fail(error))
 
 
 def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_the_setting(
@@ -177,6 +218,6 @@ def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_t
     with pytest.raises(
         SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"
     ):
-        _main(monkeypatch, "[STREAM_FAILED] Some data may have been lost ... set the option failOnDataLoss to false")
+        _main(monkeypatch, _fail(StreamingQueryException("Some data may have been lost ... failOnDataLoss to false")))
     with pytest.raises(StreamingQueryException, match="anything else"):
-        _main(monkeypatch, "[STREAM_FAILED] anything else")
+        _main(monkeypatch, _fail(StreamingQueryException("[STREAM_FAILED] anything else")))

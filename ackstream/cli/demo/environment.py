@@ -15,7 +15,8 @@ from kafka.errors import KafkaError
 
 from ackstream.errors import LocalError, UnreachableError
 from ackstream.gateway import service as gateway
-from ackstream.gateway.service import Server, connected
+from ackstream.gateway.server import Server
+from ackstream.gateway.service import connected
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics

@@ -9,7 +9,6 @@ drops the append of the second.
 from __future__ import annotations
 
 import sys
-import threading
 from contextlib import closing
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -25,9 +24,10 @@ from ackstream.lake.messages import source_id
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
 from ackstream.spark.job import run_with_settings
-from ackstream.spark.session import session
+from ackstream.spark.session import driver
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
@@ -49,7 +49,8 @@ def main() -> None:
     def start(settings: Settings) -> None:
         destination = named(settings, sys.argv[1:])
         prepare(settings, TOPICS)
-        run(session(settings, f"ackstream-mirror-{destination.name}"), settings, destination, threading.Event())
+        with driver(settings, f"ackstream-mirror-{destination.name}") as (spark, stop):
+            run(spark, settings, destination, stop)
 
     run_with_settings(start)
 
@@ -86,7 +87,7 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
                 value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
                 producer.send(topic, value, destination.name.encode()).get(SEND_SECONDS)
                 reported = last
-            if not mirror.copy() and stop.wait(destination.ack_conflation_interval / 1000):
+            if stop.wait(0 if mirror.copy() else destination.ack_conflation_interval / 1000):
                 return
 
 

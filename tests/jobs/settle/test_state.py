@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ackstream.jobs.settle.state import EarlyReports
+from ackstream.jobs.settle.state import STATE_VERSION, EarlyReports
 from ackstream.protocol.readers import AppAck, read
 from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import RULES, Log, Run, reasons
@@ -97,6 +97,13 @@ def test_a_saved_state_continues(version: int, blob: bytes) -> None:
     assert (early["reader"], early["first"], early["last"]) == ("A", 20, 21)
     run.feed(log.ack("L1", 3, (1, 9)))
     assert reasons(run.settled) == [("stale-count", None, None)]
+
+
+def test_a_state_is_encoded_as_this_version_always_was() -> None:
+    run = Run(RULES)
+    run.state = (3, VERSION_3)
+    run.feed()
+    assert run.state == (STATE_VERSION, VERSION_3)
 
 
 def test_writers_of_a_state_of_version_2_are_silent_from_its_first_batch_on() -> None:

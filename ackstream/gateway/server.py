@@ -1,0 +1,138 @@
+"""The gateway's server: uvicorn, and an end for connections whose clients neither send nor read.
+
+uvicorn waits without limit for a request to become complete, for the rest of a body after its response, and for a
+client to read what was sent to it, even to close a connection. A body that the application reads has its limit there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ackstream.gateway.api import REQUEST_SECONDS
+from ackstream.gateway.service import application
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.gateway.service import Dependencies
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 5
+UNREAD_SECONDS = 30.0
+"""The time within which a client reads something of what waits for it."""
+
+_BACKLOG = 2_048
+_TICKS = 10
+"""Of uvicorn, in a second."""
+
+
+class Server(uvicorn.Server):
+    """Serves the application; on shutdown it ends all waits with 503 while the requests continue in Kafka."""
+
+    def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
+        """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
+        gateway = dependencies.settings.gateway
+        super().__init__(
+            uvicorn.Config(
+                application(dependencies),
+                host=gateway.host,
+                port=gateway.port,
+                log_level="warning",
+                access_log=False,
+                backlog=_BACKLOG,
+                lifespan="off",
+                # the one whose states Stalls knows
+                http=H11Protocol,
+                ws="websockets-sansio",
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
+            )
+        )
+        self._exchange = dependencies.exchange
+        self._started = started
+        self._stalls = Stalls()
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen and report the URL."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def on_tick(self, counter: int) -> bool:
+        """End stalled connections, once a second; return whether to shut down."""
+        if counter % _TICKS == 0:
+            for connection in self._stalls.find(self.server_state.connections, time.monotonic()):
+                log.warning("Ending a connection whose client neither sends nor reads: %s", connection.client)
+                connection.transport.abort()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        """Accept no new connections, respond to all waiting clients, and end connections that remain after 5 s."""
+        self._exchange.interrupt()
+        # a task that waits for a client ends with its connection; uvicorn would cancel it, and answer 500
+        timer = asyncio.get_running_loop().call_later(SHUTDOWN_SECONDS, self._abort)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+class _Wait:
+    """For what the server waits, since when, and the least number of unread bytes since then."""
+
+    __slots__ = ("since", "step", "unread")
+
+    def __init__(self, step: object, unread: int, since: float) -> None:
+        self.step, self.unread, self.since = step, unread, since
+
+
+class Stalls:
+    """Finds connections whose clients owe the rest of a request, or do not read. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._waits: dict[Any, _Wait] = {}
+
+    def find(self, connections: Iterable[Any], now: float) -> list[Any]:
+        """Return the connections that are to end; to be called regularly with all that are open."""
+        waits, found = {}, []
+        for connection in connections:
+            step, unread, owes = _state(connection)
+            wait = self._waits.get(connection)
+            if wait is None or wait.step != step or unread < wait.unread:
+                wait = _Wait(step, unread, now)
+            waits[connection] = wait
+            limit = UNREAD_SECONDS if unread else REQUEST_SECONDS
+            if (unread or owes) and now - wait.since >= limit:
+                found.append(connection)
+        self._waits = waits
+        return found
+
+
+def _state(connection: Any) -> tuple[object, int, bool]:
+    """Return the step of a connection, the number of bytes its client does not read, and whether it owes a request.
+
+    A step never comes twice. Of a WebSocket only one that is blocked or closing counts: until then a little is written
+    between two looks, and pings end it.
+    """
+    transport = connection.transport
+    unread = transport.get_write_buffer_size()
+    if not isinstance(connection, H11Protocol):
+        blocked = transport.is_closing() or not connection.writable.is_set()
+        return blocked, unread if blocked else 0, False
+    cycle, state = connection.cycle, connection.conn.their_state
+    complete = cycle is None or cycle.response_complete
+    owes = complete and state in (h11.IDLE, h11.SEND_BODY)
+    return (cycle, state, complete, unread > 0), unread, owes

@@ -1,0 +1,380 @@
+"""The gateway at a real socket: clients that send slowly or not at all, do not read, or are there when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import h11
+import httpx
+import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from ackstream.client.replies import Reply
+from ackstream.gateway import api, server, session
+from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.server import REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
+from ackstream.gateway.service import Dependencies, Exchange
+from ackstream.protocol.ditto.envelopes import encode
+from ackstream.settings import Gateway, Settings
+from tests.gateway import parts
+from tests.gateway.test_session import EVENT, Hub
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+THING = "/api/2/things/org.acme:lamp"
+HEAD = f"PUT {THING}/attributes/x HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
+HOST = "127.0.0.1"
+TOGETHER = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+SMALL = (socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+
+
+class Running:
+    """A gateway on a free port, in a thread; the test plays Kafka."""
+
+    def __init__(self, gateway: Server, exchange: Exchange, clients: Clients, hub: Hub, url: str) -> None:
+        self.gateway, self.exchange, self.clients, self.hub, self.url = gateway, exchange, clients, hub, url
+        self.port = int(url.rpartition(":")[2])
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, limits=TOGETHER)
+
+    @property
+    def open(self) -> int:
+        """The number of open connections."""
+        return len(self.gateway.server_state.connections)
+
+    @contextmanager
+    def raw(self, *options: tuple[int, int, int]) -> Iterator[socket.socket]:
+        with socket.socket() as found:
+            for option in options:
+                found.setsockopt(*option)
+            found.settimeout(PATIENCE_SECONDS)
+            found.connect((HOST, self.port))
+            yield found
+
+    def close(self) -> None:
+        self._http.close()
+
+    def ask(self, **options: Any) -> httpx.Response:
+        return self._http.put(f"{THING}/attributes/x", json=1, **options)
+
+
+class Clients:
+    """A requester whose requests get what a function returns, or nothing before the test answers them."""
+
+    def __init__(self, answer: Callable[[Envelope], Any] | None) -> None:
+        self.sent: list[Envelope] = []
+        self.futures: list[Future[Any]] = []
+        self._answer = answer
+
+    def send(self, command: Envelope) -> Future[Any]:
+        self.sent.append(command)
+        self.futures.append(found := Future())
+        if self._answer is not None:
+            envelope, completed_by = self._answer(command)
+            identity = command.headers["correlation-id"]
+            found.set_result(Reply(identity, "r-1", envelope.status or 200, completed_by, encode(envelope), 0))
+        return found
+
+
+@contextmanager
+def serving(answer: Callable[[Envelope], Any] | None = parts.NO_CONTENT) -> Iterator[Running]:
+    settings = Settings(gateway=Gateway(port=0))
+    authenticator = Authenticator(settings.gateway)
+    hub, address = Hub(), Future[str]()
+    clients = Clients(answer)
+    exchange = Exchange(clients, None)  # type: ignore[arg-type]
+    access = access_of(settings.gateway, authenticator)
+    given: Any = (settings, authenticator, access, exchange, None, hub)
+    gateway = Server(Dependencies(*given), address.set_result)
+    thread = threading.Thread(target=lambda: asyncio.run(gateway.serve()))
+    thread.start()
+    running = Running(gateway, exchange, clients, hub, address.result(PATIENCE_SECONDS))
+    try:
+        yield running
+    finally:
+        gateway.should_exit = True
+        thread.join(PATIENCE_SECONDS)
+        running.close()
+    assert not thread.is_alive()
+
+
+def status(client: socket.socket) -> int:
+    """Read a response to its end; return its status."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = client.recv(65536)
+        assert chunk, data
+        data += chunk
+    return int(data.split(b" ", 2)[1])
+
+
+def closed(client: socket.socket) -> bool:
+    """Wait until the gateway ends a connection."""
+    try:
+        while client.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+# -- slow, half-open ---------------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_does_not_end_is_refused_and_its_connection_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "REQUEST_SECONDS", 0.2)
+    with serving() as running, running.raw() as length, running.raw() as chunked:
+        length.sendall(HEAD + b"content-length: 10\r\n\r\n1")
+        chunked.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\n1\r\n")
+        for client in (length, chunked):
+            assert status(client) == 408
+            assert closed(client)
+        assert running.ask().status_code == 204
+        assert len(running.clients.sent) == 1
+
+
+def test_a_body_that_is_too_large_is_refused_before_its_end_and_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_TICKS", 1)
+    with serving() as running, running.raw() as client:
+        client.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%b\r\n" % (65_536, bytes(65_536))
+        for _ in range(20):
+            client.sendall(chunk)
+        assert status(client) == 413
+        # it goes on and on, until it is cut off
+        with suppress(ConnectionError):
+            for _ in count():
+                client.sendall(chunk)
+
+
+def test_clients_that_send_no_request_or_a_part_of_one_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_TICKS", 1)
+    with serving() as running, running.raw() as silent, running.raw() as slow, running.raw() as half:
+        slow.sendall(HEAD)
+        half.sendall(HEAD)
+        half.shutdown(socket.SHUT_WR)
+        assert all(map(closed, (silent, slow, half)))
+        eventually(lambda: running.open == 0, "the end of the connections")
+        monkeypatch.setattr(server, "REQUEST_SECONDS", REQUEST_SECONDS)
+        assert running.ask().status_code == 204
+
+
+@pytest.mark.long
+def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
+    large = parts.response(200, "x" * 20_000_000)
+    with serving(large) as running:
+        with running.raw(SMALL) as client:
+            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+            eventually(lambda: running.open == 0, "the end of the connection")
+        # one that reads slowly gets it all
+        with running.raw((socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)) as client:
+            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+            began, found = time.monotonic(), 0
+            while chunk := client.recv(262_144):
+                found += len(chunk)
+                time.sleep(max(0.0, began + 3.0 * found / 20_000_000 - time.monotonic()))
+            assert found > 20_000_000
+
+
+def connection(cycle: Any = None, state: Any = h11.IDLE, unread: int = 0) -> Any:
+    found = H11Protocol.__new__(H11Protocol)
+    found.cycle, found.conn = cycle, SimpleNamespace(their_state=state)
+    found.transport = SimpleNamespace(get_write_buffer_size=lambda: unread)  # type: ignore[assignment]
+    return found
+
+
+DONE, OPEN = SimpleNamespace(response_complete=True), SimpleNamespace(response_complete=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "ends"),
+    [
+        pytest.param({}, {}, True, id="no request"),
+        pytest.param({"cycle": DONE}, {"cycle": DONE}, True, id="no next request"),
+        pytest.param({"cycle": DONE, "state": h11.SEND_BODY}, {"cycle": DONE, "state": h11.SEND_BODY}, True, id="body"),
+        pytest.param({}, {"cycle": DONE}, False, id="another request meanwhile"),
+        pytest.param({"cycle": OPEN, "state": h11.SEND_BODY}, None, False, id="api"),
+        pytest.param({"cycle": OPEN, "state": h11.DONE}, None, False, id="open"),
+        pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 9}, True, id="unread"),
+        pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 10}, True, id="unread and more"),
+        pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 8}, False, id="read a little"),
+    ],
+)
+def test_only_a_client_that_makes_no_progress_is_stalled(
+    first: dict[str, Any], then: dict[str, Any] | None, *, ends: bool
+) -> None:
+    one, stalls = connection(**first), Stalls()
+    assert stalls.find([one], 0.0) == []
+    found = connection(**(first if then is None else then))
+    one.cycle, one.conn, one.transport = found.cycle, found.conn, found.transport
+    limit = UNREAD_SECONDS if first.get("unread") else REQUEST_SECONDS
+    assert stalls.find([one], limit - 0.1) == []
+    assert stalls.find([one], limit) == ([one] if ends else [])
+
+
+# -- WebSockets --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def subscribed(running: Running, *options: tuple[int, int, int]) -> Iterator[Any]:
+    """Subscribe to events; the client reads one message more than the test does."""
+    with running.raw(*options) as plain:
+        plain.settimeout(None)
+        url = f"ws://{HOST}:{running.port}/ws/2"
+        quiet: Any = {"compression": None, "ping_interval": None, "max_queue": 1, "close_timeout": 0.1}
+        with connect(url, sock=plain, **quiet) as client:
+            client.send("START-SEND-EVENTS")
+            assert client.recv() == "START-SEND-EVENTS:ACK"
+            yield client
+
+
+@pytest.mark.long
+def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[session.SocketSession] = []
+    begin = session.SocketSession.__init__
+
+    def init(self: session.SocketSession, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(session.SocketSession, "__init__", init)
+    with serving() as running, subscribed(running, SMALL) as deaf, subscribed(running) as other:
+        heard = 0
+        number = 0
+        while not made[0]._end.done():
+            for _ in range(1_000):
+                running.hub.publish(EVENT, f"c-{number}", "x" * 1_000)
+                number += 1
+            for _ in range(1_000):
+                assert json.loads(other.recv())["headers"]["correlation-id"] == f"c-{heard}"
+                heard += 1
+        assert made[0]._end.result() == 1013
+        assert number >= session.MAX_WAITING
+        monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
+        eventually(lambda: running.open == 1, "the end of its connection")
+        assert made[0]._outgoing.empty()
+        with pytest.raises(ConnectionClosed):
+            list(iter(deaf.recv, None))
+        running.hub.publish(EVENT, "last")
+        assert json.loads(other.recv())["headers"]["correlation-id"] == "last"
+
+
+def test_large_messages_that_are_not_read_are_limited_by_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_WAITING_CHARACTERS", 20_000_000)
+    with serving() as running, subscribed(running, SMALL) as deaf:
+        for number in range(60):
+            running.hub.publish(EVENT, f"c-{number}", "x" * 1_000_000)
+        with pytest.raises(ConnectionClosed) as caught:
+            list(iter(deaf.recv, None))
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1013
+
+
+# -- restart -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_under_load_answers_each_request_or_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """100 requests wait, some bodies are incomplete, and further requests come while the gateway stops."""
+    refused: list[int] = []
+    stop = threading.Event()
+
+    def go_on(running: Running) -> None:
+        while not stop.is_set():
+            try:
+                refused.append(running.ask().status_code)
+            except httpx.TransportError:
+                return
+
+    with ExitStack() as stack, ThreadPoolExecutor(104) as pool:
+        running = stack.enter_context(serving(None))
+        incomplete = stack.enter_context(running.raw())
+        incomplete.sendall(HEAD + b"content-length: 10\r\n\r\n1")
+        idle = stack.enter_context(running.raw())
+        late = stack.enter_context(running.raw())
+        late.sendall(HEAD[:20])
+        listener = stack.enter_context(subscribed(running))
+        answers = [pool.submit(running.ask) for _ in range(100)]
+        eventually(lambda: len(running.exchange._waiting) == 101, "all requests")
+        going = [pool.submit(go_on, running) for _ in range(3)]
+        eventually(lambda: len(running.clients.futures) == 103, "further requests")
+        began = time.monotonic()
+        running.gateway.should_exit = True
+        found = [answer.result() for answer in answers]
+        assert {(each.status_code, each.headers["retry-after"]) for each in found} == {(503, "1")}
+        assert all("continues" in each.json()["description"] for each in found)
+        assert status(incomplete) == 503
+        assert closed(idle)
+        assert closed(late)
+        with pytest.raises(ConnectionClosed) as caught:
+            listener.recv(PATIENCE_SECONDS)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1012
+        for each in going:
+            each.result()
+        stop.set()
+        assert set(refused) <= {503}
+        # a reply that comes now is nobody's
+        for future in running.clients.futures:
+            future.set_result("late")
+    assert time.monotonic() - began < PATIENCE_SECONDS
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 0.3)
+    large = parts.response(200, "x" * 20_000_000)
+    with ExitStack() as stack:
+        running = stack.enter_context(serving(large))
+        client = stack.enter_context(running.raw(SMALL))
+        client.sendall(2 * f"GET {THING} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        deaf = stack.enter_context(subscribed(running, SMALL))
+        for number in range(100):
+            running.hub.publish(EVENT, f"c-{number}", "x" * 100_000)
+        eventually(lambda: any(each.flow.write_paused for each in _http(running)), "a response that is not read")
+        running.gateway.should_exit = True
+        eventually(lambda: running.open == 0, "the end of the connections")
+        assert deaf is not None
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def _http(running: Running) -> list[Any]:
+    return [each for each in running.gateway.server_state.connections if isinstance(each, H11Protocol)]
+
+
+# -- behind a proxy ----------------------------------------------------------------------------------------------------
+
+
+def test_a_proxy_for_tls_on_this_machine_says_what_its_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"host": "things.example", "x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.1"}
+    answer = parts.response(201, 1)
+    with serving(answer) as running:
+        assert running.ask(headers=headers).headers["location"] == f"https://things.example{THING}/attributes/x"
+        (sent,) = running.clients.sent
+    assert not sent.headers.keys() & headers.keys()
+    # of a proxy elsewhere nothing is believed, unless the environment names it
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.9")
+    with serving(answer) as running:
+        assert running.ask(headers=headers).headers["location"].startswith("http://things.example/")

@@ -1,0 +1,96 @@
+"""The wheel, built from this checkout and installed in a virtual environment of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.local import jars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(command: list[str | Path], directory: Path) -> str:
+    environment = {
+        name: text for name, text in os.environ.items() if not name.startswith(("ACKSTREAM_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    finished = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build and install the wheel without a network: its dependencies are those that the tests run with."""
+    directory = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", directory, ROOT], directory)
+    (wheel,) = directory.glob("ackstream-*.whl")
+    home = directory / "environment"
+    venv.create(home, symlinks=True)
+    _run([*pip, "--python", home / "bin" / "python", "install", "--no-index", "--no-deps", wheel], directory)
+    # of a directory named here the files *.pth do not count, and so an editable installation in it neither
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return home
+
+
+@pytest.fixture(scope="module")
+def ackstream(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    directory = tmp_path_factory.mktemp("elsewhere")
+    return lambda *arguments: _run([installed / "bin" / "ackstream", *arguments], directory)
+
+
+def test_an_installed_command_explains_itself(ackstream: Callable[..., str]) -> None:
+    text = ackstream("--help")
+    assert "Durable acknowledgements for commands over Kafka." in text
+    assert all(name in text for name in ("demo", "up", "submit", "gateway", "migrate"))
+
+
+def test_all_files_of_conf_and_all_jobs_are_installed(installed: Path) -> None:
+    (data,) = installed.glob("lib/python*/site-packages/ackstream/_data")
+    for name in ("conf", "jobs"):
+        ours, theirs = (
+            {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+            for directory in (ROOT / name, data / name)
+        )
+        assert theirs == ours
+
+
+@pytest.mark.parametrize("job", sorted(path.stem for path in (ROOT / "jobs").glob("*.py")))
+def test_an_installed_job_is_submitted_with_the_files_of_its_installation(
+    ackstream: Callable[..., str], installed: Path, job: str
+) -> None:
+    assert jars.present("spark"), "`make jars` fetches them"
+    command = shlex.split(ackstream("submit", job, "--dry-run"))
+    script, properties = Path(command[-1]), Path(command[command.index("--properties-file") + 1])
+    assert (script.name, properties.name) == (f"{job}.py", "spark-defaults.conf")
+    for path in (script, properties):
+        assert path.is_file()
+        assert path.resolve().is_relative_to(installed.resolve())
+
+
+def test_every_installed_module_can_be_imported_without_the_checkout(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib, pkgutil, ackstream\n"
+        "for found in pkgutil.walk_packages(ackstream.__path__, 'ackstream.'):\n"
+        "    importlib.import_module(found.name)\n"
+        "print(ackstream.__file__)"
+    )
+    printed = _run([installed / "bin" / "python", "-W", "ignore", "-c", code], tmp_path)
+    assert Path(printed.strip()).resolve().is_relative_to(installed.resolve())
