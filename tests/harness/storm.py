@@ -116,7 +116,7 @@ class Storm:
 
     def _environment(self) -> dict[str, str]:
         destination = {"name": "standby", "path": self.standby.path, "type": "sync", "ack_conflation_interval": "500ms"}
-        queue = {"name": QUEUE, "topics": [QUEUE], "max_backlog": 20, "backoff": {"initial": "200ms"}}
+        queue = {"name": QUEUE, "topics": [QUEUE], "max_backlog": 200, "backoff": {"initial": "200ms"}}
         return {
             "ACKSTREAM_GATEWAY_PORT": str(self.port),
             "ACKSTREAM_DESTINATIONS": json.dumps([destination]),
