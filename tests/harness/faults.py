@@ -168,7 +168,8 @@ class SupervisedStorm(Storm):
 
     def _last_line(self, name: str) -> str:
         found = [line for line in self._tail(name).splitlines() if line.strip()]
-        return found[-1][:REASON_CHARACTERS] if found else ""
+        # where a run keeps its files is not worth keeping
+        return found[-1].replace(f"{self.stop.parent}/", "")[:REASON_CHARACTERS] if found else ""
 
 
 class Faults:
