@@ -67,14 +67,19 @@ def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -
     timeout = headers.get(TIMEOUT)
     if timeout is None:
         return _default_text(api)
-    milliseconds = timeout_milliseconds(api, kind, headers)
+    milliseconds = timeout_milliseconds(api, kind, headers, _default_ms(api))
     if kind == "smartQuery" or Duration.parse(timeout).capped(SMART_MAXIMUM_MS) == milliseconds:
         return str(timeout)
     return f"{milliseconds // 1000}s"
 
 
 def _default_text(api: Api) -> str:
-    return f"{(HTTP_TIMEOUT_MS if api == 'HTTP' else STREAM_TIMEOUT_MS) // 1000}s"
+    return f"{_default_ms(api) // 1000}s"
+
+
+def _default_ms(api: Api) -> int:
+    """Return the timeout of Ditto's code, which ackstream does not share (docs/ditto.md)."""
+    return HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
 
 
 def requested_acks_out(text: str) -> list[str] | None:

@@ -87,10 +87,12 @@ class RecentIds:
     def add(self, identity: str, now: float, seconds: float | None = None) -> None:
         """Remember an id."""
         self._expire(now)
+        self._until.pop(identity, None)
         self._until[identity] = now + (self._seconds if seconds is None else seconds)
 
-    def __contains__(self, identity: str) -> bool:
-        return identity in self._until
+    def known(self, identity: str, now: float) -> bool:
+        """Return whether an id is remembered."""
+        return self._until.get(identity, now) > now
 
     def _expire(self, now: float) -> None:
         while self._until and next(iter(self._until.values())) <= now:
@@ -114,11 +116,14 @@ class UniqueIds(RecentIds):
         """Return the id itself if it is not in use, else the id with a suffix, and remember it."""
         self._expire(now)
         issued = wanted
-        if wanted in self:
+        if not self.known(wanted, now):
+            # nor what it stood for before: those that were to be remembered for longer keep it from being dropped
+            self._forget(wanted)
+        else:
             numbered = _NUMBERED.fullmatch(wanted)
             head, first = (wanted, 0) if numbered is None else (numbered[1], int(numbered[2]) + 1)
             number = self._numbers.get(wanted, first)
-            while (issued := suffixed(head, number)) in self:
+            while self.known(issued := suffixed(head, number), now):
                 number += 1
             self._numbers[wanted] = number + 1
             self._originals[issued] = wanted

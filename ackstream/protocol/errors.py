@@ -17,6 +17,7 @@ REQUEST_TIMEOUT = 408
 CONFLICT = 409
 TOO_LARGE = 413
 UNPROCESSABLE = 422
+UNAVAILABLE = 503
 
 SHOWN_CHARACTERS = 1_000
 """How many characters of a foreign text an error repeats; Ditto repeats all of them, whatever the length."""

@@ -10,8 +10,9 @@ the commit of each batch: a message in Kafka may still be refused.
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +30,9 @@ WITHDRAWN = "withdrawn"
 SESSION_OVER = "session over"
 """The answer to a publisher after another one of its name has logged on."""
 
+CONFLATION_MS = 1_000
+"""How long merged acks wait where a logon does not say otherwise (seed002; seed004: one second)."""
+
 MAX_CLIENT_CHARACTERS = 255
 """Of the name of a client: of a publisher, and of a reader, whose reports name both."""
 
@@ -45,6 +49,16 @@ def read_number(text: str | None) -> int | None:
         return None
     number = int(text)
     return number if number <= MAX_NUMBER else None
+
+
+_INTERVAL = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def read_interval(text: str) -> int | None:
+    """Read an interval such as ``250ms`` or ``1m``; return milliseconds, ``None`` if it is none."""
+    found = _INTERVAL.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
 AckType: TypeAlias = Literal["received", "processed", "persisted", "completed", "stats"]
@@ -65,11 +79,12 @@ class CommandAck(
     """One acknowledgement of a command or of published messages.
 
     A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
-    ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal.
+    ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal. So
+    are they in the ack of a message whose topic has no log, which is not conflated and has the command id.
 
     :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
-    :ivar effective_conflation_ms: the conflation interval in force if it is longer than the one requested
+    :ivar effective_conflation_ms: the conflation interval in force if it is not the one requested
     :ivar ack_id: see :meth:`identified`
     """
 

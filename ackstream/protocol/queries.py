@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 NOT_SUPPORTED: Final = "not supported"
 BAD_FILTER: Final = "bad filter"
 INVALID_BOOKMARK: Final = "invalid bookmark"
+INTERNAL_ERROR: Final = "internal error"
+TOO_MANY: Final = "too many subscriptions"
+
+TEMPORARY: Final = frozenset({INTERNAL_ERROR, TOO_MANY})
+"""Reasons that may be over when the same command is sent again."""
 
 EPOCH, NOW, MOST_RECENT = "EPOCH", "NOW", "MOST_RECENT"
 

@@ -49,14 +49,25 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
 
     :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32)
     :ivar outcomes: the outcomes it may settle with besides ``accepted`` (S20)
+    :ivar stopped: the consumer wants no messages for the moment
     """
 
     backlog: Annotated[int, Meta(ge=1)] | None = None
     outcomes: tuple[SampleOutcome, ...] = ()
+    stopped: bool = False
 
 
-class Alive(_Record, frozen=True, tag_field="type", tag="queue_alive"):
-    """Keeps a session; sent several times within its lease."""
+class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_alive"):
+    """Keeps a session; sent several times within its lease. It is also the transport ack (S15), which settles nothing.
+
+    :ivar received: the answers up to this number have arrived, or were reported as missing; ``None``: not known
+    :ivar missing: the numbers of answers that were passed over and not yet reported: what they delivered is repeated
+    :ivar stopped: the consumer wants no messages for the moment
+    """
+
+    received: int | None = None
+    missing: tuple[int, ...] = ()
+    stopped: bool = False
 
 
 class Unbind(_Record, frozen=True, tag_field="type", tag="queue_unbind"):
@@ -79,7 +90,7 @@ QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
 
 
 class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
-    """The session has begun.
+    """The session has begun; or it goes on, and this number shows the consumer whether it has missed earlier ones.
 
     :ivar backlog: messages it may hold at once (0: any number)
     :ivar lease_ms: how long it may hold each message (0: for ever)

@@ -37,6 +37,11 @@ Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """The number of a sample, an epoch or an AppAck; 64 bits, as in the tables."""
 
+Quorum: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+MAX_ROLES = 100
+Quorums: TypeAlias = Annotated[dict[Name, Quorum], msgspec.Meta(max_length=MAX_ROLES)]
+"""By required role, how many different readers of it must acknowledge each sample (R19)."""
+
 
 class AckInterval(msgspec.Struct, frozen=True, omit_defaults=True):
     """Samples ``first`` to ``last`` of the writer, with one response and one reason.
@@ -86,7 +91,8 @@ class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     missed a record of ``stored`` sends its start again. A reader that is neither durable nor of a required role is
     removed after ``settle.reader_lease`` without a record.
 
-    :ivar durable: samples are kept for it while it is away, until a :class:`ReaderStop`
+    :ivar durable: samples are kept for it while it is away, until a :class:`ReaderStop`, or until it was silent for
+        ``settle.durable_lease``
     :ivar writers: the writers it reads; ``*`` stands for any run of characters. Other writers do not wait for it
     """
 
@@ -115,10 +121,26 @@ class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="typ
     epoch: Number | None = None
 
 
-class WriterStateRequest(msgspec.Struct, frozen=True, tag_field="type", tag="writer_asks"):
-    """A writer asks for the state of its samples; answered by a :class:`WriterState`."""
+class WriterStateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_asks"):
+    """A writer asks for the state of its samples; answered by a :class:`WriterState`.
+
+    :ivar required: the roles that its samples need from now on, besides those of the settings; they hold until it names
+        others, or none. ``None`` changes nothing
+    """
 
     writer: Name
+    required: Quorums | None = None
+
+
+class ReadersRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_asked"):
+    """An operator asks which readers are known; each shard answers with :class:`KnownReaders`.
+
+    :ivar name: the key of the answers
+    :ivar number: of the question; its answers repeat it. Of several in one batch only the last one is answered
+    """
+
+    name: Name
+    number: Number = 0
 
 
 class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_conf"):
@@ -194,11 +216,42 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_removed"):
-    """One of ``shards`` shards has removed a reader: the answer to a :class:`ReaderStop` without an epoch."""
+    """One of ``shards`` shards has removed a reader: by a :class:`ReaderStop` without an epoch, or for its silence."""
 
     reader: str
     shard: int
     shards: int
+
+
+class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a shard knows of a reader.
+
+    :ivar present: samples wait for it; of a required role they wait for the role in any case
+    :ivar seen: the broker's time of its last record, epoch milliseconds
+    :ivar unacknowledged: how many retained samples of the shard's writers it has not acknowledged
+    """
+
+    reader: str
+    role: str | None = None
+    durable: bool = False
+    present: bool = True
+    seen: int = 0
+    unacknowledged: int = 0
+
+
+class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_known"):
+    """The readers that one of ``shards`` shards knows: the answer to :class:`ReadersRequest`, in several parts.
+
+    :ivar number: of the question; 0 from a release that knows no numbers
+    """
+
+    name: str
+    shard: int
+    shards: int
+    readers: tuple[KnownReader, ...] = ()
+    part: int = 0
+    parts: int = 1
+    number: int = 0
 
 
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
@@ -208,6 +261,8 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     :ivar released: all required readers have acknowledged everything up to this sample
     :ivar done: runs after ``released`` that all required readers have acknowledged
     :ivar waiting_for: who has not acknowledged the oldest open sample: plain readers by name, then required roles
+    :ivar required: the roles that the writer itself requires; a release that knows no such roles names none
+    :ivar lease_ms: how long the writer may be silent before these are forgotten; ``None``: for ever
     """
 
     writer: str
@@ -215,12 +270,18 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     released: int
     done: tuple[tuple[int, int], ...] = ()
     waiting_for: tuple[str, ...] = ()
+    required: dict[str, int] = {}
+    lease_ms: int | None = None
 
 
-ConsumerRecord: TypeAlias = AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterStateRequest
+ConsumerRecord: TypeAlias = (
+    AppAck | ProtocolAck | ReaderStart | ReaderAlive | ReaderStop | WriterStateRequest | ReadersRequest
+)
 """Records of the topic ``app-acks``, except those that are addressed to queues."""
 
-Answer: TypeAlias = AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | ReaderRemoved | WriterState
+Answer: TypeAlias = (
+    AppAckConf | ApplicationAcknowledged | SamplesDone | ReaderState | ReaderRemoved | WriterState | KnownReaders
+)
 """Records that settle publishes on the topic ``publisher-acks``."""
 
 _answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

@@ -7,6 +7,7 @@ from typing import Final
 # requests, acknowledgements and replies
 CORRELATION_ID: Final = "correlation-id"
 REPLY_ID: Final = "reply-id"
+"""Of a reply; and in an answer of the twin the id of the reply to the very command that it answers."""
 REPLY_TO: Final = "reply-to"
 STATUS: Final = "status"
 COMPLETED_BY: Final = "completed-by"
@@ -28,6 +29,8 @@ TTL: Final = "ttl"
 FIRST: Final = "first"
 ACK_CONFLATION: Final = "ack-conflation"
 SESSION: Final = "publisher-session"
+WINDOW: Final = "publish-window"
+ACK_IMMEDIATELY: Final = "ack-immediately"
 KEY: Final = "key"
 
 # queries and their results alone
@@ -45,5 +48,7 @@ OMITTED: Final = "omitted"
 APPLICATION: Final = "header-"
 """Before the names of the application's own headers in a query's results."""
 
-PUBLISHER: Final = frozenset({CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, KEY})
+PUBLISHER: Final = frozenset(
+    {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, WINDOW, ACK_IMMEDIATELY, KEY}
+)
 """Headers of the topic ``messages`` that are the service's; all others are the application's own."""

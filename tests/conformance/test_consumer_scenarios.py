@@ -85,6 +85,26 @@ RTI: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
             "with_KEEP_ALL_unacked": [1, 2, 3, 4],
         },
     ),
+    "read before it was replaced": (
+        EXPLICIT | {"history": "KEEP_LAST", "depth": 1},
+        [*_write(1), _at_reader("read", 5, 1), *_write(2, at=30), *_write(3, at=40)],
+        {"auto_acked": [{"sn": 2, "why": "replaced", "t_ms": 40}], "retained": [1, 3]},
+    ),
+    "an automatic reader that reads, and takes what it has read": (
+        {"ack_kind": "APPLICATION_AUTO"},
+        [*_write(1, 2), _at_reader("read", 5, 1), _at_reader("take", 20, 2)],
+        {"app_acks": [{"t_ms": 5, "intervals": [[1, 1]]}, {"t_ms": 20, "count": 2}], "retained": []},
+    ),
+    "all that was read or taken": (
+        EXPLICIT,
+        [
+            *_write(1, 2, 3),
+            _at_reader("take", 5, 1),
+            _at_reader("read", 6, 2),
+            {"op": "acknowledge_all", "t_ms": 10, "reader": "R1"},
+        ],
+        {"app_acks": [{"t_ms": 10, "intervals": [[1, 2]]}], "unacked": [3]},
+    ),
     "the filter excludes all but one": (
         EXPLICIT | {"filter_excludes": [1, 3]},
         [*_write(1, 2, 3), _ack(2, 40), _wait(1_000)],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.scenarios.observations import Absent, Counted, Lines, PerName, Series, matches, plain
+from tests.conformance.scenarios.observations import Absent, AtMost, Counted, Lines, PerName, Series, matches, plain
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ from tests.conformance.scenarios.observations import Absent, Counted, Lines, Per
         (["b"], Lines(["a b c"]), True),
         (["x"], Lines(["a b c"]), False),
         ("a", Lines(["a"]), False),
+        (7, AtMost(0), True),
+        (7, AtMost(8), False),
         ([5], Absent([6, 7]), True),
         ([5, 7], Absent([6, 7]), False),
         (3, PerName([("a", 1), ("b", 2)]), True),
@@ -54,5 +56,5 @@ def test_comparison(expected: Any, observed: Any, same: bool) -> None:  # noqa: 
 
 
 def test_observations_are_shown_as_json() -> None:
-    observed = {"s": Series([1]), 3: (Lines(["x"]), Counted(["a", 1]))}
-    assert plain(observed) == {"s": [1], "3": [["x"], ["a", 1]]}
+    observed = {"s": Series([1]), 3: (Lines(["x"]), Counted(["a", 1]), AtMost(2))}
+    assert plain(observed) == {"s": [1], "3": [["x"], ["a", 1], 2]}

@@ -43,7 +43,7 @@ def test_tests_that_run_scenarios_by_hand_name_them_in_their_ids() -> None:
         protocol = ""
         for word in re.split(r"\W|_", line.partition("::")[2]):
             # test_amps_12_13_…: a protocol, then its numbers
-            if word in ("amps", "sol"):
+            if word in ("amps", "sol", "rti"):
                 protocol = word.upper()
             elif protocol and word.isdigit():
                 named.add((module, f"{protocol}-{word}"))

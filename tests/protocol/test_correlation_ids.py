@@ -85,9 +85,20 @@ def test_ids_are_recent_for_a_while() -> None:
     recent = RecentIds(10)
     recent.add("a", 0)
     recent.add("b", 5)
-    assert "a" in recent
+    assert recent.known("a", 9)
+    # whether or not another one has been added since
+    assert not recent.known("a", 10)
     recent.add("c", 10)
-    assert ["a" in recent, "b" in recent, "c" in recent] == [False, True, True]
+    assert [recent.known(identity, 10) for identity in "abc"] == [False, True, True]
+    recent.add("b", 12)
+    assert recent.known("b", 21)
+
+
+def test_an_id_that_has_expired_is_issued_as_it_is_behind_one_that_lasts_longer() -> None:
+    ids = UniqueIds(10)
+    ids.issue("long", 0, 1_000)
+    assert [ids.issue("c", 1), ids.issue("c", 1)] == ["c", "c#0"]
+    assert [ids.issue("c#0", 20), ids.original("c#0")] == ["c#0", "c#0"]
 
 
 @pytest.mark.parametrize("character", ["x", "\x01", "ü", "😀", '"'])

@@ -17,6 +17,7 @@ from ackstream.protocol.readers import (
     ProtocolAck,
     ReaderAlive,
     ReaderRemoved,
+    ReadersRequest,
     ReaderStart,
     ReaderState,
     ReaderStop,
@@ -41,6 +42,9 @@ APP_ACK = AppAck("R1", "w1", 3, 17, (AckInterval(1, 3, reported=True), AckInterv
         ReaderStop("R1", 3),
         ReaderStop("R1"),
         WriterStateRequest("w1"),
+        WriterStateRequest("w1", {"Logger": 2}),
+        WriterStateRequest("w1", {}),
+        ReadersRequest("ops"),
     ],
 )
 def test_what_consumers_say_is_read_as_it_was_written(record: ConsumerRecord) -> None:

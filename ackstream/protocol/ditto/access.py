@@ -42,9 +42,12 @@ class Access:
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
 
-    def knows(self, subjects: Iterable[str], thing_id: str) -> bool:
-        """Return whether one of the subjects may read any part of the thing; to others it does not exist."""
-        return any(True for _ in self._granted("READ", subjects, thing_id))
+    def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
+        """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
+        wanted = keys_of(path)
+        return any(
+            wanted[: len(granted)] == granted[: len(wanted)] for granted in self._granted("READ", subjects, thing_id)
+        )
 
     def visible(self, subjects: Iterable[str], thing_id: str, path: str, value: Any) -> Any:
         """Return the part of the JSON value at ``path`` that the subjects may read, ``UNSET`` if that is nothing."""

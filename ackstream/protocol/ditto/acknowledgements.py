@@ -80,11 +80,18 @@ def is_success(status: int) -> bool:
 def acknowledgement(
     label: str, status: int, payload: Raw | UnsetType = UNSET, headers: Mapping[str, Any] | None = None
 ) -> Acknowledgement:
-    """Return an acknowledgement as it is received: requested-acks dropped, response-required false.
+    """Return an acknowledgement as it is received: requested-acks and nulls dropped, response-required false.
 
     :raises DittoError: a header value has the wrong type
     """
-    return Acknowledgement(label, status, payload, reply_headers(read_headers(headers or {})))
+    return Acknowledgement(label, status, payload, reply_headers(_answered(headers or {})))
+
+
+def _answered(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the headers of an answer, in which a null counts as absent, as in Ditto."""
+    if None in headers.values():
+        headers = {name: value for name, value in headers.items() if value is not None}
+    return read_headers(headers)
 
 
 def read_ack(envelope: Envelope) -> Acknowledgement:
@@ -120,7 +127,7 @@ _read_object = msgspec.json.Decoder(dict[str, Raw]).decode
 def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``.
 
-    The status of the whole is trusted; built-in labels are accepted.
+    The status of the whole is trusted; built-in labels are accepted (of subscribers: :func:`read_issued`).
 
     :raises DittoError: 400; another kind of message (``unknown.topicpath``), or a malformed value
     """
@@ -133,6 +140,20 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     if not entries:
         raise json_format_invalid("The argument 'acknowledgements' must not be empty!")
     return entries
+
+
+def read_issued(envelope: Envelope) -> list[Acknowledgement]:
+    """Read what a subscriber issues: a single acknowledgement, or the entries of an aggregate.
+
+    :raises DittoError: 400; as :func:`read_ack` and :func:`read_acks`, and for a built-in label in either form
+    """
+    if envelope.topic.subject is not None:
+        return [read_ack(envelope)]
+    acks = read_acks(envelope)
+    for ack in acks:
+        if ack.label in BUILT_IN:
+            raise ditto_label_forbidden(ack.label)
+    return acks
 
 
 def _object(value: Raw) -> dict[str, Raw]:
@@ -250,7 +271,7 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
     :raises DittoError: a header value has the wrong type
     """
     topic = response.topic
-    headers = reply_headers(read_headers(response.headers))
+    headers = reply_headers(_answered(response.headers))
     if topic.channel == "live":
         headers[CHANNEL] = "live"
     payload: Raw | UnsetType = UNSET
@@ -261,6 +282,12 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
         payload = response.value
     label = RESPONSE_LABELS["live" if request.live else "twin"]
     return Acknowledgement(label, response.status or INTERNAL_ERROR, payload, headers)
+
+
+def live_response(signal: Envelope, ack: Acknowledgement) -> Envelope:
+    """Return the response to a live command or message that counts as an acknowledgement ``live-response``."""
+    headers = ack.headers | {CHANNEL: "live", RESPONSE_REQUIRED: False}
+    return Envelope(signal.topic, headers, signal.path, ack.payload, status=ack.status)
 
 
 def issued_ack(
@@ -276,8 +303,12 @@ def issued_ack(
     if isinstance(error, DittoError):
         body = error.to_dict()
         return acknowledgement(label, body.pop("status"), raw(body), headers)
-    payload = {"message": f"Encountered <{type(error).__name__}>.", "description": _describe(error)}
-    return acknowledgement(label, status, raw(payload), headers)
+    return acknowledgement(label, status, raw(failure(error)), headers)
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """Return the payload that reports an error other than Ditto's: its name and its text."""
+    return {"message": f"Encountered <{type(error).__name__}>.", "description": _describe(error)}
 
 
 def _describe(error: BaseException) -> str:

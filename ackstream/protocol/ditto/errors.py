@@ -205,6 +205,9 @@ acknowledgement_left_out = error_factory(
 internal_error = error_factory(500, "internalerror", "There was an internal error ({}).", "Its cause is in the log.")
 
 
+# what Ditto has and ackstream has not, and why or what to do instead
+not_available = error_factory(501, "command.notavailable", "{} is not available.", "{}")
+
 # connections
 
 

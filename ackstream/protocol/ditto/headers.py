@@ -14,7 +14,7 @@ import msgspec
 
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import header_invalid, header_too_long, header_type_invalid
+from ackstream.protocol.ditto.errors import header_invalid, header_too_long, header_type_invalid, not_available
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -30,8 +30,29 @@ DECLARED_ACKS = "declared-acks"
 TIMEOUT = "timeout"
 CHANNEL = "channel"
 CONTENT_TYPE = "content-type"
+VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
+CONDITION = "condition"
 LIVE_CHANNEL_CONDITION = "live-channel-condition"
+LIVE_CHANNEL_TIMEOUT_STRATEGY = "live-channel-timeout-strategy"
+USE_TWIN = "use-twin"
+IF_EQUAL = "if-equal"
+SKIP, SKIP_MINIMIZING_MERGE = "skip", "skip-minimizing-merge"
+
+_NO_METADATA = "No metadata is stored with things: leave the header out."
+_NO_HISTORY = "The twin answers from the present state; the table thing_events has the history. Leave the header out."
+_NO_TRIAL = "A command is carried out or refused; send it without the header, with a condition if need be."
+UNAVAILABLE = {
+    "dry-run": _NO_TRIAL,
+    "at-historical-revision": _NO_HISTORY,
+    "at-historical-timestamp": _NO_HISTORY,
+    "put-metadata": _NO_METADATA,
+    "get-metadata": _NO_METADATA,
+    "delete-metadata": _NO_METADATA,
+    "merge-thing-patch-conditions": "A merge has one condition, for all of it: use the header condition.",
+    "policy-view": "There are no policies: leave the header out.",
+}
+"""Headers of Ditto that no twin command is carried out with, and what to do instead."""
 
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
@@ -117,6 +138,18 @@ def _timeout(value: Any) -> str:
     return text
 
 
+def _choice(name: str, kind: str, *choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        text = _text(value)
+        chosen = text.strip(_BLANKS).lower()
+        if chosen not in choices:
+            message = f"The value '{shown(text)}' of the header '{name}' is not a valid enum value of type '{kind}'."
+            raise header_invalid(name, message, f"The value must be one of: <{'|'.join(choices)}>.")
+        return chosen
+
+    return read
+
+
 _array = _json(REQUESTED_ACKS, list, "JSON array")
 
 
@@ -148,13 +181,18 @@ def _definitions() -> dict[str, Definition]:
         REQUESTED_ACKS: (_requested_acks, both),
         TIMEOUT: (_timeout, both),
         CHANNEL: (_channel, both),
+        IF_EQUAL: (_choice(IF_EQUAL, "IfEqual", "update", SKIP, SKIP_MINIMIZING_MERGE), incoming),
+        LIVE_CHANNEL_TIMEOUT_STRATEGY: (
+            _choice(LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", "fail", USE_TWIN),
+            incoming,
+        ),
     }
     booleans = {
         RESPONSE_REQUIRED: both, WEAK_ACK: outgoing, "allow-policy-lockout": incoming, "ditto-dry-run": internal,
         "dry-run": both, "ditto-sudo": internal, "ditto-retrieve-deleted": internal,
         "live-channel-condition-matched": outgoing,
     }  # fmt: skip
-    integers = {"version": both, "entity-revision": outgoing, "ditto-reply-target": internal}
+    integers = {VERSION: both, "entity-revision": outgoing, "ditto-reply-target": internal}
     arrays = {
         DECLARED_ACKS: incoming, "put-metadata": incoming, "ditto-read-subjects": internal,
         "ditto-read-revoked-subjects": internal, "ditto-expected-response-types": internal,
@@ -163,9 +201,10 @@ def _definitions() -> dict[str, Definition]:
     objects = {"ditto-auth-context": internal, "ditto-metadata": outgoing}
     texts = {
         CONTENT_TYPE: both, "accept": both, "reply-to": both, "location": both, "traceparent": both,
-        "tracestate": both, "condition": incoming, LIVE_CHANNEL_CONDITION: incoming,
-        "live-channel-timeout-strategy": incoming, "if-match": incoming, "if-none-match": incoming,
-        "get-metadata": incoming, "delete-metadata": incoming, "etag": outgoing, "ditto-originator": outgoing,
+        "tracestate": both, CONDITION: incoming, LIVE_CHANNEL_CONDITION: incoming, "if-match": incoming,
+        "if-none-match": incoming, "at-historical-revision": incoming, "at-historical-timestamp": incoming,
+        "merge-thing-patch-conditions": incoming, "policy-view": incoming, "get-metadata": incoming,
+        "delete-metadata": incoming, "etag": outgoing, "ditto-originator": outgoing,
         "www-authenticate": outgoing, "ditto-connection-id": outgoing, "ditto-origin": internal,
         "ditto-inbound-payload-mapper": internal, "ditto-entity-id": internal,
         "ditto-ackgregator-address": internal,
@@ -187,7 +226,10 @@ _NOT_ECHOED = _NOT_ANSWERED | _NEVER_READ
 
 
 def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers with known names in lower case and typed values; a ``null`` counts as absent.
+    """Return headers with known names in lower case and typed values.
+
+    A ``null`` is an error for a header with a type (boolean, number, duration, channel, array, object); text and
+    requested-acks that are null are absent.
 
     :raises DittoError: 400 ``header.invalid`` or ``timeout.invalid`` for a value of the wrong type
     """
@@ -199,12 +241,24 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
             name = key.lower()
             parse = _PARSERS.get(name)
         if value is None:
+            if parse is not None:
+                parse("null")
             continue
         if parse is None:
             result[key] = value if type(value) is str else _text(value)
         else:
             result[name] = parse(value)
     return result
+
+
+def check_available(headers: Mapping[str, Any]) -> None:
+    """Reject the (read) headers of a twin command if it could not be carried out as one of them demands.
+
+    :raises DittoError: 501
+    """
+    for name, reason in UNAVAILABLE.items():
+        if headers.get(name, False) is not False:
+            raise not_available(f"The header '{name}'", reason)
 
 
 def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import label_invalid, label_not_declared
+from ackstream.protocol.ditto.errors import ditto_label_forbidden, label_invalid, label_not_declared
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -72,11 +73,26 @@ def _is_label(text: str) -> bool:
     return _PATTERN.fullmatch(text) is not None
 
 
+def parse_declared(text: str) -> str:
+    """Return a label that may be declared: any but the built-in ones.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid`` or ``acknowledgement:ditto.acklabel.forbidden``
+    """
+    if text in BUILT_IN:
+        raise ditto_label_forbidden(text)
+    return parse_label(text)
+
+
 LEASE_MS = 30_000
 """How long a claim is live without a renewal, in milliseconds; labels stay taken as long after a crash."""
 
 MAX_LEASE_MS = 60_000
 """Longer leases are cut to this, so that older records are irrelevant to who holds a label now."""
+
+GRACE_MS = 150_000
+"""How long a label still counts as declared when its lease has expired: a broker that was away stores acknowledgements
+that waited for it before it stores the renewal. A client whose lease has lapsed sends none until it is renewed; what it
+sent before waits for the broker for 120 s at most, and brokers' clocks differ."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,7 +143,7 @@ class Declarations:
         self._rivals: dict[tuple[str, str], set[str]] = {}
 
     def apply(self, key: str, value: bytes | None, offset: int, timestamp: int) -> DeclarationEntry | None:
-        """Read the next record; return ``None`` if it holds no claim (a tombstone, or unreadable)."""
+        """Read the next record; return ``None`` if it holds no claim (a tombstone, unreadable, a built-in label)."""
         self._remove(key)
         claim = _read(value)
         if claim is None:
@@ -178,9 +194,53 @@ def _read(value: bytes | None) -> Claim | None:
     if not value:
         return None
     try:
-        return _decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        claim = _decode(value)
+    except UNREADABLE:
         return None
+    return claim if claim.labels.isdisjoint(BUILT_IN) else None
+
+
+Span: TypeAlias = tuple[int, int]
+Spans: TypeAlias = dict[str, list[Span]]
+
+
+class DeclaredTimes:
+    """When labels were declared, by any client: from each record of a claim until ``GRACE_MS`` after its lease expires.
+
+    More records only add to it, and a tombstone ends nothing: so what is declared at a time is known for certain once
+    all records before that time have been read. Times are epoch milliseconds of the broker.
+    """
+
+    def __init__(self, spans: Spans) -> None:
+        """Start with ``spans``, the times by label: first, and the one after the last."""
+        self.spans = spans
+
+    def apply(self, value: bytes | None, timestamp: int) -> None:
+        """Read the next record of the log."""
+        claim = _read(value)
+        if claim is None or claim.lease_ms <= 0:
+            return
+        for label in sorted(claim.labels):
+            self.add(label, timestamp, timestamp + min(claim.lease_ms, MAX_LEASE_MS) + GRACE_MS)
+
+    def add(self, label: str, start: int, end: int) -> None:
+        """Add a span; those that touch become one."""
+        apart = []
+        for span in self.spans.get(label, ()):
+            if span[1] < start or end < span[0]:
+                apart.append(span)
+            else:
+                start, end = min(start, span[0]), max(end, span[1])
+        self.spans[label] = sorted([*apart, (start, end)])
+
+    def covers(self, label: str, time: int) -> bool:
+        """Return whether a label is declared at a time."""
+        return any(start <= time < end for start, end in self.spans.get(label, ()))
+
+    def forget(self, time: int) -> None:
+        """Drop what ended before a time that is asked for no more."""
+        kept = {label: [span for span in spans if span[1] > time] for label, spans in self.spans.items()}
+        self.spans = {label: spans for label, spans in kept.items() if spans}
 
 
 def check_declared(label: str, declared: Collection[str]) -> None:

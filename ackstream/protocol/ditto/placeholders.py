@@ -121,11 +121,20 @@ class Template(NamedTuple):
                 pieces.append(Pipeline.parse(inner))
         return Template(pieces)
 
-    def resolve(self, context: Context) -> str | None:
-        """Return the text, ``None`` if a part of it has no text."""
-        parts = [piece if isinstance(piece, str) else piece.resolve(context) for piece in self.pieces]
-        texts = [part for part in parts if part is not None]
-        return "".join(texts) if len(texts) == len(parts) else None
+    def resolve(self, context: Context, quote: Callable[[str], str] | None = None) -> str | None:
+        """Return the text, ``None`` if a part of it has no text.
+
+        :param quote: applied to the texts of its pipelines
+        """
+        texts = []
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                texts.append(piece)
+            elif (found := piece.resolve(context)) is None:
+                return None
+            else:
+                texts.append(found if quote is None else quote(found))
+        return "".join(texts)
 
 
 # parsing

@@ -23,11 +23,12 @@ from ackstream.protocol.ditto.headers import (
     request_reply_headers,
 )
 from ackstream.protocol.ditto.signal_defaults import (
+    DEFAULT_TIMEOUT_MS,
     LIVE_KINDS,
     STREAM_TIMEOUT_MS,
     SignalKind,
     check_combination,
-    default_headers,
+    effective_headers,
     signal_kind,
     timeout_milliseconds,
     waits_for_acks,
@@ -62,13 +63,18 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     path: str
 
     @property
+    def awaits(self) -> bool:
+        """Return whether anyone waits for the outcome: a response is required, or acknowledgements are requested."""
+        return self.response_required or self.waits_for_acks
+
+    @property
     def live(self) -> bool:
         """Return whether the response counts as ``live-response``: live commands, messages and smart queries."""
         return self.kind in LIVE_KINDS
 
 
 def read_request(
-    envelope: Envelope, *, default_timeout_ms: int = STREAM_TIMEOUT_MS, max_timeout_ms: int = STREAM_TIMEOUT_MS
+    envelope: Envelope, *, default_timeout_ms: int = DEFAULT_TIMEOUT_MS, max_timeout_ms: int = STREAM_TIMEOUT_MS
 ) -> Request:
     """Read a request by the rules of Ditto's connections.
 
@@ -119,7 +125,7 @@ def _expectation(
 ) -> tuple[tuple[str, ...], bool, bool, int]:
     """Return awaited labels, response-required, waits-for-acks and timeout by the three headers (``None``: not set)."""
     set_ = {REQUESTED_ACKS: requested, RESPONSE_REQUIRED: response_required, TIMEOUT: timeout}
-    headers = default_headers(kind, {name: value for name, value in set_.items() if value is not None})
+    headers = effective_headers(kind, {name: value for name, value in set_.items() if value is not None})
     check_combination("Connectivity", kind, headers)
     labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
     waits = waits_for_acks(kind, labels)
@@ -145,7 +151,8 @@ def _why_not(envelope: Envelope) -> str:
     if what is None and envelope.status is not None:
         what = "a response, because it has a status"
     if what is None:
-        return "Check if the topic path is correct."
+        live = "Messages are sent on the channel 'live', with a subject."
+        return live if criterion == "messages" else "Check if the topic path is correct."
     return f"Only commands and messages can be requested; this is {what}."
 
 

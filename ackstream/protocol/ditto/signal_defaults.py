@@ -30,8 +30,12 @@ SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smart
 """Modifying commands on a twin or a thing itself, messages, queries; ``smartQuery`` is a twin query with a
 live-channel-condition; ``other`` and ``otherQuery`` are commands for which no acknowledgement can be requested."""
 
-HTTP_TIMEOUT_MS = 60_000
+DEFAULT_TIMEOUT_MS = HTTP_TIMEOUT_MS = 60_000
+"""Of a request that names no timeout, on every way in."""
+
 STREAM_TIMEOUT_MS = 65_000
+"""The longest timeout of WebSockets and connections; in Ditto's code also their default, which it documents as 60 s."""
+
 SMART_EXTRA_MS = 10_000
 SMART_MAXIMUM_MS = 86_400_000
 """Ditto has no bound here; a day keeps a single query from staying open for ever."""
@@ -40,16 +44,21 @@ _QUERIES = frozenset({"liveQuery", "twinQuery", "smartQuery", "otherQuery"})
 LIVE_KINDS = frozenset({"live", "liveQuery", "smartQuery", "message"})
 """Kinds whose response counts as ``live-response``."""
 
+TWIN_KINDS = frozenset({"twin", "twinQuery"})
+"""Kinds that only the twin answers."""
+
 _STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
 
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:
     """Return which kind of request a topic path (of a message without status) is, ``None`` if it is not a request.
 
-    The ``channel`` header makes a command live if it is exactly ``live``.
+    The ``channel`` header makes a command live if it is exactly ``live``. A message is live by its topic: on another
+    channel no subscriber would get it, and its condition would not be asked.
     """
     if topic.criterion == "messages":
-        return "message" if topic.group == "things" and topic.subject is not None else None
+        live = topic.group == "things" and topic.channel == "live"
+        return "message" if live and topic.subject is not None else None
     if topic.criterion in ("search", "streaming"):
         return "other" if topic.stream_action in _STREAM_COMMANDS else None
     if topic.criterion != "commands" or topic.action not in COMMAND_ACTIONS:
@@ -72,8 +81,26 @@ def _thing_command(channel: str | None, headers: Mapping[str, Any], *, query: bo
     return "smartQuery" if LIVE_CHANNEL_CONDITION in headers else "twinQuery"
 
 
+def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a request with defaults, as all ways in apply them.
+
+    Labels of the twin in a live signal are removed before the defaults are found: live-response is added or removed
+    with response-required, whatever else is requested. Source: seed: Interaction between headers.
+
+    :param headers: as ``read_headers`` returns them
+    :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
+    """
+    requested = headers.get(REQUESTED_ACKS)
+    if requested and kind in LIVE_KINDS:
+        kept = [label for label in requested if BUILT_IN.get(label, "live") == "live"]
+        if len(kept) < len(requested):
+            own = {name: value for name, value in headers.items() if name != REQUESTED_ACKS}
+            headers = own | ({REQUESTED_ACKS: kept} if kept else {})
+    return default_headers(kind, headers)
+
+
 def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers with requested-acks and response-required filled in; timeout is never added.
+    """Return the headers with requested-acks and response-required filled in, as Ditto does; timeout is never added.
 
     Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
     removing labels of other channels undoes what was added or removed before.
@@ -143,16 +170,16 @@ def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) ->
 
 
 def timeout_milliseconds(
-    api: Api, kind: SignalKind, headers: Mapping[str, Any], default: int | None = None, maximum: int | None = None
+    api: Api, kind: SignalKind, headers: Mapping[str, Any], default: int, maximum: int | None = None
 ) -> int:
     """Return the longest wait in milliseconds.
 
-    :param default: without a timeout header; 60 s for HTTP, 65 s for WebSocket and Connectivity
-    :param maximum: has the same defaults; HTTP refuses longer timeouts, the other APIs cut them
+    :param default: without a timeout header
+    :param maximum: 60 s for HTTP, which refuses longer timeouts, 65 s for the other APIs, which cut them
     :raises DittoError: 400 ``gateway:timeout.invalid`` (messages: ``timeout.invalid``) above the maximum of HTTP
     """
-    usual = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
-    maximum = usual if maximum is None else maximum
+    if maximum is None:
+        maximum = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
     timeout = headers.get(TIMEOUT)
     if kind == "smartQuery":
         smart = HTTP_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
@@ -160,7 +187,7 @@ def timeout_milliseconds(
             _check_http_bound(kind, smart, maximum)
         return smart + SMART_EXTRA_MS
     if timeout is None:
-        return usual if default is None else default
+        return default
     duration = Duration.parse(timeout)
     if api == "HTTP":
         _check_http_bound(kind, duration.capped(SMART_MAXIMUM_MS), maximum)

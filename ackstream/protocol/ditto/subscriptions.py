@@ -14,6 +14,7 @@ import msgspec
 
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
 from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.field_selectors import parse_selector
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     REQUESTED_ACKS,
@@ -187,9 +188,11 @@ def subscription(
 ) -> Subscription:
     """Return a subscription; an empty filter or selector counts as absent.
 
-    :raises DittoError: 400; the filter cannot be parsed or evaluated
+    :raises DittoError: 400; the filter cannot be parsed or evaluated, or the selector cannot be parsed
     """
     tree = evaluation.checked(parser.parse(filter)) if filter else None
+    if extra_fields:
+        parse_selector(extra_fields)
     return Subscription(stream, frozenset(namespaces), tree, extra_fields or None)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.things import Resource
 
 NOT_MODIFIED = 304
+METHOD_NOT_ALLOWED = 405
 PRECONDITION_FAILED = 412
 TOO_LARGE = 413
 
@@ -113,11 +114,27 @@ not_modified = error_factory(
     " requested Thing resource evaluated to false. Check the value of your conditional header value.",
 )
 
+# the value of the header
+nothing_changed = error_factory(
+    PRECONDITION_FAILED,
+    "things:precondition.failed",
+    "The previous value was equal to the new value and the 'if-equal' header was set to '{}'.",
+    "Your changes were not applied, which is probably the expected outcome.",
+)
+
 condition_failed = error_factory(
     PRECONDITION_FAILED,
     "things:condition.failed",
     "The specified condition does not match the state of the requested Thing.",
     "The provided condition did not match the actual Thing state. Please check your provided condition.",
+)
+
+# a live-channel-condition of a command that is no query
+live_channel_condition_unfit = error_factory(
+    METHOD_NOT_ALLOWED,
+    "things:live.channelcondition.notallowed",
+    "The specified 'live-channel-condition' is only allowed to be used for retrieving API calls.",
+    "For modifying API calls the 'live-channel-condition' cannot be used, please remove the condition.",
 )
 
 # a thing whose id differs from that of the topic.
@@ -186,6 +203,14 @@ answer_too_large = error_factory(
 
 internal_error = error_factory(
     500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin."
+)
+
+# why the cursor does not fit the search
+cursor_invalid = error_factory(
+    BAD_REQUEST,
+    "thing-search:search.option.invalid",
+    "The option 'cursor' is not valid for the search request.",
+    "{}",
 )
 
 # an option of a search

@@ -14,7 +14,7 @@ import msgspec
 
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
-from ackstream.protocol.ditto.errors import json_type_invalid
+from ackstream.protocol.ditto.errors import json_type_invalid, not_available
 from ackstream.protocol.ditto.thing_errors import definition_invalid, id_invalid, id_not_settable, unknown_path
 from ackstream.protocol.json import keys_of
 
@@ -31,6 +31,9 @@ Kind = Literal[
 
 MEMBERS = ("thingId", "policyId", "definition", "attributes", "features")
 """The members of a thing in the order they are written; other members of its JSON are ignored."""
+
+NO_POLICIES = "There are no policies: the access rules of the gateway decide who may do what. Leave it out."
+POLICY_MEMBERS = ("_policy", "_copyPolicyFrom")
 
 _PARTS: dict[str, tuple[Kind, Kind]] = {
     "properties": ("featureProperties", "featureProperty"),
@@ -90,16 +93,27 @@ def resource(path: str) -> Resource:
 def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
     """Return a thing's JSON as it is stored: known members in their order, with its id.
 
-    :raises DittoError: 400; a member is invalid, or the id is another thing's
+    :raises DittoError: 400; a member is invalid, or the id is another thing's; 501, it has a policy
     """
     if not isinstance(value, dict):
         raise _wrong(value, "/", "JsonObject")
+    check_policy_members(value)
     if value.get("thingId", thing_id) != thing_id:
         raise id_not_settable()
     for name in MEMBERS[1:]:
         if name in value:
             check(Resource(name, (name,)), value[name])  # type: ignore[arg-type]
     return {name: value.get(name, thing_id) for name in MEMBERS if name == "thingId" or name in value}
+
+
+def check_policy_members(thing: Mapping[str, Any]) -> None:
+    """Reject a thing that brings a policy, which would be lost.
+
+    :raises DittoError: 501
+    """
+    for name in POLICY_MEMBERS:
+        if name in thing:
+            raise not_available(f"The member <{name}> of a thing", NO_POLICIES)
 
 
 def check(part: Resource, value: Any) -> None:

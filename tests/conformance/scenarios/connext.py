@@ -175,7 +175,7 @@ class _Run:
         elif op == "cached":
             system.arrive(name, seq)
         elif op in TAKES:
-            system.take(name, seq, loan=op == "take_loan")
+            system.take(name, seq, op)
         elif op == "return_loan":
             system.return_loan(name, seq)
         elif op == "acknowledge_all":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.reader_acks import WriterAcknowledgements
@@ -143,14 +144,15 @@ class System:
         if name in self.readers and number in self.numbers:
             self.readers[name].add(sample(number))
 
-    def take(self, name: str, number: int | None, *, loan: bool = False) -> None:
-        """Let the application take all samples, or those up to a number."""
+    def take(self, name: str, number: int | None, how: str = "take") -> None:
+        """Let the application take or read all samples, or those up to a number."""
         reader = self.readers[name]
-        hand_out = reader.loan if loan else reader.take
+        ways = {"take_loan": reader.loan, "read": partial(reader.read, unread=True)}
+        hand_out = ways.get(how, reader.take)
         taken: list[Sample] = []
         while (number is None or number not in [one.seq for one in taken]) and (more := hand_out(1, 0)):
             taken += more
-        if loan:
+        if how == "take_loan":
             self._loans[name, number] = taken
 
     def return_loan(self, name: str, number: int | None) -> None:

@@ -53,6 +53,17 @@ class Lines:
         return isinstance(expected, list) and all(any(text in line for line in self.values) for text in expected)
 
 
+@dataclass(frozen=True)
+class AtMost:
+    """A number of which the greatest allowed one is expected."""
+
+    value: int
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        return isinstance(expected, int) and self.value <= expected
+
+
 class Absent(Series):
     """Values of which none may be among the expected ones."""
 
@@ -74,7 +85,7 @@ class PerName(Series):
 
 def matches(expected: Any, observed: Any) -> bool:
     """Tell whether what was observed is what is expected."""
-    if isinstance(observed, (Series, Counted, Lines)):
+    if isinstance(observed, (Series, Counted, Lines, AtMost)):
         return observed.matches(expected)
     if isinstance(expected, dict):
         return isinstance(observed, dict) and _matches_object(expected, {str(key): observed[key] for key in observed})
@@ -92,6 +103,8 @@ def plain(observed: Any) -> Any:
     """Return an observation as JSON, for people to read."""
     if isinstance(observed, (Series, Counted, Lines)):
         return plain(list(observed.values))
+    if isinstance(observed, AtMost):
+        return observed.value
     if isinstance(observed, dict):
         return {str(key): plain(value) for key, value in observed.items()}
     if isinstance(observed, (list, tuple)):

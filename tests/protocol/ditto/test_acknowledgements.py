@@ -21,6 +21,7 @@ from ackstream.protocol.ditto.acknowledgements import (
     read_ack,
     read_acks,
     read_entry,
+    read_issued,
     response_to_ack,
     response_type,
     write_ack,
@@ -30,6 +31,7 @@ from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each, prose
@@ -365,3 +367,39 @@ def test_prose_a_ditto_error_gives_its_status_and_its_json_without_it() -> None:
     ack = issued_ack("my-ack", error, {})
     assert ack.status == expected["status"]
     assert msgspec.json.decode(ack.payload) == {k: v for k, v in error.to_dict().items() if k != "status"}
+
+
+def test_a_subscriber_issues_single_acknowledgements_and_aggregates() -> None:
+    single = Acknowledgement("a-ack", 202, raw(1), {"correlation-id": "c", "response-required": False})
+    assert read_issued(write_ack(single, "a:b")) == [single]
+    assert read_issued(write_acks([single], thing_id="a:b", channel="twin", headers={})) == [single]
+
+
+@pytest.mark.parametrize("label", ["twin-persisted", "live-response", "search-persisted"])
+def test_a_subscriber_issues_no_built_in_label_in_any_form(label: str) -> None:
+    entries = [Acknowledgement("a-ack", 200), Acknowledgement(label, 200)]
+    aggregate = write_acks(entries, thing_id="a:b", channel="twin", headers={})
+    single = Envelope(TopicPath.parse(f"a/b/things/twin/acks/{label}"), {}, "/", status=200)
+    for envelope in (aggregate, single):
+        with pytest.raises(DittoError) as refused:
+            read_issued(envelope)
+        assert refused.value.error == "acknowledgement:ditto.acklabel.forbidden"
+
+
+def test_an_entry_without_payload_stays_without_it_when_it_is_written_again() -> None:
+    value = raw({"a-ack": {"status": 204}, "b-ack": {"status": 200, "payload": None, "headers": {"x": "y"}}})
+    envelope = Envelope(TopicPath.parse("a/b/things/twin/acks"), {"correlation-id": "c"}, "/", value, status=200)
+    again = write_acks(read_acks(envelope), thing_id="a:b", channel="twin", headers=envelope.headers)
+    assert msgspec.json.decode(again.value) == {
+        "a-ack": {"status": 204, "headers": {"response-required": False}},
+        "b-ack": {"status": 200, "payload": None, "headers": {"x": "y", "response-required": False}},
+    }
+
+
+def test_an_acknowledgement_needs_no_correlation_id_to_be_written() -> None:
+    assert write_ack(Acknowledgement("a-ack", 202), "a:b").headers == {"response-required": False}
+
+
+def test_a_null_in_the_headers_of_an_answer_is_absent() -> None:
+    found = acknowledgement("a-ack", 200, headers={"correlation-id": "c", "timeout": None, "version": None})
+    assert found.headers == {"correlation-id": "c", "response-required": False}

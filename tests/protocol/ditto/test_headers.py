@@ -154,3 +154,23 @@ def test_prose_null_counts_as_absent(given_: dict[str, Any], expect: dict[str, A
 @each("header_validation", "header-name-case-")
 def test_prose_names_are_looked_up_without_regard_to_case(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert default_headers(given_["signal"], read_headers(given_["headers"])).items() >= expect.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("response-required", "not a valid boolean"),
+        ("version", "not a valid int"),
+        ("declared-acks", "not a valid JSON array"),
+        ("channel", "not a valid channel"),
+        ("timeout", '"null"'),
+        ("Timeout", '"null"'),
+    ],
+)
+def test_a_typed_header_with_null_is_an_error(name: str, expected: str) -> None:
+    assert expected in refused({"correlation-id": "c", name: None}).message
+
+
+@pytest.mark.parametrize("name", ["requested-acks", "correlation-id", "if-match", "tag"])
+def test_a_header_without_a_type_that_is_null_is_absent(name: str) -> None:
+    assert read_headers({name: None}) == {}

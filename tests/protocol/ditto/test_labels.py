@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.labels import (
     BUILT_IN,
+    GRACE_MS,
     LEASE_MS,
     LIVE_RESPONSE,
     MAX_LEASE_MS,
@@ -22,7 +23,9 @@ from ackstream.protocol.ditto.labels import (
     TWIN_PERSISTED,
     Claim,
     Declarations,
+    DeclaredTimes,
     check_declared,
+    parse_declared,
     parse_label,
 )
 from ackstream.protocol.errors import DittoError
@@ -346,3 +349,61 @@ def test_no_two_hold_what_conflicts_and_who_holds_keeps_it_while_it_is_live(acti
         claims = [entry.claim for name in holds if (entry := now.get(name)) is not None]
         assert not any(one.conflicts(other) for one in claims for other in claims if one is not other)
         holding = holds
+
+
+@pytest.mark.parametrize("label", BUILT_IN)
+def test_a_built_in_label_cannot_be_declared(label: str):
+    with pytest.raises(DittoError) as refused:
+        parse_declared(label)
+    assert (refused.value.status, refused.value.error) == (400, "acknowledgement:ditto.acklabel.forbidden")
+    claims = Declarations()
+    assert claims.apply("k", msgspec.json.encode(Claim(frozenset({label, "a-ack"}))), 0, 0) is None
+    assert not claims.holds("k", 1)
+
+
+def test_any_other_label_can_be_declared():
+    assert [parse_declared(text) for text in ("abc", "twin-persisted-too")] == ["abc", "twin-persisted-too"]
+    with pytest.raises(DittoError, match="is invalid"):
+        parse_declared("no")
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 40_000)), max_size=12)
+
+
+@given(SPANS, st.integers(0, 400_000), st.randoms(use_true_random=False))
+def test_a_label_is_declared_until_one_lease_after_the_last_of_any_claim_in_whatever_order_they_are_read(
+    spans: list[tuple[int, int]], time: int, chance: Any
+):
+    expected = any(start <= time < start + length + GRACE_MS for start, length in spans)
+    chance.shuffle(spans)
+    declared = DeclaredTimes({})
+    for start, length in spans:
+        declared.apply(msgspec.json.encode(Claim(frozenset({"a-ack"}), None, length)), start)
+    assert declared.covers("a-ack", time) is expected
+    assert not declared.covers("b-ack", time)
+    declared.forget(time)
+    assert declared.covers("a-ack", time) is expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"garbage",
+        b'{"labels":["a-ack"],"lease_ms":0}',
+        b'{"labels":["live-response"]}',
+        b'{"labels":["a-ack"],"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+    ],
+    ids=["tombstone", "empty", "garbage", "no-lease", "built-in", "nested"],
+)
+def test_what_is_no_claim_declares_nothing(value: bytes | None):
+    declared = DeclaredTimes({})
+    declared.apply(value, 1)
+    assert declared.spans == {}
+
+
+def test_a_lease_that_is_too_long_declares_no_longer():
+    declared = DeclaredTimes({})
+    declared.apply(msgspec.json.encode(Claim(frozenset({"a-ack"}), None, 10**9)), 0)
+    assert declared.spans == {"a-ack": [(0, MAX_LEASE_MS + GRACE_MS)]}

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.signal_defaults import (
+    DEFAULT_TIMEOUT_MS,
+    LIVE_KINDS,
     SMART_MAXIMUM_MS,
+    STREAM_TIMEOUT_MS,
     check_combination,
     default_headers,
+    effective_headers,
     signal_kind,
     timeout_milliseconds,
     waits_for_acks,
@@ -49,6 +53,10 @@ HEADERS = st.fixed_dictionaries(
         ("ns/name/things/twin/commands/retrieve", {"live-channel-condition": "eq(x,1)"}, "smartQuery"),
         ("ns/name/things/live/messages/ask", {}, "message"),
         ("ns/name/things/live/messages", {}, None),
+        ("ns/name/things/twin/messages/ask", {}, None),
+        ("ns/name/things/twin/messages/ask", {"channel": "live"}, None),
+        ("ns/name/things/none/messages/ask", {}, None),
+        ("ns/name/policies/messages/ask", {}, None),
         ("ns/name/policies/commands/modify", {}, "other"),
         ("ns/name/policies/commands/retrieve", {}, "otherQuery"),
         ("ns/name/things/twin/search/subscribe", {}, "other"),
@@ -135,12 +143,14 @@ def test_prose_acks_are_awaited(given_: dict[str, Any], expect: dict[str, Any]) 
 
 @each("header_defaults", "timeout-", but=("timeout-claim",))
 def test_prose_timeout(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    kind = given_.get("signal", "twin")
+    api, kind = given_["api"], given_.get("signal", "twin")
+    # Ditto's own defaults
+    usual = DEFAULT_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
     if "error" in expect:
-        error = refusal(timeout_milliseconds, given_["api"], kind, given_["headers"])
+        error = refusal(timeout_milliseconds, api, kind, given_["headers"], usual)
         assert error.to_dict().items() >= expect["error"].items()
     else:
-        assert timeout_milliseconds(given_["api"], kind, given_["headers"]) == expect["effectiveTimeoutMillis"]
+        assert timeout_milliseconds(api, kind, given_["headers"], usual) == expect["effectiveTimeoutMillis"]
 
 
 @each("header_validation", "http-bound-", "http-message-bound-", "http-claim-bound-")
@@ -149,19 +159,20 @@ def test_prose_bound_of_http(given_: dict[str, Any], expect: dict[str, Any]) -> 
     kind: Any = "message" if "message" in given_["api"] else "twin"
     maximum = 600_000 if "claim" in given_["api"] else 60_000
     if "error" in expect:
-        error = refusal(lambda: timeout_milliseconds("HTTP", kind, {"timeout": timeout}, maximum=maximum))
+        error = refusal(lambda: timeout_milliseconds("HTTP", kind, {"timeout": timeout}, DEFAULT_TIMEOUT_MS, maximum))
         assert error.to_dict() == expect["error"]
     else:
         expected = min(Duration.parse(timeout).milliseconds, maximum)
-        assert timeout_milliseconds("HTTP", kind, {"timeout": timeout}, maximum=maximum) == expected
+        assert timeout_milliseconds("HTTP", kind, {"timeout": timeout}, DEFAULT_TIMEOUT_MS, maximum) == expected
 
 
 def test_a_smart_query_waits_ten_seconds_longer_and_at_most_a_day() -> None:
-    assert timeout_milliseconds("Connectivity", "smartQuery", {}) == 70_000
-    assert timeout_milliseconds("HTTP", "smartQuery", {"timeout": "10s"}) == 20_000
-    assert timeout_milliseconds("WebSocket", "smartQuery", {"timeout": "100y"}) == SMART_MAXIMUM_MS + 10_000
+    assert timeout_milliseconds("Connectivity", "smartQuery", {}, DEFAULT_TIMEOUT_MS) == 70_000
+    assert timeout_milliseconds("HTTP", "smartQuery", {"timeout": "10s"}, DEFAULT_TIMEOUT_MS) == 20_000
+    longest = timeout_milliseconds("WebSocket", "smartQuery", {"timeout": "100y"}, DEFAULT_TIMEOUT_MS)
+    assert longest == SMART_MAXIMUM_MS + 10_000
     with pytest.raises(DittoError, match="61,000ms"):
-        timeout_milliseconds("HTTP", "smartQuery", {"timeout": "61s"})
+        timeout_milliseconds("HTTP", "smartQuery", {"timeout": "61s"}, DEFAULT_TIMEOUT_MS)
 
 
 @each("header_validation", "rule-live-", "rule-twin-")
@@ -183,3 +194,35 @@ def test_prose_a_query_with_a_response(given_: dict[str, Any], expect: dict[str,
     assert expect == {"ok": True}
     for kind in ("twinQuery", "liveQuery", "smartQuery", "otherQuery"):
         check_combination("HTTP", kind, default_headers(kind, given_["headers"]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["live", "message", "liveQuery"])
+@pytest.mark.parametrize(
+    ("headers", "requested"),
+    [
+        ({"requested-acks": ["twin-persisted", "x-ack"]}, ["x-ack", "live-response"]),
+        ({"requested-acks": ["twin-persisted", "x-ack"], "response-required": True}, ["x-ack", "live-response"]),
+        ({"requested-acks": ["search-persisted"], "response-required": True}, ["live-response"]),
+        ({"requested-acks": []}, []),
+    ],
+)
+def test_a_live_signal_keeps_the_implied_live_response_whatever_else_it_requests(
+    kind: Any, headers: dict[str, Any], requested: list[str]
+) -> None:
+    assert effective_headers(kind, headers)["requested-acks"] == requested
+
+
+@pytest.mark.parametrize("kind", ["live", "message"])
+def test_a_live_signal_without_response_awaits_none_whatever_else_it_requests(kind: Any) -> None:
+    headers = {"requested-acks": ["live-response", "twin-persisted", "x-ack"], "response-required": False}
+    assert effective_headers(kind, headers)["requested-acks"] == ["x-ack"]
+
+
+@given(st.sampled_from([*ACKABLE, "other"]), HEADERS)
+def test_effective_headers_are_those_of_ditto_without_labels_of_the_other_channel(
+    kind: Any, headers: dict[str, Any]
+) -> None:
+    foreign = {"twin-persisted", "search-persisted"} & set(headers.get("requested-acks") or ())
+    effective = effective_headers(kind, headers)
+    if kind not in LIVE_KINDS or not foreign:
+        assert effective == default_headers(kind, headers)

@@ -261,6 +261,12 @@ def test_an_empty_filter_is_none():
     assert subscription("events", filter="", extra_fields="") == Subscription("events")
 
 
+def test_extra_fields_that_cannot_be_read_are_refused():
+    with pytest.raises(DittoError) as caught:
+        subscription("events", extra_fields="attributes(")
+    assert caught.value.error == "json.fieldselector.invalid"
+
+
 # -- weak acknowledgements ---------------------------------------------------------------------------------------------
 
 _TEXTS = {"pubsub": NOT_SUBSCRIBED, "connectivity": DROPPED_BY_CONNECTION, "websocket": FILTERED}

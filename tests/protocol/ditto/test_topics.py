@@ -93,3 +93,18 @@ def test_any_text_is_a_topic_path_or_refused_and_printing_is_stable(text: str) -
         assert topic.status == 400
     elif not (topic.channel is None and topic.group == "things"):
         assert TopicPath.parse(str(topic)) == topic
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "criterion", "action"),
+    [
+        ("_/_/policies/commands/checkPermissions", "policies", "commands", "checkPermissions"),
+        ("_/_/policies/commands/retrieve", "policies", "commands", "retrieve"),
+        ("_/_/things/twin/commands/retrieve", "things", "commands", "retrieve"),
+        ("_/_/things/twin/search/subscribe", "things", "search", None),
+    ],
+)
+def test_a_topic_path_may_concern_no_entity_in_particular(text: str, group: str, criterion: str, action: str) -> None:
+    topic = TopicPath.parse(text)
+    assert (topic.namespace, topic.entity, topic.group) == ("_", "_", group)
+    assert (topic.criterion, topic.action, str(topic)) == (criterion, action, text)
