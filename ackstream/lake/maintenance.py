@@ -9,8 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.window import Window
 
 from ackstream.errors import SettingsError
 from ackstream.lake import tables, things
@@ -85,8 +83,6 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         table = DeltaTable.forPath(spark, tables.location(lake, name))
         files, size = _size(table)
         report = replace(report, files_before=files, bytes_before=size, files_after=files, bytes_after=size)
-        if name == "publishers":
-            prune(spark, lake)
         if name == things.JOURNAL and before_ms is not None:
             things.prune(spark, lake, before_ms)
         tables.retried(partial(_compact, table), COMPACTION_ATTEMPTS)
@@ -106,29 +102,3 @@ def _compact(table: DeltaTable) -> None:
 def _size(table: DeltaTable) -> tuple[int, int]:
     files, size = table.detail().select("numFiles", "sizeInBytes").collect()[0]
     return files, size
-
-
-def prune(spark: SparkSession, lake: Lake) -> None:
-    """Remove the rows of ``publishers`` that persist never restores from again; the job may run meanwhile.
-
-    The table grows by a row per client and batch. The newest batch may be replayed: it starts from the newest row of
-    each client before it. The first and the last row of each query mark where its batches begin and end, and acks that
-    wait for destinations have yet to be sent.
-    """
-    rows = tables.read(spark, lake, "publishers")
-    newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
-    if newest is None:
-        return
-    by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
-    old = (
-        rows.where(F.col("batch") < newest)
-        .withColumn("later", F.max("batch").over(by_client))
-        .withColumn("begin", F.min("batch").over(by_query))
-        .withColumn("end", F.max("batch").over(by_query))
-        .where((F.col("batch") < F.col("later")) & (F.col("batch") > F.col("begin")) & (F.col("batch") < F.col("end")))
-        .where(F.col("acks").isNull() | (F.col("batch") <= F.lit(told)))
-        .select("client", "batch")
-    )
-    table = DeltaTable.forPath(spark, tables.location(lake, "publishers")).alias("row")
-    same = "row.client = old.client AND row.batch = old.batch"
-    tables.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

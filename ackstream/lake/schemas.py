@@ -52,7 +52,7 @@ ACKNOWLEDGEMENTS = schema(
     *written(),
     optional("label", TEXT, "label of the acknowledgement, usually party:step"),
     optional("status", INTEGER, "HTTP status: below 400 is a success, 408 a timeout"),
-    required("disposition", TEXT, "how it was treated: accepted, duplicate, unrequested, late, orphan, invalid"),
+    required("disposition", TEXT, "accepted, or why not: duplicate, unrequested, undeclared, late, orphan, invalid"),
     optional("latency_ms", LONG, "time from the request to this acknowledgement, in milliseconds"),
     optional("weak", BOOLEAN, "issued by the system for a subscriber that does not receive the signal"),
     optional("payload", TEXT, "JSON: payload of the acknowledgement, or a reference to it; null if it has none"),
@@ -158,10 +158,10 @@ PUBLISHERS = schema(
     required("client", TEXT, "name of the publisher"),
     required("batch", LONG, "batch after which this row holds; the newest row of a client counts"),
     required("last_seq", LONG, "sequence number up to which everything is stored or refused"),
-    optional("told", LONG, "batch up to which all acks had been sent by then; null: none ever waited"),
+    optional("told", LONG, "batch up to which all acks had been sent by then; null in rows of earlier releases"),
     required("query_id", TEXT, "id of the persist query that wrote it"),
     required("state", TEXT, "JSON: ledger of the publisher, from which the next batch continues"),
-    optional("acks", TEXT, "JSON: acks of the batch that wait for sync destinations; null: none"),
+    optional("acks", TEXT, "JSON: acks of the batch about durability, which are sent once they are due; null: none"),
 )
 
 DESTINATIONS = schema(
@@ -216,10 +216,10 @@ DELIVERIES = schema(
 )
 
 IGNORED_REPORTS = schema(
-    required("reason", TEXT, "why it was ignored: stale-count, never-delivered, unreadable, ..."),
-    required("received_at", TIME, "broker time of the record"),
+    required("reason", TEXT, "why it was ignored: stale-count, unreadable, ...; reader-expired: it was removed"),
+    required("received_at", TIME, "broker time of the record; of a removed reader the end of settle.durable_lease"),
     optional("writer", TEXT, "writer of the samples it refers to"),
-    optional("reader", TEXT, "reader that sent it"),
+    optional("reader", TEXT, "reader that sent it, or that was removed"),
     optional("first", LONG, "first number of the ignored interval; null: the whole record"),
     optional("last", LONG, "last number of the ignored interval"),
     optional("detail", TEXT, "what is wrong with an unreadable record"),

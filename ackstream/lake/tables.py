@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta import exceptions
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 20
 """A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
+CONFLICTS = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
+)
+"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """How long another job may take from making the directory of a table to its first commit."""
 
@@ -102,25 +113,26 @@ def append(rows: DataFrame, lake: Lake, name: str, application: str, version: in
     :param application: who counts the versions, such as a query; each table counts for itself
     :param count: the number of rows, if they may need more than one file
     """
-    (
+    writer = (
         rows.coalesce(-(-count // ROWS_PER_FILE))
         .write.format("delta")
         .mode("append")
         .option("txnAppId", f"{application}/{name}")
         .option("txnVersion", version)
-        .save(location(lake, name))
     )
+    # a job that starts may be adding a column, or changing a property
+    retried(lambda: writer.save(location(lake, name)))
 
 
 def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
-    """Run a merge or a compaction; retry it if another commit conflicts with it.
+    """Run a commit to a table; retry it if another one conflicts with it.
 
-    :raises DeltaConcurrentModificationException: if each attempt conflicts
+    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
     """
     for attempt in range(1, attempts + 1):
         try:
             work()
-        except DeltaConcurrentModificationException:
+        except CONFLICTS:
             if attempt == attempts:
                 raise
         else:
@@ -135,11 +147,8 @@ def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
 
     The first look at a version of the table costs a Spark job, which the next append would do otherwise.
     """
-    path = location(lake, name)
-    if not DeltaTable.isDeltaTable(spark, path):
-        return {}
-    converters = spark._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001 - Delta has no public way
-    found = converters.asJava(_snapshot(spark, path).transactions())
+    converters = getattr(spark._jvm, "scala.jdk.javaapi.CollectionConverters")  # noqa: SLF001 - Delta has no public way
+    found = converters.asJava(_snapshot(spark, location(lake, name)).transactions())
     # names that a table got as a copy of another lake's are of no query here
     return {key.removesuffix(f"/{name}"): int(version) for key, version in found.items() if key.endswith(f"/{name}")}
 
@@ -172,7 +181,8 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
 
 def _snapshot(spark: SparkSession, path: str) -> Any:
     """Return Delta's view of a table as it is now; its version is -1 where there is none."""
-    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # noqa: SLF001 - Delta has no public way
+    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
+    log = getattr(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")  # noqa: SLF001 - Delta has no public way
     return log.forTableWithSnapshot(spark._jsparkSession, path)._2()  # noqa: SLF001
 
 

@@ -11,7 +11,7 @@ objects in it, share a path, as in RQL.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -56,7 +56,7 @@ def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
         # a journal of an earlier release has that topic's offsets already
         begin = first_batch(spark, lake, "") if ORIGIN in found else 0
         wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
-        spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}")
+        tables.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
 
 
 def _properties(spark: SparkSession, lake: Lake) -> dict[str, str]:
@@ -162,7 +162,13 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
         )
     old = events.where(own & (F.col("revision") < revision))
     last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
-    _remove(spark, lake, old, emptied=[row.revision for row in last])
+    try:
+        _remove(spark, lake, old, emptied=[row.revision for row in last])
+    except tables.CONFLICTS as error:
+        raise StartError(
+            f"The twin changes things without a pause, so that the changes of {thing_id} of today could not be erased;"
+            " those of earlier days are. Erase it again tomorrow, or while the twin is stopped."
+        ) from error
 
 
 def _ends(events: DataFrame) -> DataFrame:
@@ -173,20 +179,20 @@ def _ends(events: DataFrame) -> DataFrame:
 def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collection[int] = ()) -> None:
     """Remove rows of the journal, which the index query ignores; those of some revisions only lose their content."""
     old = rows.select("thing_id", "revision", "day").localCheckpoint()
-    days = [f"DATE'{day}'" for (day,) in old.select("day").distinct().collect()]
-    if not days:
-        return
-    # no other day is looked into
-    same = f"row.day IN ({', '.join(days)}) AND row.thing_id = old.thing_id AND row.revision = old.revision"
+    days = sorted(f"DATE'{day}'" for (day,) in old.select("day").distinct().collect())
     content = {"path": "'/'", "value": "NULL", "thing": "NULL"}
 
-    def attempt() -> None:
+    def attempt(part: list[str]) -> None:
+        # no other day is looked into
+        same = f"row.day IN ({', '.join(part)}) AND row.thing_id = old.thing_id AND row.revision = old.revision"
         journal = DeltaTable.forPath(spark, tables.location(lake, JOURNAL)).alias("row").merge(old.alias("old"), same)
         if emptied:
             journal = journal.whenMatchedUpdate(F.col("old.revision").isin(*emptied), content)
         journal.whenMatchedDelete().execute()
 
-    tables.retried(attempt)
+    # the newest day by itself: a removal conflicts with all that the twin appends to its days meanwhile
+    for part in filter(None, (days[:-1], days[-1:])):
+        tables.retried(partial(attempt, part))
 
 
 # -- search index ------------------------------------------------------------------------------------------------------

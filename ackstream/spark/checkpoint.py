@@ -46,6 +46,15 @@ def planned(spark: SparkSession, location: str) -> Planned | None:
     return Planned(query_id, max(batches)) if batches else None
 
 
+def unfinished(spark: SparkSession, location: str) -> bool:
+    """Return whether the newest batch that a checkpoint has planned will be replayed by the next start."""
+    last = planned(spark, location)
+    if last is None:
+        return False
+    files, path = locate(spark, f"{location}/commits/{last.batch}")
+    return not files.exists(path)
+
+
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
     """Refuse a checkpoint that is older than the tables.
 

@@ -21,7 +21,15 @@ from pyspark.errors import StreamingQueryException
 from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
-from ackstream.spark.checkpoint import TOPIC_ID, compare_batches, compare_topics, locate, planned, topic_ids
+from ackstream.spark.checkpoint import (
+    TOPIC_ID,
+    compare_batches,
+    compare_topics,
+    locate,
+    planned,
+    topic_ids,
+    unfinished,
+)
 from ackstream.spark.clock import clock
 from ackstream.spark.kafka import RUN
 from ackstream.spark.progress import committer, consumed_offsets
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.migration import Resharding
 
-STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.05
+STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
 """How long the batch at hand may take to finish when a job is stopped."""
 
 AWAIT_SECONDS = 1
@@ -51,6 +59,8 @@ _LOSS = (
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
+RULES = "rules"
+"""The key in it for the rules of the job that started last."""
 DRAFT = ".migrated"
 """The end of the name of a checkpoint that is to take the place of another one."""
 
@@ -74,7 +84,7 @@ class Job:
     :ivar otherwise: what to do if another one has to change, as the end of a sentence
     :ivar check: refuses what does not fit together, before anything is written
     :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
-    :ivar whole_batches: whether stopping waits for the batch at hand
+    :ivar rules: the number of the rules it decides by, one more with each release that may decide a batch differently
     """
 
     name: str
@@ -92,7 +102,7 @@ class Job:
     otherwise: str = "start with a new checkpoint"
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
     committed: Callable[[SparkSession, Settings, str], int] = lambda _, __, ___: -1
-    whole_batches: bool = False
+    rules: int = 1
 
     def start(
         self, spark: SparkSession, settings: Settings, *, available_now: bool = False, run: str | None = None
@@ -112,7 +122,7 @@ class Job:
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        guard_checkpoint(own, location, fixed, self.remedy)
+        guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy)
         if (last := planned(own, location)) is not None:
             compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
@@ -142,7 +152,7 @@ class Job:
                 # its run begins before the query and ends after it
                 own = stack.enter_context(clock(settings, signs, self.reads))
             query = self.start(spark, settings, run=own.run if own else None)
-            stack.callback(self._stop, query)
+            stack.callback(stop_in_order, query)
             if self.group is not None:
                 group = attrgetter(self.group)(settings)
                 stack.enter_context(committer(settings.kafka, query, group, self.reads))
@@ -150,12 +160,21 @@ class Job:
                 own.follow(partial(consumed_offsets, query) if ticks else None, query.stop)
             yield query
 
-    def _stop(self, query: StreamingQuery) -> None:
-        if self.whole_batches:
-            deadline = time.monotonic() + STOP_SECONDS
-            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-                time.sleep(STOP_POLL_SECONDS)
-        query.stop()
+
+def stop_in_order(query: StreamingQuery) -> None:
+    """Stop a query at the end of the batch at hand, which Spark would interrupt and repeat at the next start."""
+    before, deadline = _newest(query), time.monotonic() + STOP_SECONDS
+    # one that is behind goes from batch to batch without a pause, so that its trigger is always active
+    while (
+        query.isActive and query.status["isTriggerActive"] and _newest(query) == before and time.monotonic() < deadline
+    ):
+        time.sleep(STOP_POLL_SECONDS)
+    query.stop()
+
+
+def _newest(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else progress.batchId
 
 
 def main(*jobs: Job) -> None:
@@ -212,17 +231,18 @@ def guard_checkpoint(
     """Compare the settings with those the checkpoint was made with; write them down on the first start.
 
     :param location: of the checkpoint
-    :param ours: the settings that cannot change under it, by their full keys
+    :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
-    :raises StartError: if one differs, or the checkpoint was being migrated
+    :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules
     """
     files, path = locate(spark, f"{location}/{REMEMBERED}")
     if files.exists(path):
         with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
-        compare_values(ours, theirs, location, remedy)
-        if ours.keys() <= theirs.keys():
+        compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
+        compare_rules(ours, theirs, location, replays=unfinished(spark, location))
+        if theirs | dict(ours) == theirs:
             return
         ours = theirs | dict(ours)
     elif files.exists(locate(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
@@ -236,6 +256,23 @@ def guard_checkpoint(
         out.write(json.dumps(dict(ours)).encode())
     files.delete(path, False)  # noqa: FBT003 - not a directory
     files.rename(draft, path)
+
+
+def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, *, replays: bool) -> None:
+    """Refuse to decide a batch again by other rules: it could be answered differently under the same id.
+
+    :param replays: whether the newest batch of the checkpoint is unfinished
+    :raises StartError: with the way out
+    """
+    # the first releases did not write their number
+    if replays and theirs.get(RULES, 1) != ours.get(RULES, 1):
+        raise StartError(
+            f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
+            " rules: what was answered already could be answered differently. Start the other release once more, and"
+            " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
+            f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
+            f" checkpoint's {REMEMBERED}; what that costs is in docs/operations.md, at the upgrade."
+        )
 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:

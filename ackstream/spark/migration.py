@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
+from ackstream.kafka.topics import prepare
 from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, REMEMBERED, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
@@ -72,7 +73,8 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     The last batch is finished first, under the former settings: what it has sent must not be sent by another.
 
     :return: ``None`` if the checkpoint already has these settings
-    :raises StartError: no checkpoint, the job is running, or a changed setting cannot be migrated
+    :raises StartError: no checkpoint, the job is running, a changed setting cannot be migrated, or another release has
+        to finish the last batch
     """
     location = settings.lake.checkpoint(job.name)
     old, new = _Checkpoint(spark, location), _Checkpoint(spark, location + DRAFT)
@@ -82,6 +84,8 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
         )
     with ExitStack() as stack:
         if job.ticks is not None and settings.clock.enabled:
+            # the first start of a release may add topics, and the clock looks at all of them
+            prepare(settings, job.topics)
             # the job cannot run as long as another clock does
             stack.enter_context(clock(settings, job.ticks, job.reads))
         if not old.exists(REMEMBERED):

@@ -136,6 +136,9 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[
         with closing(connect_consumer(kafka, group)) as consumer:
 
             def first() -> dict[TopicPartition, int]:
+                if kafka.on_data_loss == "stop":
+                    # Spark ends the query instead
+                    return {}
                 known = {name: consumer.partitions_for_topic(name) or () for name in names}
                 wanted = [TopicPartition(name, number) for name in names for number in known[name]]
                 found: dict[TopicPartition, int] = consumer.beginning_offsets(wanted)

@@ -68,19 +68,28 @@ def defaults() -> dict[str, str]:
 
 
 class _Handler:
-    """Sets an event when the JVM receives a signal."""
+    """Sets an event when the JVM receives a signal, and silences Spark: it logs every task that the end interrupts."""
 
     class Java:
         """Names, for py4j, what it is to the JVM."""
 
         implements = ("sun.misc.SignalHandler",)
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, jvm: Any, stop: threading.Event) -> None:
+        log = jvm.org.apache.logging.log4j
+        # objects: the thread that handles a signal finds no classes
+        self._loggers, self._off = log.LogManager.getContext(False), log.Level.OFF  # noqa: FBT003 - Java's signature
         self._stop = stop
 
     def handle(self, _signal: Any) -> None:
         """Set the event; the JVM calls this in a thread of its own."""
-        self._stop.set()
+        try:
+            found = self._loggers.getConfiguration()
+            for name in found.getLoggers().keySet().toArray():
+                found.getLoggerConfig(name).setLevel(self._off)
+            self._loggers.updateLoggers()
+        finally:
+            self._stop.set()
 
 
 @contextmanager
@@ -108,7 +117,7 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
     SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     ensure_callback_server_started(gateway)
-    java, handler = gateway.jvm.sun.misc, _Handler(stop)
+    java, handler = gateway.jvm.sun.misc, _Handler(gateway.jvm, stop)
     before = {}
     for number in SIGNALS:
         # those that nohup ignores stay ignored

@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import deltalake
 from msgspec.json import encode
 
-from ackstream.jobs.persist.job import StoredStates
+from ackstream.jobs.persist import deferred_acks
+from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.state import PublisherState
-from ackstream.lake import maintenance, tables
+from ackstream.jobs.persist.stored_states import StoredStates
+from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
 from ackstream.settings import Lake, Settings
+from ackstream.spark.checkpoint import Planned
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
 OLD, NEW = "old query", "new query"
@@ -43,7 +47,7 @@ def _rows(lake: Lake) -> list[tuple[int, str]]:
 def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])
-    maintenance.prune(spark, lake)
+    StoredStates(spark, settings, NEW).prune()
     _put(
         spark,
         lake,
@@ -52,7 +56,7 @@ def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, la
         *[("b", 5, NEW, 4, None), ("a", 6, NEW, 4, None), ("a", 7, NEW, 4, None), ("c", 7, NEW, 4, None)],
     )
     before = [_load(spark, settings, batch) for batch in (4, 5)]
-    maintenance.maintain(spark, settings, ["publishers"])
+    StoredStates(spark, settings, NEW).prune()
     # batch 4 is told, 5 is not; 7 may run again and starts from 5 and 6; the others are where the queries begin and end
     assert _rows(lake) == [
         (0, "a"), (2, "a"), (3, "b"), (5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "c"),
@@ -73,6 +77,28 @@ def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spar
     assert _load(spark, settings, 0)[0] == 2
     _put(spark, lake, ("a", 3, NEW, None, None))
     assert _load(spark, settings, 2)[0] == 2
+
+
+def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledged(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the first start with a new checkpoint, nor by later ones: it reads the messages again."""
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 7, OLD, 5, "[]"))
+    _put_message(spark, lake, OLD, 6)
+
+    def waiting(last: Planned | None) -> list[int]:
+        monkeypatch.setattr(deferred_acks, "planned", lambda *_: last)
+        monkeypatch.setattr(deferred_acks, "unfinished", lambda *_: False)
+        return DeferredAcks(spark, settings, "anywhere")._backlog.ready(100)
+
+    assert waiting(None) == [6]
+    _put(spark, lake, ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
+    _put_message(spark, lake, NEW, 8)
+    _put_message(spark, lake, NEW, 9)
+    assert waiting(Planned(NEW, 1)) == [6, 8, 9]
+    assert _load(spark, settings, 0) == (8, {"a": PublisherState(watermark=6)})
 
 
 def test_a_publisher_that_has_been_silent_is_loaded_when_it_sends_again(spark: SparkSession, lake: Lake) -> None:

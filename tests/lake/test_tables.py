@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import deltalake
 import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.errors.exceptions import captured
 
 from ackstream.errors import StartError
 from ackstream.jobs.archive.job import ArchiveFold
@@ -234,6 +237,39 @@ def test_a_table_that_another_job_is_creating_is_waited_for(
     monkeypatch.setattr(tables, "time", SimpleNamespace(sleep=commit, monotonic=time.monotonic))
     tables.create(spark, lake, ["outcomes"])
     assert tables.read(spark, lake, "outcomes").count() == 0
+
+
+def test_jobs_that_start_together_create_their_tables_together(spark: SparkSession, lake: Lake) -> None:
+    names, ready = ["messages", "publishers", "things"], Barrier(3)
+
+    def start(own: SparkSession) -> None:
+        ready.wait()
+        tables.create(own, lake, names)
+
+    with ThreadPoolExecutor(3) as jobs:
+        list(jobs.map(start, [spark.newSession() for _ in range(3)]))
+    assert [version(lake, name) for name in names] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ConcurrentAppend", "ConcurrentDeleteDelete", "ConcurrentDeleteRead", "ConcurrentTransaction",
+        "ConcurrentWrite", "MetadataChanged", "ProtocolChanged",
+    ],
+)  # fmt: skip
+def test_a_commit_that_conflicts_with_another_one_is_retried(spark: SparkSession, name: str) -> None:
+    raised = captured.convert_exception(getattr(spark._jvm.io.delta.exceptions, f"{name}Exception")("another commit"))
+    errors: list[Exception] = [raised, raised]
+
+    def commit() -> None:
+        if errors:
+            raise errors.pop()
+
+    tables.retried(commit, 3)
+    errors = [raised] * 3
+    with pytest.raises(type(raised)):
+        tables.retried(commit, 3)
 
 
 def test_a_directory_with_something_else_is_refused(

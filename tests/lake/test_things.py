@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from chispa import assert_df_equality
+from delta.exceptions import ConcurrentAppendException
+from delta.tables import DeltaTable
 
 from ackstream.errors import StartError
 from ackstream.jobs.twin.job import build_index
 from ackstream.lake import tables, things
 from ackstream.settings import Lake, Settings
+from tests.harness.waiting import eventually
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -236,6 +243,42 @@ def test_a_thing_whose_deletion_may_be_replayed_is_not_erased(spark: SparkSessio
         things.erase(spark, old, "a:2")
 
 
+def test_a_thing_is_erased_beside_a_twin_that_writes_without_a_pause(
+    spark: SparkSession, old: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges, real = [], DeltaTable.merge
+    monkeypatch.setattr(DeltaTable, "merge", lambda *arguments: merges.append(1) or real(*arguments))
+    written, ended = [], Event()
+
+    def write() -> None:
+        for batch in count(4):
+            if ended.is_set():
+                return
+            things.append(spark, old, table(change("a:1", batch, {"n": batch})), QUERY, batch)
+            written.append(batch)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        eventually(lambda: written, "a change")
+        begun = len(written)
+        things.erase(spark, old, "a:3")
+        assert len(written) > begun
+        ended.set()
+        writing.result()
+    # it did not conflict, as it is about another day
+    assert len(merges) == 1
+    assert {revision for thing_id, revision in revisions(spark, old) if thing_id == "a:3"} == {2, 3}
+
+
+def test_what_cannot_be_erased_today_is_told(spark: SparkSession, old: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflict(_: object) -> None:
+        raise ConcurrentAppendException("a concurrent WRITE added data")
+
+    monkeypatch.setattr(tables, "retried", conflict)
+    with pytest.raises(StartError, match=r"changes of a:3 of today could not be erased; .* Erase it again tomorrow"):
+        things.erase(spark, old, "a:3")
+
+
 def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark: SparkSession, old: Lake) -> None:
     settings = Settings(lake=old)
 
@@ -253,9 +296,7 @@ def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark:
 def test_merging_again_changes_nothing(spark: SparkSession, lake: Lake) -> None:
     things.merge(spark, lake, journal(spark, lake, 9))
     things.merge(spark, lake, journal(spark, lake, 1))
-    rows = tables.read(spark, lake, "things").collect()
-    assert {row.thing_id: (row.revision, row.deleted) for row in rows} == {
-        "a:1": (3, False),
-        "a:2": (2, True),
-        "a:3": (1, False),
-    }
+    rows = [("a:1", 3, False), ("a:2", 2, True), ("a:3", 1, False)]
+    wanted = spark.createDataFrame(rows, "thing_id STRING, revision LONG, deleted BOOLEAN")
+    found = tables.read(spark, lake, "things").select(wanted.columns)
+    assert_df_equality(found, wanted, ignore_nullable=True, ignore_metadata=True, ignore_row_order=True)

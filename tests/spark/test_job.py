@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from ackstream.spark.checkpoint import TOPIC_ID
 from ackstream.spark.job import (
     DRAFT,
     Job,
+    compare_rules,
     compare_values,
     fixed_values,
     guard_checkpoint,
@@ -94,6 +95,24 @@ def test_the_settings_and_topics_that_a_job_names_exist(job: Job) -> None:
     assert all(isinstance(value, str) for value in job.conf(SETTINGS).values())
 
 
+@pytest.mark.parametrize(
+    ("theirs", "replays", "refused"),
+    [({}, True, True), ({"rules": 3}, True, True), ({"rules": 2}, True, False), ({}, False, False)],
+    ids=["first-release", "later-release", "same-rules", "finished"],
+)
+def test_a_batch_that_other_rules_have_begun_is_finished_by_them(
+    theirs: dict[str, object], *, replays: bool, refused: bool
+) -> None:
+    way_out = r"another release has begun.*Start the other release once more.*set rules to 2 in .* ackstream\.json"
+    with pytest.raises(StartError, match=way_out) if refused else nullcontext():
+        compare_rules({"rules": 2}, theirs, "/c/x", replays=replays)
+
+
+def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> None:
+    changed = {name: job.rules for name, job in JOBS.items() if job.rules != 1}
+    assert changed == {"correlate": 2, "queues": 2, "settle": 2, "twin": 2}
+
+
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
     assert is_new_checkpoint(spark, location)
@@ -140,7 +159,7 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
         yield SimpleNamespace(run="7", follow=lambda consumed, stop: seen.append(("follows", consumed, stop)))
         seen.append("ends")
 
-    query = SimpleNamespace(stop=lambda: seen.append("stops"))
+    query = SimpleNamespace(stop=lambda: seen.append("stops"), isActive=False, lastProgress=None)
     monkeypatch.setattr(spark_job, "clock", clock)
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
     monkeypatch.setattr(Job, "start", lambda *_, **__: seen.append("starts") or query)
@@ -194,6 +213,33 @@ def test_a_signal_stops_all_jobs_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     everything = ["x starts", "y starts", "y stops", "x stops"]
     assert _main(monkeypatch, lambda stop: bool(stop.set())) == everything
     assert _main(monkeypatch, lambda _: True) == everything
+
+
+class _Batches:
+    """A query whose batches end at the third look; without work it waits after that, otherwise the next one follows."""
+
+    isActive = True  # noqa: N815 - Spark's name
+
+    def __init__(self, *, behind: bool) -> None:
+        self.looks, self.behind, self.stopped_in = 0, behind, 0
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.looks += 1
+        return {"isTriggerActive": self.behind or self.looks < 3}
+
+    @property
+    def lastProgress(self) -> SimpleNamespace | None:  # noqa: N802 - Spark's name
+        return None if self.looks < 3 else SimpleNamespace(batchId=self.looks // 3 - 1)
+
+    def stop(self) -> None:
+        self.stopped_in = self.looks
+
+
+def test_a_job_stops_at_the_end_of_its_batch_even_if_the_next_one_follows_at_once() -> None:
+    for query in (_Batches(behind=False), _Batches(behind=True)):
+        spark_job.stop_in_order(query)  # type: ignore[arg-type]
+        assert query.stopped_in == 3
 
 
 def test_after_a_signal_no_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:

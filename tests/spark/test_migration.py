@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ackstream.spark.migration import carry_commit, carry_offsets
+from ackstream.jobs.correlate.job import JOB
+from ackstream.settings import Settings
+from ackstream.spark import migration
+from ackstream.spark.migration import carry_commit, carry_offsets, migrate
 
 OLD = """v1
 {"batchWatermarkMs":1795333533901,"batchTimestampMs":1795333539604,"conf":{"spark.sql.shuffle.partitions":"2"}}
@@ -33,3 +38,16 @@ def test_the_next_batch_has_the_watermark_it_would_have_had_and_the_ids_of_the_n
     old = 'v1\n{"nextBatchWatermarkMs":1795333536169,"stateUniqueIds":{"0":[["old"]]}}'
     version, metadata = carry_commit(old, f"v2\n{json.dumps({'nextBatchWatermarkMs': 0, **ids})}").splitlines()
     assert (version, json.loads(metadata)) == ("v2", {"nextBatchWatermarkMs": 1795333536169, **ids})
+
+
+def test_a_migration_before_the_first_start_of_a_release_creates_the_topics_that_it_adds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(migration, "prepare", lambda _settings, topics: done.append(topics))
+    monkeypatch.setattr(migration, "clock", lambda *_: done.append("clock") or nullcontext())
+    monkeypatch.setattr(migration, "_Checkpoint", lambda *_: SimpleNamespace(exists=lambda _name: True))
+    monkeypatch.setattr(migration, "_migrate", lambda *_: done.append("migrated"))
+    spark: Any = None
+    migrate(spark, Settings(), JOB)
+    assert done == [JOB.topics, "clock", "migrated"]

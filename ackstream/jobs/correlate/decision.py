@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from ackstream.jobs.correlate.state import Received
+from ackstream.jobs.correlate.state import TWIN_ACKS, Received
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import response_matches
+from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, TOO_LARGE, DittoError
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 
 COMMAND_TIMEOUT = "command.timeout"
+FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."
+"""For the text of a later timeout."""
+
 SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
@@ -81,11 +85,14 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
     """
     if reading.kind == "acks":
         return _acknowledge(pending, reading.received(record))
-    envelope = reading.envelope
-    # a subscriber's error is a response to a live command, the twin's is not
-    if reading.kind == "error" and not (pending.request.live and envelope.topic.channel == "live"):
-        return _fail(pending, envelope, record)
-    return _respond(pending, envelope, record)
+    of_twin = record.source == TWIN_ACKS
+    if of_twin != (pending.request.kind in TWIN_KINDS):
+        pending.note = FOREIGN
+        return [(received, "invalid") for received in reading.received(record)], None
+    # a subscriber's error is a response, the twin's is not
+    if reading.kind == "error" and of_twin:
+        return _fail(pending, reading.envelope, record)
+    return _respond(pending, reading.envelope, record)
 
 
 def time_out(pending: Pending) -> Decision:

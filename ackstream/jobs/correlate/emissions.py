@@ -51,6 +51,7 @@ class Writer:
     def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
         """Write for one call of the operator; query and batch mark each ledger record."""
         self._topics = topics
+        self._sources = topics.by_source
         self._limit = topics.value_bytes
         self._written = (query_id, batch_id)
         self.emissions: list[Emission] = []
@@ -174,7 +175,7 @@ class Writer:
         row = ledger.dead_letter(
             reason,
             correlation_id,
-            (self._topic(record), record.partition, record.offset),
+            (self._sources[record.source], record.partition, record.offset),
             record.timestamp,
             record.key,
             record.value,
@@ -185,11 +186,8 @@ class Writer:
         key = None if record.key is None else record.key[:DEAD_LETTER_BYTES]
         self.emissions.append(Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})"))
 
-    def _topic(self, record: Record) -> str:
-        return self._topics.acks if record.source else self._topics.signals
-
     def _identity(self, record: Record) -> str:
-        return f"{self._topic(record)}-{record.partition}-{record.offset}"
+        return f"{self._sources[record.source]}-{record.partition}-{record.offset}"
 
     def _reply(self, topic: str, reply: bytes, outcome: OutcomeRow, spring_correlation: bytes | None) -> None:
         key, status = outcome.correlation_id.encode(), str(outcome.status)
@@ -212,7 +210,7 @@ class Writer:
             received_at=received.timestamp,
             latency_ms=latency,
             disposition=disposition,
-            topic=self._topics.acks,
+            topic=self._sources[received.source],
             partition=received.partition,
             offset=received.offset,
             index=received.index,

@@ -16,7 +16,15 @@ from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.resharding import divide, unite
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import Record, decode_pending, decode_state
+from ackstream.jobs.correlate.state import (
+    ACKS,
+    DECLARATIONS,
+    SIGNALS,
+    TWIN_ACKS,
+    Record,
+    decode_pending,
+    decode_state,
+)
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records
@@ -25,6 +33,7 @@ from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
 from ackstream.spark.kafka import (
+    EARLIEST,
     ENDS,
     LATEST,
     header,
@@ -50,12 +59,12 @@ if TYPE_CHECKING:
     from ackstream.spark.operator import ShardBatch
 
 NAME, TICKS = "correlate", "clock"
+READ = ("signals", "acks", "twin-acks", "declarations")
 PIECE_BYTES = 64 * 1024 * 1024
 """How much of a shard's records is processed at once, and how much goes back in a frame; Spark's own frames, by its
 default, are not larger."""
 
 FRAME_ROWS = 10_000
-
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
 OUTPUT_SCHEMA = StructType(
@@ -73,9 +82,10 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     topics = CorrelateTopics.of(settings, limits)
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
-    starts = {"signals": start, "acks": start, TICKS: LATEST}
+    starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
     stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
-    handle = partial(correlate, settings.correlate, topics, ReplyTopics(settings.kafka, settings.correlate))
+    reply_topics = ReplyTopics(settings.kafka, settings.correlate)
+    handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
         sink_columns(emissions)
@@ -105,13 +115,16 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="correlate.trigger",
-    topics=("signals", "acks", TICKS, "replies", "ledger", "dead-letters"),
+    topics=(*READ, TICKS, "replies", "ledger", "dead-letters"),
     group="correlate.group",
     ticks=TICKS,
-    reads=("signals", "acks"),
+    reads=READ,
     conf=conf,
-    # the shards decide where a request's state is, the shuffle partitions which file that state is in
-    fixed=(*MOVABLE, "kafka.topic_prefix"),
+    # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
+    # did not refuse undeclared labels has passed the declarations by
+    fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
+    # 2: answers of the twin come from a topic of their own and name their command
+    rules=2,
     movable=MOVABLE,
     resharding=Resharding("correlate.shards", divide, unite),
     otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
@@ -132,14 +145,24 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
-    signal = F.col("topic") == topics.signals
+    topic = F.col("topic")
+    signal, declaration = topic == topics.signals, topic == topics.declarations
+    shards = settings.correlate.shards
+    shard = F.pmod("hash", F.lit(shards)).cast("int")
+    origin = F.when(signal, SIGNALS).when(topic == topics.twin_acks, TWIN_ACKS)
+    if settings.correlate.refuse_undeclared:
+        # every shard has to know them
+        shard = F.explode(F.when(declaration, F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(shard)))
+        origin = origin.when(declaration, DECLARATIONS)
+    else:
+        stream = stream.where(~declaration)
     return (
         ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
-            F.pmod("hash", F.lit(settings.correlate.shards)).cast("int").alias("shard"),
-            F.when(signal, 0).otherwise(1).alias("source"),
+            shard.alias("shard"),
+            origin.otherwise(ACKS).alias("source"),
             "partition",
             "offset",
             F.unix_millis("timestamp").alias("timestamp"),
@@ -164,12 +187,15 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 
 
 def correlate(
-    limits: Correlate, topics: CorrelateTopics, reply_topics: ReplyTopics, batch: ShardBatch
+    limits: Correlate, topics: CorrelateTopics, reply_topics: ReplyTopics, slack_ms: int, batch: ShardBatch
 ) -> Iterator[pd.DataFrame]:
-    """Process the records of a shard; more than :data:`PIECE_BYTES` of them piece by piece."""
+    """Process the records of a shard; more than :data:`PIECE_BYTES` of them piece by piece.
+
+    :param slack_ms: how much the clocks of brokers may differ
+    """
     topics = reply_topics.refreshed(topics)
     writer = Writer(topics, batch.query_id, batch.batch_id)
-    with batch.restored(CorrelateShard(limits, topics, writer)) as shard:
+    with batch.restored(CorrelateShard(limits, topics, writer, slack_ms)) as shard:
         records: list[Record] = []
         size = 0
         for frame in batch.frames:
@@ -191,7 +217,12 @@ class _Header(msgspec.Struct):
 
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
-_USED = {record_headers.REPLY_TO, record_headers.SPRING_REPLY_TOPIC, record_headers.SPRING_CORRELATION_ID}
+_USED = {
+    record_headers.REPLY_ID,
+    record_headers.REPLY_TO,
+    record_headers.SPRING_REPLY_TOPIC,
+    record_headers.SPRING_CORRELATION_ID,
+}
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:

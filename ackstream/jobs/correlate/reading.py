@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ackstream.jobs.correlate.state import Pending, Received, Record
+from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, read_issued
 from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.errors import DittoError
@@ -58,7 +59,7 @@ class AckReading(msgspec.Struct, frozen=True):
 
 
 class RecordReader:
-    """Reads the records of the signals and acks topics."""
+    """Reads signals, and what answers them."""
 
     def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
         """Read by the limits of the settings."""
@@ -100,7 +101,7 @@ class RecordReader:
             offset=record.offset,
             value=envelope.value,
         )
-        if not (request.response_required or request.waits_for_acks):
+        if not request.awaits:
             return signal_id, row, None
         pending = Pending(
             correlation_id=key,
@@ -115,7 +116,7 @@ class RecordReader:
         return signal_id, row, pending
 
     def acknowledgements(self, record: Record) -> AckReading:
-        """Read a record of the acks topic.
+        """Read a record of the topics acks and twin-acks; of the latter, the twin's own, with built-in labels.
 
         :raises DittoError: with the reason for its dead letter
         """
@@ -124,19 +125,25 @@ class RecordReader:
             raise errors.correlation_id_missing()
         topic = envelope.topic
         if topic.criterion == "acks":
-            acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
+            if record.source == ACKS:
+                acks = read_issued(envelope)
+            else:
+                acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
             return AckReading(record.correlation_id, "acks", envelope, acks)
         if topic.criterion == "errors":
             return AckReading(record.correlation_id, "error", envelope, [])
         if topic.criterion in ("commands", "messages") and envelope.status is not None:
             return AckReading(record.correlation_id, "response", envelope, [])
         raise errors.unknown_topic_path(
-            str(topic), "Only acknowledgements, responses (with a status) and errors belong on the acks topic."
+            str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )
 
     def _request(self, envelope: Envelope, record: Record) -> Request:
         limits = self._limits
         request = read_request(envelope, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout)
+        if request.kind == "smartQuery":
+            why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
+            raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
         if len(request.awaited) > limits.max_labels:
             raise errors.header_invalid(
                 "requested-acks",

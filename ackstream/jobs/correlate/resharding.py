@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate.state import STATE_VERSION, ShardState, decode_state, encode
+from ackstream.protocol.ditto.labels import DeclaredTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -56,11 +57,13 @@ def divide(shards: int, version: int, blob: bytes) -> dict[int, State]:
         part(shard).deadlines.append(entry)
     for shard, entry in _owned(state.hold_ends, held):
         part(shard).hold_ends.append(entry)
-    for end, packed in state.recent:
-        hashes = np.frombuffer(packed, dtype=np.int64)
-        owners = hashes % shards
-        for shard in np.unique(owners).tolist():
-            part(shard).recent.append((end, hashes[owners == shard].tobytes()))
+    for record in state.undeclared:
+        part(record.hash % shards).undeclared.append(record)
+    # every shard has to know them
+    for shard in range(shards if state.declared else 0):
+        part(shard).declared = state.declared
+    for shard, bucket in _spread(state.recent, shards):
+        part(shard).recent.append(bucket)
     return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
 
 
@@ -71,10 +74,20 @@ def _owned(heap: list[Entry], owners: Mapping[str, set[int]]) -> Iterator[tuple[
             yield shard, entry
 
 
+def _spread(buckets: Iterable[tuple[int, bytes]], shards: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """Yield buckets of hashes with their shards, each with the hashes of that shard."""
+    for end, packed in buckets:
+        hashes = np.frombuffer(packed, dtype=np.int64)
+        owners = hashes % shards
+        for shard in np.unique(owners).tolist():
+            yield shard, (end, hashes[owners == shard].tobytes())
+
+
 def unite(parts: Iterable[State]) -> State:
     """Unite the parts of one shard, in any order."""
     whole = ShardState({}, [], {}, [], [])
     recent: dict[int, list[bytes]] = {}
+    declared = DeclaredTimes(whole.declared)
     # in an order of their own, so that the result does not depend on Spark's
     for version, blob in sorted(parts):
         state = decode_state(version, blob)
@@ -83,6 +96,10 @@ def unite(parts: Iterable[State]) -> State:
             whole.held.setdefault(key, []).extend(records)
         whole.deadlines = list(heapq.merge(whole.deadlines, state.deadlines))
         whole.hold_ends = list(heapq.merge(whole.hold_ends, state.hold_ends))
+        whole.undeclared.extend(state.undeclared)
+        for label, spans in state.declared.items():
+            for span in spans:
+                declared.add(label, *span)
         for end, packed in state.recent:
             recent.setdefault(end, []).append(packed)
     whole.recent = [

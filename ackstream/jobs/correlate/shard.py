@@ -23,8 +23,11 @@ import numpy as np
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.reading import InvalidRequestError, RecordReader
 from ackstream.jobs.correlate.state import (
+    ACKS,
+    DECLARATIONS,
     SIGNALS,
     STATE_VERSION,
+    TWIN_ACKS,
     Pending,
     Recent,
     Record,
@@ -33,6 +36,8 @@ from ackstream.jobs.correlate.state import (
     decode_state,
     encode,
 )
+from ackstream.protocol.ditto.labels import DeclaredTimes
+from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
@@ -54,8 +59,13 @@ class CorrelateShard:
     Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
     """
 
-    def __init__(self, limits: Correlate, topics: CorrelateTopics, writer: Writer) -> None:
-        """Start empty; decisions go to ``writer``."""
+    def __init__(self, limits: Correlate, topics: CorrelateTopics, writer: Writer, slack_ms: int = 0) -> None:
+        """Start empty; decisions go to ``writer``.
+
+        :param slack_ms: how much older than its claim an acknowledgement may seem, if undeclared labels are refused:
+            the clocks of brokers differ, and after an outage acknowledgements may be stored before the renewal. All
+            time is that much later then, so that claims have been read
+        """
         self._reader = RecordReader(limits, topics)
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
@@ -68,6 +78,13 @@ class CorrelateShard:
         self._recent = Recent(self._recent_memory_ms)
         self._decided: dict[int, int] = {}
         self._unrecorded: dict[str, SignalRow] = {}
+        self._refuses = limits.refuse_undeclared
+        self._slack_ms = slack_ms if self._refuses else 0
+        self._declared = DeclaredTimes({})
+        # all declarations before this time have been read
+        self._declared_until = 0
+        self._undeclared: list[Record] = []
+        self._waiting: set[str] = set()
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
@@ -77,15 +94,18 @@ class CorrelateShard:
         self._held = state.held
         self._hold_ends = state.hold_ends
         self._recent = Recent(self._recent_memory_ms, state.recent)
+        self._declared = DeclaredTimes(state.declared)
+        self._undeclared = state.undeclared
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
         recent = self._recent.dump()
         self._prune()
-        if not (self._open or self._held or recent):
+        declared, undeclared = self._declared.spans, self._undeclared
+        if not (self._open or self._held or recent or declared or undeclared):
             return None
         opened = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._open.items()}
-        state = ShardState(opened, self._deadlines, self._held, self._hold_ends, recent)
+        state = ShardState(opened, self._deadlines, self._held, self._hold_ends, recent, declared, undeclared)
         return STATE_VERSION, encode(state)
 
     def _prune(self) -> None:
@@ -99,7 +119,8 @@ class CorrelateShard:
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
         ends = [heap[0][0] for heap in (self._deadlines, self._hold_ends) if heap]
-        return min(ends, default=None)
+        ends += [record.timestamp for record in self._undeclared]
+        return min(ends) + self._slack_ms if ends else None
 
     def process(self, records: Sequence[Record], watermark: int) -> None:
         """Process the records of a batch, then let time pass.
@@ -107,6 +128,9 @@ class CorrelateShard:
         :param records: in any order; they are processed by (timestamp, source, partition, offset)
         :param watermark: epoch milliseconds; all records before it have been read by the end of this batch
         """
+        watermark -= self._slack_ms
+        if self._refuses:
+            records = self._declare(records, watermark)
         if records:
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
@@ -121,12 +145,19 @@ class CorrelateShard:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, record: Record) -> None:
-        """Process a record, and only that: what it causes does not concern the others."""
+    def _take(self, record: Record, *, early: bool = False) -> None:
+        """Process a record, and only that: what it causes does not concern the others.
+
+        :param early: it was held for the request that is open now
+        """
         emitted = len(self._writer.emissions)
         try:
             if record.source == SIGNALS:
                 self._process_signal(record)
+            elif record.source == DECLARATIONS:
+                self._declared.apply(record.value, record.timestamp - self._slack_ms)
+            elif early:
+                self._match(self._reader.acknowledgements(record), record)
             else:
                 self._process_acknowledgement(record)
         except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
@@ -158,11 +189,19 @@ class CorrelateShard:
         self._open[key] = opened
         self._unrecorded[key] = row
         heapq.heappush(self._deadlines, (opened.deadline, key))
-        for early in self._held.pop(key, ()):
-            self._take(early)
+        for held in self._held.pop(key, ()):
+            self._take(held, early=True)
 
     def _process_acknowledgement(self, record: Record) -> None:
         reading = self._reader.acknowledgements(record)
+        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
+            # the twin reports an error even if its command awaits nothing
+            self._writer.unmatched(reading, record, "unrequested")
+        elif not (self._refuses and self._waits(reading, record)):
+            self._match(reading, record)
+
+    def _match(self, reading: AckReading, record: Record) -> None:
+        """Count an answer for its request, hold it until that is read, or record why it does not count."""
         key = reading.correlation_id
         pending = self._find(key)
         if pending is not None and pending.started_at > record.timestamp:
@@ -176,6 +215,9 @@ class CorrelateShard:
             self._hold(key, record)
         elif pending is None or record.timestamp > pending.deadline:
             self._writer.unmatched(reading, record, "late")
+        elif record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+            # of another command with the same correlation-id, such as a copy of the request
+            self._writer.unmatched(reading, record, "unrequested")
         else:
             decide = self._apply(pending, reading, record)
             if decide is not None:
@@ -198,6 +240,41 @@ class CorrelateShard:
         self._held.setdefault(key, []).append(record)
         heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
 
+    # -- declared labels ----------------------------------------------------------------------------------------------
+
+    def _declare(self, records: Sequence[Record], watermark: int) -> list[Record]:
+        """Take in the declarations; return the other records and what has waited for a declaration.
+
+        These are taken in one order, as if they had been read together: an answer waits behind none that is later.
+        """
+        others, self._undeclared, self._waiting = self._undeclared, [], set()
+        for record in records:
+            if record.source == DECLARATIONS:
+                self._take(record)
+            else:
+                others.append(record)
+        self._declared_until = watermark
+        return others
+
+    def _waits(self, reading: AckReading, record: Record) -> bool:
+        """Let an acknowledgement with an undeclared label wait for its declaration; refuse it once none can follow.
+
+        All later answers under its correlation-id wait behind it: which of them count, and which complete the request,
+        must not depend on when a declaration is read.
+
+        :return: whether that is all for now
+        """
+        key = reading.correlation_id
+        if key not in self._waiting:
+            if all(self._declared.covers(ack.label, record.timestamp) for ack in reading.acks if record.source == ACKS):
+                return False
+            if record.timestamp < self._declared_until:
+                self._writer.unmatched(reading, record, "undeclared")
+                return True
+            self._waiting.add(key)
+        self._undeclared.append(record)
+        return True
+
     def _find(self, key: str | None) -> Pending | None:
         if key is None:
             return None
@@ -219,6 +296,7 @@ class CorrelateShard:
             end, key = heapq.heappop(self._hold_ends)
             self._release(key, end)
         self._recent.forget(watermark)
+        self._declared.forget(watermark)
 
     def _release(self, key: str, end: int) -> None:
         """Record the early acknowledgements whose hold has ended as orphans."""

@@ -16,14 +16,16 @@ from ackstream.protocol.ditto.requests import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SIGNALS, ACKS = 0, 1
+SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_READABLE = (1, STATE_VERSION)
+"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One Kafka record of the signals or acks topic.
+    """One Kafka record of a topic that correlate reads.
 
     ``timestamp`` is the broker's, in epoch milliseconds; ``hash`` is the 64-bit hash of the correlation-id (of the
     coordinates if it has none); ``size`` is the value's length in bytes, of which ``value`` may hold only the
@@ -54,6 +56,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     index: int
     weak: bool = False
+    source: int = ACKS
 
     @classmethod
     def of(
@@ -69,7 +72,8 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     ) -> Received:
         """Combine an answer with the coordinates of its record."""
         data = None if payload is msgspec.UNSET else bytes(payload)
-        return cls(label, status, data, headers, record.timestamp, record.partition, record.offset, index, weak)
+        coordinates = (record.timestamp, record.partition, record.offset, index)
+        return cls(label, status, data, headers, *coordinates, weak, record.source)
 
     def acknowledgement(self) -> Acknowledgement:
         """Return the acknowledgement without coordinates."""
@@ -96,13 +100,19 @@ class Pending(msgspec.Struct, array_like=True):
 
 
 class ShardState(msgspec.Struct, array_like=True):
-    """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`)."""
+    """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`).
+
+    ``declared`` are the times at which labels are declared, ``undeclared`` the acknowledgements that wait for a
+    declaration; both are empty unless undeclared labels are refused.
+    """
 
     open: dict[str, bytes]
     deadlines: list[tuple[int, str]]
     held: dict[str, list[Record]]
     hold_ends: list[tuple[int, str]]
     recent: list[tuple[int, bytes]]
+    declared: dict[str, list[tuple[int, int]]] = {}
+    undeclared: list[Record] = []
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -115,8 +125,8 @@ def decode_state(version: int, blob: bytes) -> ShardState:
 
     :raises ValueError: if this release cannot read the version
     """
-    if version != STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+    if version not in _READABLE:
+        raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
     return _decode_state(blob)
 
 

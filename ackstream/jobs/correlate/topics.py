@@ -50,6 +50,8 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     dead_letters: str = "dead-letters"
     reply_topics: dict[str, int] = {}
     record_bytes: int = MAX_RECORD_BYTES
+    twin_acks: str = "twin-acks"
+    declarations: str = "declarations"
 
     @classmethod
     def of(cls, settings: Settings, limits: Mapping[str, int]) -> CorrelateTopics:
@@ -58,7 +60,15 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
         allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
-        return cls(topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest)
+        return cls(
+            topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
+            topic("twin-acks"), topic("declarations"),
+        )  # fmt: skip
+
+    @property
+    def by_source(self) -> tuple[str, str, str, str]:
+        """The topics that are read, by the numbers of the state (``SIGNALS``, ``ACKS``, …)."""
+        return self.signals, self.acks, self.twin_acks, self.declarations
 
     @property
     def value_bytes(self) -> int:

@@ -10,7 +10,10 @@ from ackstream.protocol.messages import NOT_ENTITLED
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ackstream.settings import Persist
+    from ackstream.settings.queues import QueueSettings
 
 INVALID_TOPIC = "invalid topic"
 MAX_TOPIC_BYTES = 1_024
@@ -18,28 +21,39 @@ TOO_LARGE = "message too large"
 EXPIRED = "message expired"
 NO_SUBSCRIPTION_MATCH = "no subscription match"
 OVER_QUOTA = "spool over quota"
+QUEUE_SHUTDOWN = "queue shutdown"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reason to reject a message; without one, whether it is stored or acknowledged and dropped."""
+    """The reason to reject a message; without one, whether it is stored or acknowledged and dropped.
+
+    :ivar logged: whether its topic has a log; its ack is merged with others only then
+    """
 
     reason: str | None = None
     stored: bool = True
+    logged: bool = True
 
 
 ACCEPTED = Verdict()
 DROPPED = Verdict(stored=False)
 """Acknowledged but not stored, as Solace does where a rejection is not configured."""
+UNLOGGED = Verdict(stored=False, logged=False)
+"""Only Kafka has it (brokers.md 1.1 A10)."""
 
 
 class Admission:
     """Applies the limits of the settings; what depends on names alone is remembered."""
 
-    def __init__(self, limits: Persist) -> None:
-        """Take over the limits."""
+    def __init__(self, limits: Persist, queues: Iterable[QueueSettings] = ()) -> None:
+        """Take over the limits.
+
+        :param queues: a message goes to all that take it, or is refused if one of them refuses it
+        """
         self.quota = limits.daily_quota_bytes
         self._limits = limits
+        self._closed = tuple(topic for queue in queues if queue.ingress == "refuse" for topic in queue.topics)
         self._max_bytes = limits.max_message_bytes
         self._judge_names = lru_cache(maxsize=65_536)(self._names)
 
@@ -48,25 +62,31 @@ class Admission:
 
         :param stored_today: bytes that the client has stored on the message's day
         """
-        if size > self._max_bytes:
-            return Verdict(TOO_LARGE)
-        if expired:
-            return Verdict(EXPIRED)
         verdict = self._judge_names(client, topic)
+        if size > self._max_bytes:
+            return Verdict(TOO_LARGE, logged=verdict.logged)
+        if expired:
+            return Verdict(EXPIRED, logged=verdict.logged)
         if verdict is ACCEPTED and self.quota and stored_today + size > self.quota:
             return Verdict(OVER_QUOTA) if self._limits.reject_over_quota else DROPPED
         return verdict
 
     def _names(self, client: str, topic: str) -> Verdict:
         limits = self._limits
-        if len(topic.encode()) > MAX_TOPIC_BYTES:
-            return Verdict(INVALID_TOPIC)
-        if limits.topics and not matches_any(limits.topics, topic):
-            return Verdict(INVALID_TOPIC)
-        if limits.entitlements and not any(
+        logged = not (limits.unlogged and matches_any(limits.unlogged, topic))
+        reason = None
+        if len(topic.encode()) > MAX_TOPIC_BYTES or (limits.topics and not matches_any(limits.topics, topic)):
+            reason = INVALID_TOPIC
+        elif limits.entitlements and not any(
             matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in limits.entitlements
         ):
-            return Verdict(NOT_ENTITLED)
-        if limits.subscriptions and not matches_any(limits.subscriptions, topic):
-            return Verdict(NO_SUBSCRIPTION_MATCH) if limits.reject_no_match else DROPPED
-        return ACCEPTED
+            reason = NOT_ENTITLED
+        elif limits.subscriptions and not matches_any(limits.subscriptions, topic):
+            if not limits.reject_no_match:
+                return DROPPED if logged else UNLOGGED
+            reason = NO_SUBSCRIPTION_MATCH
+        elif self._closed and matches_any(self._closed, topic):
+            reason = QUEUE_SHUTDOWN
+        if reason is not None:
+            return Verdict(reason, logged=logged)
+        return ACCEPTED if logged else UNLOGGED

@@ -1,7 +1,8 @@
 """Merging the acknowledgements of one publisher's messages by sequence number (brokers.md 1.1 A6 to A8, A11).
 
 A success covers all numbers from its first to its last, so it never passes an undecided one, and a failure ends the run
-before it, whichever acks were requested: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5.
+before it, whichever acks were requested: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5. A message of a
+topic without a log has an ack of its own, with the command's id, in the same order (A10).
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import DUPLICATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 OUTCOME_UNKNOWN = "outcome unknown"
 """Answer to a repeated number that was decided so long ago that it may have been rejected: not a success."""
 
 
 class AckRun(NamedTuple):
-    """Consecutive sequence numbers with one outcome; a failure is always a run of one."""
+    """Consecutive sequence numbers with one outcome; a failure and a single ack are always runs of one."""
 
     first: int
     last: int
     reason: str | None
     """Why it failed; ``None``: success."""
+    single: str | None = None
+    """The command id of an ack that is not merged; ``None``: a merged one."""
 
 
 class _Mark(NamedTuple):
-    """Numbers that no success covers: a failure (of one number), or withdrawn ones, without a reason."""
+    """Numbers that no merged success covers: a failure or a single ack (of one number), or withdrawn ones."""
 
     first: int
     last: int
     reason: str | None
     asked: bool
     repeated: bool = False
+    single: str | None = None
 
 
 class Conflation:
@@ -55,20 +59,28 @@ class Conflation:
         self._withdrawn = Intervals(start=expected)
         self._count = 0
         self._failed = {} if failed is None else failed
+        self._single: dict[int, str] = {}
         # ascending; every failure, whether or not its ack was requested: a success must not cover it
         self._marks: list[_Mark] = []
         self._position = expected
 
-    def restore(self, held: Iterable[Interval], asked: Iterable[Interval], withdrawn: Iterable[Interval]) -> None:
+    def restore(
+        self,
+        held: Iterable[Interval],
+        asked: Iterable[Interval],
+        withdrawn: Iterable[Interval],
+        single: Mapping[int, str] | None = None,
+    ) -> None:
         """Continue with numbers that were decided behind a hole; see ``beyond``. Their failures are known."""
         for first, last in held:
             self._add(first, last)
         self._asked.merge(asked)
         self._withdrawn.merge(withdrawn)
+        self._single = dict(single or {})
         self._marks = [_Mark(first, last, None, asked=False) for first, last in self._withdrawn]
         self._marks += [
-            _Mark(seq, seq, reason, asked=seq in self._asked)
-            for seq, reason in self._failed.items()
+            _Mark(seq, seq, self._failed.get(seq), asked=seq in self._asked, single=self._single.get(seq))
+            for seq in self._failed.keys() | self._single.keys()
             if seq >= self._decided.start and seq in self._decided
         ]
         self._marks.sort(key=attrgetter("first"))
@@ -84,6 +96,11 @@ class Conflation:
         sets = (self._decided, self._asked, self._withdrawn)
         decided, asked, withdrawn = ([run for run in runs if run[0] > self.watermark] for runs in sets)
         return decided, asked, withdrawn
+
+    @property
+    def single(self) -> dict[int, str]:
+        """The numbers behind the first hole whose acks are not merged, with their command ids."""
+        return {seq: cid for seq, cid in self._single.items() if seq > self.watermark}
 
     @property
     def held_count(self) -> int:
@@ -111,18 +128,21 @@ class Conflation:
         if asked:
             self._asked.add(first, last)
 
-    def decide(self, seq: int, reason: str | None, *, asked: bool = True) -> None:
+    def decide(self, seq: int, reason: str | None, *, asked: bool = True, single: str | None = None) -> None:
         """Mark a number as durable, or as failed with a reason.
 
         :param asked: whether the publisher requested the acknowledgement; runs without any request are not reported
+        :param single: the command id, if the acknowledgement is not to be merged with others
         """
         repeated = seq in self._decided
         if repeated:
             reason = self.repeated(seq)
         elif reason is not None:
             self._failed[seq] = reason
-        if reason is not None and (asked or not repeated):
-            insort(self._marks, _Mark(seq, seq, reason, asked, repeated), key=attrgetter("first"))
+        if single is not None and not repeated:
+            self._single[seq] = single
+        if (reason is not None or single is not None) and (asked or not repeated):
+            insort(self._marks, _Mark(seq, seq, reason, asked, repeated, single), key=attrgetter("first"))
         if not repeated:
             self._add(seq, seq)
             if asked:
@@ -158,10 +178,10 @@ class Conflation:
         runs: list[AckRun] = []
         ready = [mark for mark in self._marks if mark.first <= watermark]
         del self._marks[: len(ready)]
-        for first, last, reason, asked, repeated in ready:
+        for first, last, reason, asked, repeated, single in ready:
             self._append_success(runs, first if repeated else first - 1)
             if asked:
-                runs.append(AckRun(first, last, reason))
+                runs.append(AckRun(first, last, reason, single))
             self._position = max(self._position, last + 1)
         self._append_success(runs, watermark)
         return runs

@@ -1,8 +1,9 @@
-"""Acks that wait until the sync destinations have the messages (brokers.md 1.1 A12, A13).
+"""Acks about durability on their way: until the sync destinations have the messages, until their publisher is due.
 
-Waiting acks are stored in the table ``publishers`` and read from there, so they survive the process, and a destination
-that is silent for hours fills no memory. The column ``told`` of each row is the batch up to which acks had been sent
-when it was written; those sent since then are sent again after a crash, with the same ids.
+The acks of a batch are in its rows of the table ``publishers``, so they survive the process, and a destination that is
+silent for hours fills no memory. The column ``told`` of each row is the batch up to which acks had been sent when it
+was written; those sent since then are sent again after a crash, perhaps merged differently. One lock keeps the acks of
+a publisher in order, whether the batch or the thread beside the query sends them.
 """
 
 from __future__ import annotations
@@ -10,197 +11,87 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from datetime import datetime, timezone
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.kafka.clients import connect_consumer, connect_producer
+from ackstream.jobs.persist.backlog import Backlog, DestinationChange
+from ackstream.jobs.persist.pacing import AckPacing
+from ackstream.jobs.persist.stored_states import earlier_batches
+from ackstream.kafka.clients import close_producer, connect_consumer, connect_producer, monotonic_ms
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import MAX_NUMBER, read_replicated
+from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
+from ackstream.spark.checkpoint import planned, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Destination, Settings
+    from ackstream.jobs.persist.fold import PersistResult
+    from ackstream.jobs.persist.pacing import PacedAck
+    from ackstream.settings import Settings
+    from ackstream.spark.checkpoint import Planned
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+STEP_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
 """The acks of this many batches are in memory at most."""
 
-_decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-class DestinationChange(NamedTuple):
-    """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
-
-    destination: str
-    batch: int
-    mode: str
-    cause: str
-    age_ms: int
-
-
-@dataclass
-class _SyncDestination:
-    settings: Destination
-    reported: int = -1
-    sync: bool = True
-    checks: int = 0
-
-
-class Backlog:
-    """The batches whose acks wait until every destination that is waited for has their messages.
-
-    A batch without messages waits for those before it, because no destination ever reports it.
-    """
-
-    def __init__(
-        self,
-        destinations: Iterable[Destination],
-        *,
-        acknowledged: int,
-        stored: int,
-        written: int = -1,
-        deferred: Iterable[int] = (),
-        now: int = 0,
-    ) -> None:
-        """Start after a restart, waiting for all sync destinations.
-
-        :param acknowledged: the batch up to which all acks were sent
-        :param stored: the newest batch with messages, -1 for none
-        :param written: the newest batch with states, -1 for none
-        :param deferred: the batches whose acks are in the table and were not sent, ascending
-        """
-        self.acknowledged = acknowledged
-        self._written, self._deferred = written, frozenset(deferred)
-        self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
-        self._stored = stored
-        self._newest = acknowledged
-        self._waiting: deque[tuple[int, int]] = deque()
-        """Batches, and the batch with messages that each of them needs."""
-        self._lacking: deque[tuple[int, int]] = deque()
-        """Batches with messages that some destination lacks, and their times."""
-        for batch in sorted(self._deferred):
-            self.add(batch, now, stored=False)
-
-    def defers(self, batch: int) -> bool:
-        """Return whether the acks of a batch wait: for a sync destination, or for acks before them that still do.
-
-        Those of a replayed batch wait if its row has them, whatever the settings are now.
-        """
-        if batch <= self._written:
-            return batch in self._deferred
-        return batch > self.acknowledged and bool(self._destinations or self._waiting)
-
-    def add(self, batch: int, now: int, *, stored: bool = True) -> None:
-        """Note a committed batch, and whether it added messages; a replayed one is ignored."""
-        if batch <= self._newest:
-            return
-        self._newest = batch
-        if stored:
-            self._stored = max(self._stored, batch)
-        needed = min(batch, self._stored)
-        self._waiting.append((batch, needed))
-        if needed > self._everywhere:
-            self._lacking.append((needed, now))
-
-    def report(self, name: str, batch: int) -> None:
-        """Note that a destination has all messages up to a batch; ignore async ones."""
-        destination = self._destinations.get(name)
-        if destination is None:
-            return
-        destination.reported = max(destination.reported, batch)
-        while self._lacking and self._lacking[0][0] <= self._everywhere:
-            self._lacking.popleft()
-
-    @property
-    def _everywhere(self) -> int:
-        return min((one.reported for one in self._destinations.values()), default=MAX_NUMBER)
-
-    def check(self, now: int) -> list[DestinationChange]:
-        """Compare ages with the settings, once per check interval; return the changes of mode."""
-        changes = []
-        for name, destination in sorted(self._destinations.items()):
-            rules = destination.settings
-            checks = now // rules.check_interval
-            if checks <= destination.checks:
-                continue
-            destination.checks = checks
-            age = next((now - since for batch, since in self._lacking if batch > destination.reported), 0)
-            downgraded = rules.downgrade_age is not None and age >= rules.downgrade_age
-            upgraded = rules.upgrade_age is not None and age < rules.upgrade_age
-            if downgraded if destination.sync else upgraded:
-                destination.sync = not destination.sync
-                mode = ("sync", "upgrade") if destination.sync else ("async", "downgrade")
-                changes.append(DestinationChange(name, destination.reported, *mode, age))
-        return changes
-
-    def ready(self, most: int) -> int:
-        """Return the batch up to which acks may be sent now, those of so many batches at most."""
-        reported = (one.reported for one in self._destinations.values() if one.sync)
-        durable = min(reported, default=None)
-        found = self.acknowledged
-        for batch, needed in islice(self._waiting, most):
-            if durable is not None and needed > durable:
-                break
-            found = batch
-        return found
-
-    def confirm(self, batch: int) -> None:
-        """Note that the acks of all batches up to this one were sent."""
-        self.acknowledged = batch
-        while self._waiting and self._waiting[0][0] <= batch:
-            self._waiting.popleft()
+_decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
 class DeferredAcks:
-    """Follows the destinations in a thread beside the query, and sends waiting acks, those of a client in order."""
+    """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings, checkpoint: str) -> None:
         """Restore what was waiting before the restart.
 
+        :param checkpoint: of the query
         :raises StartError: if a table's schema is not that of this version
         """
-        sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
         self._spark, self._settings = spark, settings
+        sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
         publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
-        told = F.max("told")
         newest = F.coalesce(F.max("batch"), F.lit(-1))
-        found = publishers.agg(F.coalesce(told, newest), told.isNotNull(), newest)
-        acknowledged, deferred, written = found.collect()[0]
-        self._active = bool(sync) or deferred
-        stored = messages.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0] if self._active else -1
-        self._lock = threading.Lock()
-        waiting = []
-        if deferred:
-            rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
-            waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
+        acknowledged, written = publishers.agg(F.coalesce(F.max("told"), newest), newest).collect()[0]
+        rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
+        waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
+        last = planned(spark, checkpoint)
+        if waiting:
+            states, newest_stored = earlier_batches(publishers, messages, None if last is None else last.query_id)
+            # the acks of one that was interrupted before it had messages are not true
+            waiting = [batch for batch in waiting if batch != states or newest_stored >= states]
         self._backlog = Backlog(
             settings.destinations,
             acknowledged=acknowledged,
-            stored=stored,
+            stored=tables.newest_batch(messages) if sync or waiting else -1,
             written=written,
             deferred=waiting,
-            now=_now(),
+            replayed=written if written in waiting and self._replays(last, checkpoint) else None,
+            now=monotonic_ms(),
         )
-        self._source = source_id(spark, settings.lake) if self._active else ""
+        self._restored = written
+        self._urgent: dict[int, frozenset[str]] = {}
+        self._pacing = AckPacing()
+        self._outgoing: list[PacedAck] = []
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._producer: Any = None
+        self._follows = bool(sync)
+        self._source = source_id(spark, settings.lake) if sync else ""
         self._changes: list[DestinationChange] = []
         if sync:
             tables.create(spark, settings.lake, ("destinations",))
@@ -213,52 +104,142 @@ class DeferredAcks:
                 if row.destination in sync
             ]
 
+    def _replays(self, last: Planned | None, checkpoint: str) -> bool:
+        """Return whether the newest batch in the table is about to be replayed: its messages may be missing."""
+        if last is None:
+            return False
+        own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)
+        return own == last.batch and unfinished(self._spark, checkpoint)
+
+    # -- for the batches -----------------------------------------------------------------------------------------------
+
     @property
-    def acknowledged_through(self) -> int | None:
-        """The batch up to which all acks were sent; ``None`` if no ack has ever waited."""
-        return self._backlog.acknowledged if self._active else None
-
-    def defers(self, batch: int) -> bool:
-        """Return whether the acks of a batch wait: see :meth:`Backlog.defers`."""
+    def acknowledged_through(self) -> int:
+        """The batch up to which all acks were sent."""
         with self._lock:
-            return self._backlog.defers(batch)
+            waiting = [paced.batch for paced in self._outgoing]
+            if self._pacing.oldest is not None:
+                waiting.append(self._pacing.oldest)
+            return min([self._backlog.acknowledged, *(batch - 1 for batch in waiting)])
 
-    def committed(self, batch: int, *, stored: bool) -> None:
-        """Note that a batch is in the tables, and whether it added messages."""
+    def committed(
+        self, batch: int, acks: Mapping[str, Sequence[CommandAck]], result: PersistResult, *, stored: bool, began: int
+    ) -> None:
+        """Take over the acks of a batch that is in the tables, and send those that are due.
+
+        :param acks: by client, in order
+        :param stored: whether the batch added messages
+        :param began: the time of its beginning, in monotonic milliseconds
+        """
         with self._lock:
-            self._backlog.add(batch, _now(), stored=stored)
+            if self._backlog.defers(batch):
+                self._backlog.add(batch, monotonic_ms(), stored=stored)
+                self._urgent[batch] = result.urgent
+            else:
+                self._backlog.pass_over(batch)
+                for client, own in acks.items():
+                    state = result.changed[client]
+                    due, urgent = began + state.conflation, client in result.urgent
+                    self._pacing.add(client, own, batch=batch, due=due, window=state.window, urgent=urgent)
+        try:
+            self._release(monotonic_ms())
+        except Exception as error:  # noqa: BLE001 - the thread beside the query sends them
+            log.warning("Sending acks failed and will be retried: %r", error)
 
     def follow(self, query: StreamingQuery) -> None:
         """Start the thread; it ends with the query."""
-        if self._active:
-            threading.Thread(target=self._run, args=(query,), name="ackstream-deferred-acks", daemon=True).start()
+        run = partial(self._run, query)
+        threading.Thread(target=run, name="ackstream-deferred-acks", daemon=True).start()
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _release(self, now: int) -> None:
+        """Send what is due by now, in order; what fails is sent with the next call."""
+        with self._sending:
+            with self._lock:
+                self._outgoing += self._pacing.take(now)
+                outgoing = list(self._outgoing)
+            if not outgoing:
+                return
+            topic = self._settings.kafka.topic("publisher-acks")
+            try:
+                if self._producer is None:
+                    self._producer = connect_producer(
+                        self._settings.kafka, topic, delivery_timeout=SEND_SECONDS, linger_ms=5
+                    )
+                sent = [self._producer.send(topic, encode_ack(paced.ack), paced.client.encode()) for paced in outgoing]
+                for future in sent:
+                    future.get(SEND_SECONDS)
+            except Exception:
+                self._disconnect()
+                raise
+            with self._lock:
+                del self._outgoing[: len(outgoing)]
+
+    def _disconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            close_producer(producer, 1)
+
+    # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _run(self, query: StreamingQuery) -> None:
-        kafka, acks = self._settings.kafka, self._settings.kafka.topic("publisher-acks")
-        while query.isActive:
+        while _runs(query):
             try:
-                with (
-                    closing(TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest"))) as reader,
-                    closing(connect_producer(kafka, acks, delivery_timeout=SEND_SECONDS, linger_ms=5)) as producer,
-                ):
-                    reader.consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
-                    while query.isActive:
-                        self._step(reader, producer)
+                with ExitStack() as stack:
+                    reader = stack.enter_context(closing(self._reports())) if self._follows else None
+                    while _runs(query):
+                        self._step(reader)
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop all acks
-                log.warning("Sending the acks that wait for destinations failed and will be retried: %r", error)
+                log.warning("Sending acks failed and will be retried: %r", error)
                 time.sleep(RETRY_SECONDS)
+        # nobody is kept waiting by the end of the job; what still waits for destinations is in the table. Spark may be
+        # gone, which only the first step needs
+        for step in (self._catch_up, partial(self._release, MAX_NUMBER)):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - the next start sends them
+                log.warning("Sending the last acks failed; the next start sends them: %r", error)
+        with self._sending:
+            self._disconnect()
 
-    def _step(self, reader: TopicReader, producer: Any) -> None:
-        reports = [record.value for record in reader.read()]
+    def _reports(self) -> TopicReader:
+        kafka = self._settings.kafka
+        reader = TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest"))
+        reader.consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
+        return reader
+
+    def _step(self, reader: TopicReader | None) -> None:
+        if reader is None:
+            time.sleep(STEP_SECONDS)
+        reports = [record.value for record in reader.read()] if reader is not None else []
         with self._lock:
             for value in reports:
                 self._read_report(value)
-            self._changes += self._backlog.check(_now())
-            batch = self._backlog.ready(BATCHES_AT_ONCE)
+            self._changes += self._backlog.check(monotonic_ms())
         if self._changes:
             self._record_changes()
-        if batch > self._backlog.acknowledged:
-            self._send(batch, producer)
+        self._catch_up()
+        self._release(monotonic_ms())
+
+    def _catch_up(self) -> None:
+        """Take over the acks of the batches that wait no more, or of the first ones of them."""
+        with self._lock:
+            ready = self._backlog.ready(BATCHES_AT_ONCE)
+        if not ready:
+            return
+        publishers = tables.read(self._spark, self._settings.lake, "publishers")
+        of_ready = F.col("batch").isin(*ready) & F.col("acks").isNotNull()
+        terms = [F.get_json_object("state", f"$.{name}").cast("int") for name in ("conflation", "window")]
+        rows = publishers.where(of_ready).orderBy("batch").select("client", "batch", "acks", *terms).collect()
+        with self._lock:
+            now = monotonic_ms()
+            for client, number, acks, conflation, window in rows:
+                urgent = number <= self._restored or client in self._urgent.get(number, ())
+                due = now + (CONFLATION_MS if conflation is None else conflation)
+                self._pacing.add(client, _decode(acks), batch=number, due=due, window=window or 0, urgent=urgent)
+            self._backlog.confirm(ready[-1])
+            self._urgent = {number: clients for number, clients in self._urgent.items() if number > ready[-1]}
 
     def _read_report(self, value: bytes | None) -> None:
         try:
@@ -270,20 +251,6 @@ class DeferredAcks:
             self._backlog.report(report.destination, report.batch)
         else:
             log.warning("The destination %s has the messages of another lake.", report.destination)
-
-    def _send(self, batch: int, producer: Any) -> None:
-        publishers = tables.read(self._spark, self._settings.lake, "publishers")
-        span = f"batch > {self._backlog.acknowledged} AND batch <= {batch} AND acks IS NOT NULL"
-        topic = self._settings.kafka.topic("publisher-acks")
-        sent = [
-            producer.send(topic, bytes(ack), client.encode())
-            for client, acks in publishers.where(span).orderBy("batch").select("client", "acks").collect()
-            for ack in _decode(acks)
-        ]
-        for future in sent:
-            future.get(SEND_SECONDS)
-        with self._lock:
-            self._backlog.confirm(batch)
 
     def _record_changes(self) -> None:
         """Write the changes of mode to their table and to the log."""
@@ -303,5 +270,9 @@ class DeferredAcks:
         self._changes = []
 
 
-def _now() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _runs(query: StreamingQuery) -> bool:
+    """Return whether the query runs; it does not if Spark is gone."""
+    try:
+        return bool(query.isActive)
+    except Exception:  # noqa: BLE001 - whatever a closed gateway raises
+        return False

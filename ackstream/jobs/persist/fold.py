@@ -24,12 +24,16 @@ NOT_PROCESSED = "not processed"
 
 
 class PersistResult(NamedTuple):
-    """The result of a batch; all records that are not rejected are messages to store."""
+    """The result of a batch; all records that are not rejected are messages to store.
+
+    :ivar urgent: the clients whose acks are not held back
+    """
 
     rejected: list[RejectedRecord]
     acks: list[tuple[str, CommandAck]]
     stored: list[StoredRange]
     changed: dict[str, PublisherState]
+    urgent: frozenset[str]
 
     def stores(self, records: int) -> bool:
         """Return whether the batch, which has this many records, adds rows to the table."""
@@ -71,6 +75,7 @@ def fold(
     acks: list[tuple[str, CommandAck]] = []
     stored: list[StoredRange] = []
     changed: dict[str, PublisherState] = {}
+    urgent: set[str] = set()
     for client, own in clients.items():
         publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
         try:
@@ -80,12 +85,23 @@ def fold(
         except Exception:
             log.exception("The records of the publisher %.80r in batch %d are refused.", client, batch)
             records_of = (message for item in own for message in _members(item))
-            rejected += [RejectedRecord(message.partition, message.offset, NOT_PROCESSED) for message in records_of]
+            for message in records_of:
+                rejected.append(RejectedRecord(message.partition, message.offset, NOT_PROCESSED))
+                if message.command == "logon":
+                    acks.append((client, _retry(client, message.cid)))
             continue
         rejected += publisher.rejected
         acks += [(client, ack.identified()) for ack in publisher.acks]
         stored += publisher.stored(batch)
-    return PersistResult(rejected, acks, stored, changed)
+        if publisher.urgent:
+            urgent.add(client)
+    return PersistResult(rejected, acks, stored, changed, frozenset(urgent))
+
+
+def _retry(client: str, cid: str | None) -> CommandAck:
+    """Return the answer to a logon that failed: a later one may not, and its publisher waits."""
+    ack = CommandAck(ack_type="processed", status="retry", client=client, cid=cid, reason=NOT_PROCESSED)
+    return ack.identified()
 
 
 def _members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:

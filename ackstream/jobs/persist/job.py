@@ -1,9 +1,10 @@
 """The persist job: messages from Kafka to their table, each once; their publishers are acknowledged after the commit.
 
 A batch brings only the headers of its records to the driver, where they are folded over the publishers' states; the
-values go from Kafka to the table by themselves. Both tables are written before anything is acknowledged. A batch that
-is replayed after a crash starts from the states it started from before: it gives the same rows, which the tables
-refuse to store twice, and the same acks, which are sent again with the same ids.
+values go from Kafka to the table by themselves. Both tables are written before anything is acknowledged; acks about
+durability then wait until their publishers are due (``deferred_acks``). A batch that is replayed after a crash starts
+from the states it started from before: it gives the same rows, which the tables refuse to store twice, and the same
+answers.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
 from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, read_metadata, with_headers
-from ackstream.jobs.persist.state import PublisherState
+from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
+from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.protocol.messages import MAX_NUMBER, encode_ack, write_stored
+from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ackstream.jobs.persist.state import PublisherState
     from ackstream.protocol.messages import CommandAck, StoredRange
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
@@ -48,7 +50,6 @@ _STATES = to_arrow_schema(PUBLISHERS)
 _RECORDS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(PublisherState).decode
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -56,7 +57,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     tables.create(spark, settings.lake, ("messages", "publishers"))
     limit = settings.persist.max_offsets_per_trigger
     stream = source(spark, settings.kafka, {"messages": EARLIEST}, limit=limit, headers=True)
-    deferred = DeferredAcks(spark, settings)
+    deferred = DeferredAcks(spark, settings, settings.lake.checkpoint(NAME))
     query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
     return query
@@ -76,8 +77,8 @@ JOB = Job(
 )
 
 
-DAYS_IN_MEMORY = 1
-"""A publisher that stored nothing today or as many days before is forgotten, until it sends again: the table has it."""
+PRUNED_EVERY = 300
+"""After so many batches old states are removed: by the job itself, as a removal conflicts with any append beside it."""
 
 
 class PersistFold:
@@ -87,14 +88,14 @@ class PersistFold:
         """Load no states yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._deferred = deferred
-        self._admission = Admission(settings.persist)
+        self._admission = Admission(settings.persist, settings.queues)
         self._table: StoredStates | None = None
         self._states: dict[str, PublisherState] = {}
         self._day = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
         """Fold one batch, write its messages and states, acknowledge its publishers."""
-        spark = frame.sparkSession
+        spark, began = frame.sparkSession, monotonic_ms()
         if self._table is None:
             self._table = StoredStates(spark, self._settings, query_id)
             self._states = self._table.before(batch_id)
@@ -107,22 +108,20 @@ class PersistFold:
         batch = self._table.first + batch_id
         floor_ms = self._settings.persist.interval
         result = fold(read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
-        deferred = self._deferred.defers(batch)
-        waiting = [entry for entry in result.acks if deferred and is_durability_ack(entry[1])]
+        durable: dict[str, list[CommandAck]] = {}
+        for client, ack in result.acks:
+            if is_durability_ack(ack):
+                durable.setdefault(client, []).append(ack)
         steps = [partial(self._append_messages, found, result, headers.num_rows, query_id, batch)]
         if result.changed:
-            steps.append(partial(self._append_states, spark, result, waiting, query_id, batch))
-        if deferred:
-            # an ack that waits in a state's row is only about messages that are stored
-            for step in steps:
-                step()
-        else:
-            batches.at_once(spark, steps)
+            steps.append(partial(self._append_states, spark, result, durable, query_id, batch))
+        batches.at_once(spark, steps)
         self._states.update(result.changed)
-        now = [entry for entry in result.acks if not (deferred and is_durability_ack(entry[1]))]
-        publish(spark, self._settings, now, result.stored)
-        if deferred:
-            self._deferred.committed(batch, stored=result.stores(headers.num_rows))
+        publish(spark, self._settings, [one for one in result.acks if not is_durability_ack(one[1])], result.stored)
+        stored = result.stores(headers.num_rows)
+        self._deferred.committed(batch, durable, result, stored=stored, began=began)
+        if batch % PRUNED_EVERY == PRUNED_EVERY - 1:
+            self._table.prune()
 
     def _recall(self, table: StoredStates, headers: pa.Table, batch_id: int) -> None:
         """Forget publishers that have been silent, and load those of the batch that were forgotten."""
@@ -142,11 +141,13 @@ class PersistFold:
         tables.append(rows, self._settings.lake, "messages", query_id, batch, count=count)
 
     def _append_states(
-        self, spark: SparkSession, result: PersistResult, waiting: Acks, query_id: str, batch: int
+        self,
+        spark: SparkSession,
+        result: PersistResult,
+        acks: Mapping[str, Sequence[CommandAck]],
+        query_id: str,
+        batch: int,
     ) -> None:
-        acks: dict[str, list[CommandAck]] = {}
-        for client, ack in waiting:
-            acks.setdefault(client, []).append(ack)
         told = self._deferred.acknowledged_through
         states = [
             {
@@ -164,56 +165,10 @@ class PersistFold:
         tables.append(rows, self._settings.lake, "publishers", query_id, batch)
 
 
-class StoredStates:
-    """The publishers' states in the table.
-
-    :ivar first: the number of the query's first batch; the batches of earlier checkpoints precede those of this one
-    :ivar complete: whether all clients of the table were in what :meth:`before` returned for all
-    """
-
-    def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
-        """Find out where the batches of other checkpoints end.
-
-        The last of them may have written no state, because no client was named in its records or because it was
-        interrupted; or states alone, and its messages are read again.
-        """
-        self.complete = True
-        self._spark, self._lake = spark, settings.lake
-        publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
-        own, batch = F.col("query_id") == query_id, F.col("batch")
-        last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
-        last = -1 if last is None else last
-        # no more than the files in between are read
-        behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
-        newest = behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
-        self.first = max(last, newest) + 1
-        # messages as late as its states, or later: the last one is whole
-        self._whole = own | (batch < (last + 1 if newest >= last else last))
-
-    def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
-        """Return the states before a batch of this query.
-
-        :param clients: the publishers; ``None``: all that stored something of late
-        """
-        rows = tables.read(self._spark, self._lake, "publishers").where(self._whole)
-        rows = rows.where(F.col("batch") < self.first + batch_id)
-        if clients is not None:
-            rows = rows.where(F.col("client").isin(*sorted(clients)))
-        states = rows.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
-        if clients is None:
-            day = F.coalesce(F.get_json_object("state", "$.day").cast("long"), F.lit(0))
-            newest, count = states.agg(F.max(day), F.count("client")).collect()[0]
-            states = states.where(day >= (newest or 0) - DAYS_IN_MEMORY)
-        found = {client: _decode(state) for client, state in states.collect()}
-        if clients is None:
-            self.complete = len(found) == count
-        return found
-
-
 def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:
-    """Write acks and stored ranges to their topics, those of a client in order."""
+    """Write stored ranges, and acks of arrival, to their topics, those of a client in order."""
     kafka = settings.kafka
-    records = [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in acks]
-    records += [(kafka.topic("stored"), record.client, write_stored(record)) for record in stored]
+    records = [(kafka.topic("stored"), record.client, write_stored(record)) for record in stored]
+    records += [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in acks]
     if records:
         spark_kafka.write(spark.createDataFrame(batches.arrow(records, _RECORDS)), kafka)

@@ -44,13 +44,15 @@ HEADER_COLUMNS = {
     "first": record_headers.FIRST,
     "conflation": record_headers.ACK_CONFLATION,
     "session": record_headers.SESSION,
+    "window": record_headers.WINDOW,
+    "immediately": record_headers.ACK_IMMEDIATELY,
 }
 """The record header of each column."""
 
 SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
 """How much of a header is read, and a byte more, so that what is longer is no valid number, name or topic: the driver
 gets the headers of a whole batch, and answers repeat a command id."""
-_SHORT = {"seq", "command", "ack", "ttl", "first", "conflation"}
+_SHORT = {"seq", "command", "ack", "ttl", "first", "conflation", "window", "immediately"}
 
 _REJECTED = pa.schema(
     [("rejected_partition", pa.int32()), ("rejected_offset", pa.int64()), ("rejected_reason", pa.string())]
@@ -74,6 +76,8 @@ class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
     first: str | None = None
     conflation: str | None = None
     session: str | None = None
+    window: str | None = None
+    immediately: str | None = None
 
 
 class MessageRun(NamedTuple):
@@ -135,7 +139,7 @@ def _continues(table: pa.Table, numbers: Integers) -> Booleans:
     continues: Booleans = plain.copy()
     continues[0] = False
     continues[1:] &= plain[:-1] & (numbers[1:] == numbers[:-1] + 1)
-    codes = [_codes(table, name) for name in ("client", "ack", "topic", "session")]
+    codes = [_codes(table, name) for name in ("client", "ack", "topic", "session", "immediately")]
     days = table.column("timestamp").to_numpy() // DAY_MS
     for same in (*codes, table.column("partition").to_numpy(), days):
         continues[1:] &= same[1:] == same[:-1]

@@ -14,13 +14,7 @@ from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
 from ackstream.jobs.persist.state import MAX_SESSION_CHARACTERS, PublisherState, RejectedRecord
 from ackstream.protocol import queries
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import (
-    SESSION_OVER,
-    WITHDRAWN,
-    CommandAck,
-    StoredRange,
-    read_number,
-)
+from ackstream.protocol.messages import SESSION_OVER, WITHDRAWN, CommandAck, StoredRange, read_number
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
@@ -42,7 +36,10 @@ MAX_REJECTIONS = 10_000
 
 
 class PublisherBatch:
-    """The records of one publisher in one batch, applied to its state."""
+    """The records of one publisher in one batch, applied to its state.
+
+    :ivar urgent: whether the acks are to be sent at once, because their receiver waits
+    """
 
     def __init__(
         self, client: str, state: PublisherState | None, admission: Admission, floor_ms: int, newest: int
@@ -54,6 +51,7 @@ class PublisherBatch:
         """
         self.rejected: list[RejectedRecord] = []
         self.acks: list[CommandAck] = []
+        self.urgent = False
         self._client = client
         # the sessions of refused messages, in the order of their first ones
         self._over: dict[str, None] = {}
@@ -66,7 +64,7 @@ class PublisherBatch:
         self._expect(state.watermark + 1)
         self._absent.merge(state.absent)
         if state.held:
-            self._conflation.restore(state.held, state.asked, state.withdrawn)
+            self._conflation.restore(state.held, state.asked, state.withdrawn, state.single)
 
     def _expect(self, first: int) -> None:
         state = self._state
@@ -109,6 +107,7 @@ class PublisherBatch:
             admission.judge(self._client, topic, run.largest, expired=False, stored_today=0) is not ACCEPTED
         ):
             return False
+        self._hurry(run.first)
         self._count_day(run.first.timestamp)
         self._state.stored += run.total
         self._state.highest = max(self._state.highest, last)
@@ -151,7 +150,10 @@ class PublisherBatch:
             return
         verdict = self._judge(message)
         reason = verdict.reason
+        self._hurry(message)
         if repeated:
+            # its sender has waited in vain
+            self.urgent = True
             reason = self._conflation.repeated(seq)
             self._reject(message, None)
         elif reason is not None:
@@ -164,10 +166,14 @@ class PublisherBatch:
             self._absent.add(seq)
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
-        self._conflation.decide(seq, reason, asked="persisted" in asked)
+        single = None if verdict.logged else message.cid or str(seq)
+        self._conflation.decide(seq, reason, asked="persisted" in asked, single=single)
+
+    def _hurry(self, message: MessageMetadata) -> None:
+        self.urgent |= message.immediately == "true"
 
     def _flush(self, message: MessageMetadata) -> None:
-        waiting = self._state.flushes
+        waiting, self.urgent = self._state.flushes, True
         if len(waiting) >= MAX_FLUSHES:
             self._acknowledge_decided()
             self._acknowledge_flushes()
@@ -251,6 +257,7 @@ class PublisherBatch:
         """
         # these are still for the session before
         self._acknowledge_decided()
+        self.urgent = True
         if not self._state.begin_session(message.session, message.partition):
             self._acknowledge("processed", cid=message.cid, reason=SESSION_OVER)
             return
@@ -272,7 +279,7 @@ class PublisherBatch:
         else:
             # some rejections are forgotten: the publisher is to resend all it keeps, and each gets its own answer
             watermark = first - 1
-        wanted = read_number((message.conflation or "").removesuffix("ms"))
+        effective = self._state.agree(message.conflation, message.window, self._floor_ms)
         self._acknowledge(
             "processed",
             cid=message.cid,
@@ -280,7 +287,7 @@ class PublisherBatch:
             highest=highest if highest > watermark else None,
             # distinguishes logons of one name: the later one counts
             bookmark=message.offset,
-            effective_conflation_ms=self._floor_ms if wanted is not None and wanted < self._floor_ms else None,
+            effective_conflation_ms=effective,
         )
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
@@ -298,8 +305,8 @@ class PublisherBatch:
         self.acks += [msgspec.structs.replace(ack, client=self._client) for ack in acks]
 
     def _acknowledge_decided(self) -> None:
-        for first, last, reason in self._conflation.take():
-            self._acknowledge("persisted", first=first, seq=last, reason=reason)
+        for first, last, reason, single in self._conflation.take():
+            self._acknowledge("persisted", first=first, seq=last, reason=reason, cid=single)
 
     def _acknowledge_flushes(self) -> None:
         """Answer the flush commands before which everything is decided: the first ones, as their numbers grow."""
@@ -319,6 +326,7 @@ class PublisherBatch:
         state = self._state
         watermark = state.watermark = self._conflation.watermark
         state.held, state.asked, state.withdrawn = self._conflation.beyond
+        state.single = self._conflation.single
         state.absent = [run for run in self._absent if run[0] > watermark]
         self._acknowledge_flushes()
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)

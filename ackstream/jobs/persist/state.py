@@ -7,10 +7,14 @@ from typing import NamedTuple
 import msgspec
 
 from ackstream.protocol.intervals import Interval
+from ackstream.protocol.messages import CONFLATION_MS, read_interval, read_number
 
 MAX_SESSIONS = 8
 """Superseded sessions of a publisher that are remembered; a deployment has one."""
 MAX_SESSION_CHARACTERS = 64
+
+MAX_CONFLATION_MS = 60_000
+"""The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""
 
 
 class RejectedRecord(NamedTuple):
@@ -39,6 +43,9 @@ class PublisherState(msgspec.Struct):
     :ivar began: when it began, in epoch milliseconds
     :ivar superseded: those before it, of which no message is accepted any more
     :ivar read: by partition: the last record that was read, its offset and the latest timestamp
+    :ivar conflation: the interval of its merged acks, in milliseconds, as its last logon asked for
+    :ivar window: its publish window, in messages; 0: its logon named none
+    :ivar single: of ``held``: numbers whose ack is not merged, with their command ids
     """
 
     watermark: int = 0
@@ -57,6 +64,9 @@ class PublisherState(msgspec.Struct):
     superseded: list[str] = []
     read: dict[int, tuple[int, int]] = {}
     began: int = 0
+    conflation: int = CONFLATION_MS
+    window: int = 0
+    single: dict[int, str] = {}
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer.
@@ -87,6 +97,18 @@ class PublisherState(msgspec.Struct):
         known = dict.fromkeys((*self.superseded, over))
         self.superseded = [one for one in known if one not in ("", self.session)][-MAX_SESSIONS:]
         return latest
+
+    def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
+        """Take over the interval and the window that a logon names; return the interval in force if it is another one.
+
+        :param floor_ms: the shortest interval
+        """
+        # digits alone are milliseconds, which earlier producers name
+        wanted = read_number(conflation) if (conflation or "").isdecimal() else read_interval(conflation or "")
+        self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
+        self.window = read_number(window) or 0
+        granted = max(self.conflation, floor_ms)
+        return None if conflation is None or wanted == granted else granted
 
     def is_superseded(self, session: str | None) -> bool:
         """Return whether a later publisher of the name has logged on: its numbers count, no longer this one's."""

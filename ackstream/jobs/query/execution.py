@@ -21,14 +21,13 @@ from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
 from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.queries import INVALID_BOOKMARK, BookmarkSyntaxError, LogSpan
+from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
 
 if TYPE_CHECKING:
     from ackstream.jobs.query.plan import SubscriptionPlan
     from ackstream.jobs.query.requests import QueryRequest
 
 EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
-TOO_MANY = "too many subscriptions"
 
 
 def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
@@ -56,27 +55,34 @@ class _Execution:
     def run(self, floor_ms: int, topics: tuple[str, ...]) -> None:
         reason = self._request.reason or self._conflict(topics)
         raised = floor_ms if self._request.options.get("ack_conflation", floor_ms) < floor_ms else None
+        # instead of one for each subscription and batch: new messages come before the commands of their batch
+        position = queries.bookmark(self._plan.newest, "") if self._is_beat and reason is None else None
         for ack in queries.opening(self._command, reason):
-            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=raised))
+            self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=raised, bookmark=position))
         if reason is None:
             getattr(self, f"_{self._command.name}")()
         if self._command.name == "sow_delete" and "persisted" in self._command.asked:
             self._persisted(reason)
+
+    @property
+    def _is_beat(self) -> bool:
+        return self._command.name == "heartbeat" and not self._request.options
 
     def _conflict(self, topics: tuple[str, ...]) -> str | None:
         request = self._request
         if self._command.name in WITH_TOPIC and topics and not matches_any(topics, request.topic):
             return INVALID_TOPIC
         if self._command.name in ("subscribe", "sow_and_subscribe"):
-            if self._plan.find(request.client, request.sub_id) and "replace" not in request.options:
-                return EXISTS
-            if not self._plan.has_room(request.client):
+            if self._plan.find(request.client, request.sub_id):
+                if "replace" not in request.options:
+                    return EXISTS
+            elif not self._plan.has_room(request.client):
                 return TOO_MANY
             try:
                 self._span()
             except BookmarkSyntaxError:
                 return INVALID_BOOKMARK
-        if self._command.name == "heartbeat" and not request.options and not self._plan.knows(request.client):
+        if self._is_beat and not self._plan.knows(request.client):
             # its subscriptions ended with its session
             return LOGON_REQUIRED
         return None
@@ -101,12 +107,12 @@ class _Execution:
     def _unsubscribe(self) -> None:
         self._plan.drop(self._request.client, self._request.sub_id)
 
-    def _sow(self) -> None:
+    def _sow(self, bookmark: str | None = None) -> None:
         self._mark("group_begin")
         if self._command.top_n != 0:
             self._add(Selected(self._request))
         self._mark("group_end")
-        self._complete()
+        self._complete(bookmark)
         self._statistics()
 
     def _sow_delete(self) -> None:
@@ -115,7 +121,7 @@ class _Execution:
         self._statistics()
 
     def _sow_and_subscribe(self) -> None:
-        self._sow()
+        self._sow(queries.bookmark(self._plan.newest, self._request.topic))
         self._plan.add(self._subscription())
 
     def _subscribe(self) -> None:

@@ -184,7 +184,7 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
     except Exception:
         log.exception("The command %s of %s cannot be executed.", request.origin, request.client)
         del plan.steps[planned:]
-        refuse(plan, request, requests.INTERNAL_ERROR)
+        refuse(plan, request, queries.INTERNAL_ERROR)
 
 
 # -- in ----------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ SILENT_MS = 7 * 86_400_000
 class ClientSession(msgspec.Struct):
     """A client's session, and the time of its last record (epoch milliseconds).
 
-    :ivar cid: the id of its logon command; the same logon repeated does not begin another session
+    :ivar cid: the id of the command that began it, "" for one without an id; the same logon repeated does not begin
+        another session. ``None``: a subscription alone began it, so that its client may have lost an earlier one
     :ivar interval_ms: the minimum time between bookmarks
     :ivar lease_ms: how long it may be silent; 0: as long as :data:`SILENT_MS`
     """
@@ -174,22 +175,23 @@ class SubscriptionPlan:
     def log_on(self, client: str, cid: str | None, interval_ms: int) -> None:
         """Begin a session and end the client's previous one; a repeated logon changes nothing."""
         known = self._state.sessions.get(client)
-        if known is not None and cid is not None and known.cid == cid:
+        if known is not None and cid and known.cid == cid:
             return
         self._end(client)
-        self._state.sessions[client] = ClientSession(cid, interval_ms, seen=self._now)
+        self._state.sessions[client] = ClientSession(cid or "", interval_ms, seen=self._now)
         self.changed = True
 
     def lease(self, client: str, interval_ms: int) -> None:
         """Set a client's heartbeat interval; it may be silent for twice as long."""
         session = self._state.sessions.setdefault(client, ClientSession(seen=self._now))
-        if session.lease_ms != 2 * interval_ms:
-            session.lease_ms = 2 * interval_ms
+        if session.cid is None or session.lease_ms != 2 * interval_ms:
+            session.cid, session.lease_ms = session.cid or "", 2 * interval_ms
             self.changed = True
 
     def knows(self, client: str) -> bool:
-        """Return whether a client has a session."""
-        return client in self._state.sessions
+        """Return whether a client has the session that it has begun."""
+        session = self._state.sessions.get(client)
+        return session is not None and session.cid is not None
 
     def find(self, client: str, sub_id: str) -> LogSubscription | None:
         """Return a subscription, or ``None``."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackstream.jobs.query.filters import FilterSyntaxError, read_filter
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.messages import SUPPORTED
+from ackstream.protocol.messages import SUPPORTED, read_interval
 from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 NO_CLIENT, NO_COMMAND, TOO_LONG = "no client name", "no such command", "a name is too long"
-TOO_LARGE, INTERNAL_ERROR = "command too large", "internal error"
+TOO_LARGE = "command too large"
 NO_TOPIC, INVALID_TOPIC, INVALID_SUB_ID = "no topic", "invalid topic", "invalid subId"
 INVALID_OPTIONS, INVALID_ORDER_BY = "invalid options", "invalid order by"
 NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and keys"
@@ -34,8 +34,6 @@ _NAMES: Final = (record_headers.CID, record_headers.SUB_ID, record_headers.TOPIC
 _INTERVALS: Final = frozenset({"ack_conflation", "heartbeat"})
 _OPTIONS: Final = {"subscribe": {"replace"}, "sow_and_subscribe": {"replace"}, "logon": _INTERVALS}
 _ORDER = re.compile(r"((?:/@?[A-Za-z_][\w.-]*)+)(?:\s+(ASC|DESC))?", re.IGNORECASE)
-_INTERVAL = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class UnreadableError(ValueError):
@@ -182,10 +180,10 @@ def _heartbeat(words: list[str]) -> dict[str, int]:
 
 
 def _milliseconds(text: str) -> int:
-    found = _INTERVAL.fullmatch(text)
-    if found is None or int(found[1]) == 0:
+    found = read_interval(text)
+    if not found:
         raise _InvalidHeaderError(INVALID_OPTIONS)
-    return int(found[1]) * _UNITS[found[2]]
+    return found
 
 
 def _order_by(text: str) -> tuple[OrderKey, ...]:

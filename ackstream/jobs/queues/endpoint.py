@@ -18,6 +18,7 @@ from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import (
+    Alive,
     Bind,
     Bound,
     MessageDelivered,
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Sessions and consumers of version 1 lack their last fields, which then have their defaults."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Of all messages in a queue: what they have in its state besides a hundred bytes each."""
 
@@ -50,11 +53,15 @@ MAX_TTL_MS = 100 * 365 * 86_400_000
 
 
 class _Session(msgspec.Struct, array_like=True):
-    """A consumer's session: it ends at ``until``; ``number`` is that of its last answer."""
+    """A consumer's session: it ends at ``until``; ``number`` is that of its last answer.
+
+    :ivar unreceived: by message: the number of a delivery that the consumer has not reported as received
+    """
 
     id: int
     until: int
     number: int = 0
+    unreceived: dict[str, int] = {}
 
 
 class _MessageLocation(msgspec.Struct, array_like=True):
@@ -110,8 +117,8 @@ class Endpoint:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        if version != STATE_VERSION:
-            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+        if version not in READABLE_VERSIONS:
+            raise ValueError(f"The state has version {version}; this release reads up to {STATE_VERSION}.")
         state = _decode(blob)
         self._now, self._sessions, self._locations = state.now, state.sessions, state.locations
         self._subject_bytes = sum(map(_subject_bytes, state.locations.values()))
@@ -192,6 +199,8 @@ class Endpoint:
             session.until = self._now + self._session_ms
             if isinstance(record, SettleMessages):
                 self._settle(record, session)
+            elif isinstance(record, Alive):
+                self._hear(record, session)
             elif isinstance(record, Unbind):
                 self._end(record.consumer, "closed", self._now)
 
@@ -211,9 +220,35 @@ class Endpoint:
             session = self._sessions[consumer] = _Session(record.session, 0)
             self._queue.bind(consumer, self._now, backlog=record.backlog, outcomes=record.outcomes)
         session.until = self._now + self._session_ms
+        self._queue.consumers[consumer].stopped = record.stopped
+        self._confirm(consumer, session)
+
+    def _confirm(self, consumer: str, session: _Session) -> None:
         granted, lease = self._queue.consumers[consumer].backlog, self._rules.lease
         number = self._number(session)
         self.answers.append(Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
+
+    def _hear(self, record: Alive, session: _Session) -> None:
+        """Deliver again what a consumer reports as missing; show it by another number whether more is.
+
+        What it has not received is as a rule still under way: it is written at the end of a batch, and a consumer
+        reports before it has read everything. Only a later number tells that from a loss.
+        """
+        consumer = record.consumer
+        self._queue.consumers[consumer].stopped = record.stopped
+        if record.received is None:
+            # an earlier release does not report it
+            return
+        missing = set(record.missing)
+        for message, number in list(session.unreceived.items()):
+            lost = number in missing
+            if lost or number <= record.received:
+                del session.unreceived[message]
+            held = self._queue.messages.get(message)
+            if lost and held is not None and consumer in held.holders:
+                self._deliver(message, consumer, self._locations[message])
+        if session.unreceived:
+            self._confirm(consumer, session)
 
     def _settle(self, record: SettleMessages, session: _Session | None) -> None:
         for message in record.messages:
@@ -253,7 +288,11 @@ class Endpoint:
             if event.event == "delivered" and event.consumer is not None:
                 location.count, location.consumer = event.count, event.consumer
                 self._deliver(event.message, event.consumer, location)
-            elif event.event == "left":
+            else:
+                holder = self._sessions.get(event.consumer or location.consumer or "")
+                if holder is not None and event.event != "refused":
+                    holder.unreceived.pop(event.message, None)
+            if event.event == "left":
                 del self._locations[event.message]
                 self._subject_bytes -= _subject_bytes(location)
             known = msgspec.structs.asdict(location) | {"consumer": event.consumer or location.consumer}
@@ -264,6 +303,7 @@ class Endpoint:
         session = self._sessions[consumer]
         at = (location.topic, location.partition, location.offset, location.batch)
         number, until = self._number(session), self._queue.messages[message].holders[consumer] or 0
+        session.unreceived[message] = number
         answer = (self._name, consumer, session.id, number, message, *at, location.count, location.subject, until)
         self.answers.append(MessageDelivered(*answer))
 

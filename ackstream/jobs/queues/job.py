@@ -127,6 +127,8 @@ JOB = Job(
     otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
     committed=partial(tables.newest_batch_of, ("queue_events",)),
+    # 2: a queue without consumers forgets whose turn it is
+    rules=2,
 )
 
 
@@ -181,6 +183,8 @@ def _start(spark: SparkSession, settings: Settings) -> dict[str, str]:
 
 def takes(queue: QueueSettings) -> Column:
     """Return whether a queue takes a message, by its ``subject``; a missing subject counts as empty."""
+    if queue.ingress == "discard":
+        return F.lit(False)  # noqa: FBT003 - a literal
     return F.coalesce("subject", F.lit("")).rlike(patterns.expression(queue.topics))
 
 

@@ -86,17 +86,18 @@ class QueuedMessage(msgspec.Struct, array_like=True):
 
 
 class Consumer(msgspec.Struct, array_like=True):
-    """A bound consumer; a ``backlog`` of 0 is unlimited."""
+    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages."""
 
     name: str
     backlog: int
     outcomes: frozenset[SampleOutcome]
     held: dict[str, None] = {}
+    stopped: bool = False
 
     @property
     def has_room(self) -> bool:
-        """Whether it may hold one more message."""
-        return not self.backlog or len(self.held) < self.backlog
+        """Whether it may hold one more message, and wants one."""
+        return not self.stopped and (not self.backlog or len(self.held) < self.backlog)
 
 
 class QueueState(msgspec.Struct, array_like=True):

@@ -98,6 +98,9 @@ class Queue:
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
         """Remove a consumer; the messages it holds return to their old positions."""
         removed = self.consumers.pop(consumer, None)
+        if not self.consumers:
+            # an empty queue that nobody is bound to has no state
+            self._turn = None
         for message in removed.held if removed else ():
             held = self.messages.get(message)
             if held is not None:

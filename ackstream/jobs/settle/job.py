@@ -103,6 +103,8 @@ JOB = Job(
     otherwise=_ANEW,
     check=check,
     committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
+    # 2: a writer may require roles, and all required ones are awaited whenever their readers joined
+    rules=2,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +13,8 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
+    KnownReader,
+    KnownReaders,
     KnownWriter,
     ReaderRemoved,
     ReaderState,
@@ -21,9 +24,10 @@ from ackstream.protocol.readers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ackstream.jobs.settle.retention import Ignored, Report, ReportReceipt, Retention
+    from ackstream.jobs.settle.state import Presence
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import ReaderAlive, ReaderStart, ReaderStop
 
@@ -40,8 +44,9 @@ PART_BYTES = 500_000
 """The maximum size of one part of a ReaderState, and of one writer's runs: a topic with Kafka's own limit takes it."""
 _WRITER_BYTES, _RUN_BYTES = 2_000, 50
 
-OF_READERS = ("reader_start", "reader_alive", "reader_stop")
+OF_READERS = ("reader_start", "reader_alive", "reader_stop", "readers_asked")
 """Types of records that all shards receive: a reader concerns all writers."""
+_READERS_IN_PART = 100
 
 
 class _Typed(msgspec.Struct):
@@ -73,7 +78,7 @@ class Settled(msgspec.Struct):
     confs: list[AppAckConf] = []
     events: list[ApplicationAcknowledged] = []
     done: list[SamplesDone] = []
-    states: list[ReaderState | ReaderRemoved | WriterState] = []
+    states: list[ReaderState | ReaderRemoved | WriterState | KnownReaders] = []
 
     def add(self, record: ReportRecord, report: Report, receipt: ReportReceipt) -> None:
         """Add the effects of a report, except the samples that became done."""
@@ -101,6 +106,14 @@ class Settled(msgspec.Struct):
         value = None if record.value is None else record.value[:VALUE_BYTES]
         self._ignore(record, index, reason, {"detail": detail[:VALUE_BYTES], "value": value})
 
+    def add_expired(self, reader: str, epoch: int, at: int) -> None:
+        """Add the row of a durable reader that was removed because it was silent for ``settle.durable_lease``.
+
+        No record caused it, so it has no coordinates.
+        """
+        row: Row = {"reason": "reader-expired", "reader": reader, "received_at": at, "topic": ""}
+        self.ignored.append(row | {"id": f"reader-{reader}-{epoch}-{at}", "partition": -1, "offset": -1})
+
     def _ignore(self, record: ReportRecord, index: int, reason: str, known: Row) -> None:
         topic = TOPICS[record.source]
         row = {
@@ -118,6 +131,8 @@ class Settled(msgspec.Struct):
         for answer in (*self.confs, *self.events, *self.done, *self.states):
             if isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved)):
                 yield answer.reader, write(answer)
+            elif isinstance(answer, KnownReaders):
+                yield answer.name, write(answer)
             else:
                 yield answer.writer, write(answer)
 
@@ -172,9 +187,39 @@ def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[Kn
                 yield KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
 
 
-def writer_states(writer: str, retention: Retention) -> list[WriterState]:
-    """Return how far a writer's samples are acknowledged."""
+def known_readers(
+    asked: tuple[str, int],
+    shard: tuple[int, int],
+    readers: Mapping[str, Presence],
+    writers: Iterable[tuple[str, Retention]],
+) -> list[KnownReaders]:
+    """Return the readers that a shard knows.
+
+    :param asked: the name under which an operator asks, and the number of the question
+    """
+    name, question = asked
+    waiting = Counter[str]()
+    for _, retention in writers:
+        for reader in retention.readers:
+            waiting[reader] += sum(last - first + 1 for first, last in retention.undelivered(reader))
+    found = [
+        KnownReader(reader, known.role, known.durable, known.present, known.seen, waiting[reader])
+        for reader, known in readers.items()
+    ]
+    parts = [tuple(found[start : start + _READERS_IN_PART]) for start in range(0, len(found), _READERS_IN_PART)] or [()]
+    return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
+
+
+def writer_states(
+    writer: str, retention: Retention, own_roles: dict[str, int], lease_ms: int | None
+) -> list[WriterState]:
+    """Return how far a writer's samples are acknowledged.
+
+    :param own_roles: those that the writer itself requires
+    :param lease_ms: how long they are remembered; ``None``: for ever
+    """
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
     behind = [run for run in retention.done if run[0] > released]
-    return [WriterState(writer, written, released, piece, waiting_for) for piece in pieces(behind)]
+    own = (own_roles, lease_ms if own_roles else None)
+    return [WriterState(writer, written, released, piece, waiting_for, *own) for piece in pieces(behind)]

@@ -156,11 +156,15 @@ class Retention:
 
     def _assume(self, known: ReaderSubscription, role: str | None, *, durable: bool = False) -> list[Interval]:
         """Give a reader a role; return what became done."""
-        if (durable or role in self._required) and known.acknowledged.start > self.done.start:
-            # samples before its first would count as acknowledged
-            known.acknowledged = self._acknowledged(known.acknowledged, self.done.start)
+        if durable or role in self._required:
+            self._expect_all(known)
         before, known.role = known.role, role
         return [] if role == before else self.settle()
+
+    def _expect_all(self, known: ReaderSubscription) -> None:
+        """Wait for a reader's acknowledgement of every retained sample: those before its first would count as given."""
+        if known.acknowledged.start > self.done.start:
+            known.acknowledged = self._acknowledged(known.acknowledged, self.done.start)
 
     def leave(self, reader: str) -> list[Interval]:
         """Mark a reader as gone: samples wait for its required role, no longer for itself (R20).
@@ -193,8 +197,20 @@ class Retention:
         del self.readers[reader]
         return True
 
+    def require(self, required: Mapping[str, int]) -> list[Interval]:
+        """Replace the required roles and their quorums; return what became done. What is done stays done."""
+        self._required = dict(required)
+        return self.settle()
+
+    def expect_roles(self) -> None:
+        """Wait for all retained samples of readers whose role was not required when they joined."""
+        for known in self.readers.values():
+            if known.role in self._required:
+                self._expect_all(known)
+
     def settle(self) -> list[Interval]:
         """Mark what is done, as after a change of the required roles; return what was not done before."""
+        self.expect_roles()
         return self._settle(self.done.first_hole, self.written)
 
     # -- samples and reports -------------------------------------------------------------------------------------------

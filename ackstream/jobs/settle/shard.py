@@ -16,11 +16,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ackstream.jobs.settle.output import (
     STORED,
     TOPICS,
     Settled,
     is_for_all_shards,
+    known_readers,
     reader_states,
     samples_done,
     writer_states,
@@ -35,6 +38,7 @@ from ackstream.protocol.readers import (
     ProtocolAck,
     ReaderAlive,
     ReaderRemoved,
+    ReadersRequest,
     ReaderStart,
     ReaderStop,
     WriterStateRequest,
@@ -67,7 +71,7 @@ class SettleShard:
         self._begin()
 
     def _restore(self, state: SettleState) -> None:
-        self._writers = Writers(self._rules, state.writers, state.idle)
+        self._writers = Writers(self._rules, state)
         self._readers = dict(state.readers)
         self._early = EarlyReports(state.early)
 
@@ -76,7 +80,9 @@ class SettleShard:
         self._done: dict[str, list[Interval]] = {}
         self._starting: dict[str, int] = {}
         self._asking: dict[str, None] = {}
+        self._listing: dict[str, int] = {}
         self._removed: dict[str, None] = {}
+        self._expired: dict[str, None] = {}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -86,8 +92,8 @@ class SettleShard:
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        writers, idle = self._writers.dump()
-        return encode(SettleState(writers, self._readers, self._early.records, idle))
+        writers = self._writers.dump()
+        return encode(msgspec.structs.replace(writers, readers=self._readers, early=self._early.records))
 
     @property
     def next_timeout(self) -> int | None:
@@ -115,11 +121,16 @@ class SettleShard:
             self._settled.done += samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
         # before the state of a reader that has started again since
-        self._settled.states += [ReaderRemoved(reader, *shard) for reader in self._removed]
+        removed = self._removed | {reader: None for reader in self._expired if reader not in self._starting}
+        self._settled.states += [ReaderRemoved(reader, *shard) for reader in removed]
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
+        remembered = self._rules.durable_lease if self._rules.durable_lease < NEVER else None
         for writer in self._asking:
-            self._settled.states += writer_states(writer, self._writers[writer])
+            own_roles = self._writers.own_roles(writer)
+            self._settled.states += writer_states(writer, self._writers[writer], own_roles, remembered)
+        for question in self._listing.items():
+            self._settled.states += known_readers(question, shard, self._readers, self._writers.all())
         return self._settled
 
     def _process(self, record: ReportRecord) -> None:
@@ -138,6 +149,9 @@ class SettleShard:
             self._store(record)
             return
         report = read(record.value or b"")
+        if isinstance(report, ReadersRequest):
+            self._listing[report.name] = report.number
+            return
         if not isinstance(report, WriterStateRequest):
             self._expire(record.timestamp, report.reader)
         if isinstance(report, (AppAck, ProtocolAck)):
@@ -149,8 +163,8 @@ class SettleShard:
         elif isinstance(report, WriterStateRequest):
             self._writers.expire(record.timestamp, self._early, report.writer)
             self._asking[report.writer] = None
-            # fewer roles may be required than before
-            self._note(report.writer, self._writers[report.writer].settle())
+            # more or fewer roles may be required than before, by the writer or by the settings
+            self._note(report.writer, self._writers.require(report.writer, report.required, record.timestamp))
 
     def _note(self, writer: str, runs: Iterable[Interval]) -> None:
         """Collect samples that became done."""
@@ -280,11 +294,21 @@ class SettleShard:
 
     def _expire(self, now: int, *names: str) -> None:
         """End the leases, then the memories, that were over by a time: of the named readers, or of all."""
-        for finish, present in ((self._leave, True), (self._forget, False)):
+        for finish, present in ((self._lapse, True), (self._forget, False)):
             known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
             for name, reader in known:
                 if reader.present is present and reader.end(self._rules) < now:
                     finish(name)
+
+    def _lapse(self, reader: str) -> None:
+        """End the lease of a silent reader; a durable one is removed, which has a row and is reported to it."""
+        known = self._readers[reader]
+        if known.durable:
+            if self._index == 0:
+                self._settled.add_expired(reader, known.epoch, known.end(self._rules))
+            known.durable = False
+            self._expired[reader] = None
+        self._leave(reader)
 
     def _leave(self, reader: str) -> None:
         self._readers[reader].present = False

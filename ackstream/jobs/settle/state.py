@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ackstream.jobs.settle.retention import Report
+    from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
 
 
-STATE_VERSION = 3
+WITHOUT_IDLE, WITHOUT_REQUIRED, STATE_VERSION = 2, 3, 4
 NEVER = MAX_NUMBER
 """Later than every timestamp."""
 
@@ -51,19 +52,28 @@ class Presence(msgspec.Struct, array_like=True):
         """Return the last time at which it is present without another record; of an absent one, is remembered."""
         if not self.present:
             return self.seen + rules.reader_memory
-        return NEVER if self.durable else self.seen + rules.reader_lease
+        return self.seen + (rules.durable_lease if self.durable else rules.reader_lease)
+
+
+class OwnRoles(msgspec.Struct, array_like=True):
+    """The roles that a writer requires itself, with their quorums, and when it was seen last."""
+
+    quorums: dict[str, int]
+    seen: int
 
 
 class SettleState(msgspec.Struct, array_like=True):
     """The shape of the blob; :data:`STATE_VERSION` is its version.
 
     :ivar idle: the writers whose samples are all done, with the time of the last record about each
+    :ivar required: by writer the roles that it requires itself; kept when the writer is forgotten
     """
 
     writers: dict[str, msgspec.Raw] = {}
     readers: dict[str, Presence] = {}
     early: list[ReportRecord] = []
     idle: dict[str, int] = {}
+    required: dict[str, OwnRoles] = {}
 
 
 class _SavedReader(msgspec.Struct, array_like=True):
@@ -95,11 +105,13 @@ def decode(version: int, blob: bytes) -> SettleState:
 
     :raises ValueError: if this release cannot read the version
     """
-    if version not in (2, STATE_VERSION):
-        raise ValueError(f"The state has version {version}; this release reads versions 2 and {STATE_VERSION}.")
+    if version not in (WITHOUT_IDLE, WITHOUT_REQUIRED, STATE_VERSION):
+        raise ValueError(f"The state has version {version}; this release reads versions 2 to {STATE_VERSION}.")
     state = _decode(blob)
-    # version 2 had no `idle`: its writers are idle from now on, until one has an open sample
-    return state if version == STATE_VERSION else msgspec.structs.replace(state, idle=dict.fromkeys(state.writers, 0))
+    if version == WITHOUT_IDLE:
+        # its writers are idle from now on, until one has an open sample
+        state.idle = dict.fromkeys(state.writers, 0)
+    return state
 
 
 def encode(state: SettleState) -> tuple[int, bytes]:
@@ -110,11 +122,12 @@ def encode(state: SettleState) -> tuple[int, bytes]:
 class Writers:
     """The writers of a shard, decoded when they are first accessed."""
 
-    def __init__(self, rules: Settle, encoded: Mapping[str, msgspec.Raw], idle: Mapping[str, int]) -> None:
-        """Begin with the results of :meth:`dump`."""
+    def __init__(self, rules: Settle, state: SettleState) -> None:
+        """Begin with the writers of a state."""
         self._rules = rules
-        self._known: dict[str, Retention | msgspec.Raw] = dict(encoded)
-        self._idle = dict(idle)
+        self._known: dict[str, Retention | msgspec.Raw] = dict(state.writers)
+        self._idle = dict(state.idle)
+        self._required = dict(state.required)
 
     def __contains__(self, writer: str) -> bool:
         return writer in self._known
@@ -141,7 +154,8 @@ class Writers:
     def expire(self, now: int, early: EarlyReports, *names: str) -> None:
         """Forget writers without open samples that were silent for ``reader_memory``: of the named ones, or of all.
 
-        Nothing is lost with them: a writer that returns begins with its next sample. One with early reports stays.
+        Nothing is lost with them: a writer that returns begins with its next sample. One with early reports stays. The
+        roles that a writer requires itself stay for ``durable_lease``.
         """
         before = now - self._rules.reader_memory
         for name in names or [name for name, seen in self._idle.items() if seen < before]:
@@ -153,9 +167,28 @@ class Writers:
             if writer.complete and writer.seen < before:
                 del self._known[name]
                 self._idle.pop(name, None)
+                if (own := self._required.get(name)) is not None:
+                    own.seen = max(own.seen, writer.seen)
+        for name in names or list(self._required):
+            own = self._required.get(name)
+            if own is not None and name not in self._known and own.seen + self._rules.durable_lease < now:
+                del self._required[name]
 
-    def dump(self) -> tuple[dict[str, msgspec.Raw], dict[str, int]]:
-        """Encode the writers that were decoded; return all, and when the idle ones were seen last."""
+    def require(self, writer: str, roles: Mapping[str, int] | None, now: int) -> list[Interval]:
+        """Replace the roles that a writer itself requires, or with ``None`` keep them; return what became done."""
+        if roles:
+            self._required[writer] = OwnRoles(dict(roles), now)
+        elif roles is not None:
+            self._required.pop(writer, None)
+        return self[writer].require(self._quorums(writer))
+
+    def own_roles(self, writer: str) -> dict[str, int]:
+        """Return the roles that a writer itself requires."""
+        own = self._required.get(writer)
+        return {} if own is None else own.quorums
+
+    def dump(self) -> SettleState:
+        """Return a state with the writers, of which those that were decoded are encoded."""
         encoded: dict[str, msgspec.Raw] = {}
         for name, known in self._known.items():
             if not isinstance(known, Retention):
@@ -165,10 +198,17 @@ class Writers:
             self._idle.pop(name, None)
             if known.complete:
                 self._idle[name] = known.seen
-        return encoded, self._idle
+        return SettleState(encoded, idle=self._idle, required=self._required)
+
+    def _quorums(self, writer: str) -> dict[str, int]:
+        """Return the roles of the settings and of the writer; of two quorums of a role the greater one counts."""
+        quorums = self._rules.quorums(writer)
+        if (own := self._required.get(writer)) is not None:
+            quorums |= {role: max(quorum, quorums.get(role, 0)) for role, quorum in own.quorums.items()}
+        return quorums
 
     def _new(self, writer: str, start: int = 1) -> Retention:
-        return Retention(writer, self._rules.quorums(writer), start=start, max_holes=self._rules.max_holes)
+        return Retention(writer, self._quorums(writer), start=start, max_holes=self._rules.max_holes)
 
     def _decode(self, name: str, blob: msgspec.Raw) -> Retention:
         state = _decode_writer.decode(blob)
@@ -183,6 +223,8 @@ class Writers:
             acknowledged = Intervals.load(known.steps, start=known.start, max_holes=self._rules.max_holes)
             subscription = ReaderSubscription(acknowledged, known.role, known.present, known.epoch, known.count)
             writer.readers[reader] = subscription
+        # the settings may require more roles than before
+        writer.expect_roles()
         return writer
 
 

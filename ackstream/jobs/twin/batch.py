@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import OK, Thing, apply, instant, tag_of
-from ackstream.jobs.twin.commands import read_command
+from ackstream.jobs.twin.commands import check_headers, read_command
 from ackstream.protocol.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import (
@@ -30,13 +30,22 @@ from ackstream.protocol.ditto.envelopes import (
     json_text,
     raw,
 )
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, WEAK_ACK
+from ackstream.protocol.ditto.headers import (
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    WEAK_ACK,
+    read_headers,
+)
 from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.ledger import reply_id
 from ackstream.spark.order import in_order
 
 if TYPE_CHECKING:
@@ -55,7 +64,7 @@ Spark sends in one task (at most 128 MB). A batch at hand must be finished befor
 """
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
-EVENTS, ACKS = "events", "acks"
+EVENTS, ACKS = "events", "twin-acks"
 ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
 
@@ -97,17 +106,22 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TwinMessage(msgspec.Struct, frozen=True, gc=False):
-    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`."""
+    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`.
+
+    ``reply_id`` is that of the reply to the command, for an answer that is awaited: other commands may have the same
+    correlation-id.
+    """
 
     topic: str
     key: str
     value: bytes
     correlation_id: str
+    reply_id: str | None = None
 
     @classmethod
-    def of(cls, topic: str, request: Request, envelope: Envelope) -> TwinMessage:
+    def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:
         """Address an envelope to the thing and the requester of a request."""
-        return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID])
+        return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID], reply_id)
 
 
 class TwinResult(msgspec.Struct):
@@ -176,11 +190,11 @@ class _TwinBatch:
         try:
             self._apply(command, request, record)
         except DittoError as error:
-            self._fail(command, request, error)
+            self._fail(command, request, error, record)
         except Exception:
             # a defect in one command must not stop all others
             log.exception("A command failed: %s-%s-%s", self._signals, record.partition, record.offset)
-            self._fail(command, request, internal_error())
+            self._fail(command, request, internal_error(), record)
 
     def result(self) -> TwinResult:
         """Return the result; of several changes of a thing the last row holds the thing."""
@@ -205,7 +219,7 @@ class _TwinBatch:
             request = read_request(command)
         except DittoError:
             return None
-        if request.kind not in ("twin", "twinQuery") or len(request.awaited) > limits.max_labels:
+        if request.kind not in TWIN_KINDS or len(request.awaited) > limits.max_labels:
             return None
         correlation_id = record.correlation_id
         if correlation_id is None:
@@ -216,13 +230,15 @@ class _TwinBatch:
         return command, request
 
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
+        headers = read_headers(envelope.headers)
+        check_headers(headers)
         if search.concerns_many(envelope):
             # the other half of what correlate accepts is for the headers of the answer
             limit = self._settings.correlate.max_value_bytes // 2
             value = search.answer(envelope, self._things, record.timestamp, limit)
-            self._send(TwinMessage.of(ACKS, request, response(envelope, request, OK, value)))
+            self._send(self._answer(request, response(envelope, request, OK, value), record))
             return
-        command = read_command(envelope, record.timestamp)
+        command = read_command(envelope, headers, record.timestamp)
         result = apply(self._things.get(command.thing_id), command, self._settings.twin.max_thing_bytes)
         messages = []
         if result.event is not None:
@@ -230,7 +246,7 @@ class _TwinBatch:
         if request.response_required or TWIN_PERSISTED in request.awaited:
             revision, tag = result.thing.revision, result.tag
             answer = response(envelope, request, result.status, result.value, revision=revision, tag=tag)
-            messages.append(TwinMessage.of(ACKS, request, answer))
+            messages.append(self._answer(request, answer, record))
         # nothing can fail from here on
         if result.event is not None:
             row = _row(command, request, result, result.event, record)
@@ -240,20 +256,22 @@ class _TwinBatch:
             self._result.rows.append(row)
         self._send(*messages)
 
+    def _answer(self, request: Request, envelope: Envelope, record: SignalRecord) -> TwinMessage:
+        of = request.headers[CORRELATION_ID], self._signals, record.partition, record.offset
+        return TwinMessage.of(ACKS, request, envelope, reply_id(*of) if request.awaits else None)
+
     def _send(self, *messages: TwinMessage) -> None:
         self.size += sum(len(message.value) for message in messages)
         self._result.messages += messages
 
-    def _fail(self, command: Envelope, request: Request, error: DittoError) -> None:
-        """Send the error if anything is awaited; a failed precondition reports the current entity tag."""
-        if not (request.response_required or request.awaited):
-            return
+    def _fail(self, command: Envelope, request: Request, error: DittoError, record: SignalRecord) -> None:
+        """Send the error, whatever is awaited; a failed precondition reports the current entity tag."""
         tag = None
         if error.error.startswith("things:precondition."):
             tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
         headers = request.headers if tag is None else request.headers | {ETAG: tag}
         envelope = error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
-        self._send(TwinMessage.of(ACKS, request, envelope))
+        self._send(self._answer(request, envelope, record))
 
 
 def _size(thing: Thing | None) -> int:
@@ -319,13 +337,14 @@ def event(command: Envelope, request: Request, result: CommandResult) -> Envelop
     )
 
 
-def search_persisted(thing_id: str, correlation_id: str, *, visible: bool | None) -> TwinMessage:
+def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visible: bool | None) -> TwinMessage:
     """Return the acknowledgement that a change is in the search index.
 
+    :param reply_id: of the reply to the command that made the change
     :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
         indexing failed
     """
     status = {None: 500, True: 204, False: 200}[visible]
     ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
     envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
-    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id)
+    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id, reply_id)

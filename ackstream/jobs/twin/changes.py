@@ -14,11 +14,19 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin.commands import check_tags
-from ackstream.jobs.twin.search import select
 from ackstream.protocol import json
 from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.envelopes import check_depth
-from ackstream.protocol.ditto.thing_errors import condition_failed, conflict, merge_invalid, not_found, thing_too_large
+from ackstream.protocol.ditto.field_selectors import select, select_of_thing
+from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
+from ackstream.protocol.ditto.thing_errors import (
+    condition_failed,
+    conflict,
+    merge_invalid,
+    not_found,
+    nothing_changed,
+    thing_too_large,
+)
 from ackstream.protocol.ditto.things import Resource
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
@@ -132,7 +140,10 @@ def _retrieve(thing: Thing, command: TwinCommand, content: dict[str, Any], found
         raise not_found(command.thing_id, _missing(content, command.resource))
     value = found
     if command.fields is not None:
-        value = select(thing.whole() if command.resource.kind == "thing" else found, command.fields)
+        if command.resource.kind == "thing":
+            value = select_of_thing(thing.whole(), command.fields)
+        else:
+            value = select(found, command.fields)
     return CommandResult(OK, value, _tag(command.resource, found, thing), thing)
 
 
@@ -146,6 +157,7 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
         if missing.kind == "feature" and part.kind != "feature":
             raise not_found(command.thing_id, missing)
         now = json.put(content, part.keys, value)
+    _check_equal(command, content, now)
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, value, changed)
     if found is UNSET:
@@ -154,13 +166,17 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
 
 
 def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_bytes: int) -> CommandResult:
-    part, patch = command.resource, command.value
+    part, change = command.resource, command.value
+    patch = change
     for key in reversed(part.keys):
         patch = {key: patch}
     now = _valid(merge_patch(content, patch), command.thing_id)
+    _check_equal(command, content, now)
+    if command.if_equal == SKIP_MINIMIZING_MERGE:
+        change = minimized(change, json.find(content, part.keys))
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, json.find(now, part.keys), changed)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", command.value, visible=now != content)
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", change, visible=now != content)
 
 
 def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
@@ -172,6 +188,37 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     else:
         changed = _changed(thing, json.remove(content, part.keys), command.timestamp, max_bytes)
     return CommandResult(NO_CONTENT, UNSET, None, changed, "deleted")
+
+
+def _check_equal(command: TwinCommand, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Reject a modify or merge that would change nothing, if it is to be skipped.
+
+    :raises DittoError: 412 ``things:precondition.failed``
+    """
+    if command.if_equal in (SKIP, SKIP_MINIMIZING_MERGE) and _is_same(before, now):
+        raise nothing_changed(command.if_equal)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    # in Python true equals 1
+    return _encode_sorted(one) == _encode_sorted(other)
+
+
+def minimized(patch: Any, target: Any) -> Any:
+    """Return the part of a merge patch that changes the target."""
+    if not isinstance(patch, dict) or not isinstance(target, dict):
+        return patch
+    kept = {}
+    for key, value in patch.items():
+        found = json.find(target, (key,))
+        if isinstance(value, dict) and isinstance(found, dict):
+            if inner := minimized(value, found):
+                kept[key] = inner
+        elif value is None and found is UNSET:
+            continue
+        elif value is None or found is UNSET or not _is_same(value, found):
+            kept[key] = value
+    return kept
 
 
 def _valid(content: Any, thing_id: str) -> dict[str, Any]:

@@ -14,11 +14,22 @@ from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import header_type_invalid, json_field_missing, json_invalid, unknown_topic_path
-from ackstream.protocol.ditto.headers import read_headers
+from ackstream.protocol.ditto.errors import (
+    header_type_invalid,
+    json_field_missing,
+    json_invalid,
+    unknown_topic_path,
+)
+from ackstream.protocol.ditto.headers import (
+    CONDITION,
+    IF_EQUAL,
+    LIVE_CHANNEL_CONDITION,
+    check_available,
+)
 from ackstream.protocol.ditto.thing_errors import (
     id_not_deletable,
     id_not_settable,
+    live_channel_condition_unfit,
     merge_invalid,
     not_modified,
     policy_id_not_deletable,
@@ -28,11 +39,13 @@ from ackstream.protocol.ditto.thing_errors import (
 from ackstream.protocol.ditto.things import Resource, resource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackstream.protocol.ditto.envelopes import Envelope
 
 
 ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
-IF_MATCH, IF_NONE_MATCH, CONDITION = "if-match", "if-none-match", "condition"
+IF_MATCH, IF_NONE_MATCH = "if-match", "if-none-match"
 
 _TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
 
@@ -41,7 +54,7 @@ class TwinCommand(msgspec.Struct, frozen=True):
     """A command for one thing.
 
     ``value`` is decoded JSON, ``UNSET`` for retrieve and delete; ``timestamp`` is the broker's, in epoch milliseconds;
-    ``fields`` is the selector of a retrieve.
+    ``fields`` is the selector of a retrieve, ``if_equal`` what becomes of a change that would change nothing.
     """
 
     thing_id: str
@@ -53,12 +66,26 @@ class TwinCommand(msgspec.Struct, frozen=True):
     if_none_match: tuple[str, ...] | None = None
     condition: str | None = None
     fields: str | None = None
+    if_equal: str | None = None
 
 
-def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
+def check_headers(headers: Mapping[str, Any]) -> None:
+    """Reject the (read) headers of a command that demands what the twin does not do.
+
+    A query with a live-channel-condition never gets here: correlate refuses it.
+
+    :raises DittoError: 501, 405 ``things:live.channelcondition.notallowed``
+    """
+    check_available(headers)
+    if LIVE_CHANNEL_CONDITION in headers:
+        raise live_channel_condition_unfit()
+
+
+def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int) -> TwinCommand:
     """Read a command for one thing.
 
-    :raises DittoError: 400 if its id, path or value is invalid
+    :param headers: its headers, as ``read_headers`` returns them
+    :raises DittoError: 400 if its id, path, value or a header is invalid
     """
     topic = envelope.topic
     action = topic.action
@@ -68,7 +95,6 @@ def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
     part = resource(envelope.path)
     if (action == "create" and part.kind != "thing") or (action == "delete" and part.kind == "policyId"):
         raise unknown_path(envelope.path)
-    headers = read_headers(envelope.headers)
     if_match, if_none_match = headers.get(IF_MATCH), headers.get(IF_NONE_MATCH)
     return TwinCommand(
         topic.thing_id,
@@ -80,6 +106,7 @@ def read_command(envelope: Envelope, timestamp: int) -> TwinCommand:
         None if if_none_match is None else read_tags(IF_NONE_MATCH, if_none_match),
         headers.get(CONDITION),
         envelope.fields,
+        headers.get(IF_EQUAL),
     )
 
 
@@ -143,10 +170,11 @@ def check_tags(
     """
     if tag is None and action in ("retrieve", "delete"):
         return
-    # all tags of things are strong: a weak one of the requester matches none
+    # the tags of things are strong: if-match takes no weak one; a cache or proxy may weaken what if-none-match returns
     if if_match is not None and (tag is None or not ("*" in if_match or tag in if_match)):
         raise thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
-    if if_none_match is not None and tag is not None and ("*" in if_none_match or tag in if_none_match):
+    strong = () if if_none_match is None else [known.removeprefix("W/") for known in if_none_match]
+    if if_none_match is not None and tag is not None and ("*" in strong or tag in strong):
         expected = ",".join(if_none_match)
         if action == "retrieve":
             raise not_modified(expected, tag)

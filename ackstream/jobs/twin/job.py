@@ -23,7 +23,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import (
+    ACKS,
     COMMAND_MARKS,
+    EVENTS,
     JournalRow,
     SignalRecord,
     TwinMessage,
@@ -37,6 +39,7 @@ from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import MAX_BYTES
+from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import compare_topics, planned, topic_ids
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
@@ -70,7 +73,13 @@ _ROWS = pa.schema(
     ]
 )
 _MESSAGES = pa.schema(
-    [("topic", pa.string()), ("key", pa.string()), ("value", pa.binary()), ("correlation_id", pa.string())]
+    [
+        ("topic", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("correlation_id", pa.string()),
+        ("reply_id", pa.string()),
+    ]
 )
 """The fields of ``TwinMessage``, in their order."""
 
@@ -149,17 +158,16 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="twin.trigger",
-    topics=("signals", "acks", "events", LEASE),
+    topics=("signals", ACKS, EVENTS, LEASE),
     lease=LEASE,
     reads=("signals",),
     group="twin.group",
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
-    whole_batches=True,
+    # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
+    rules=2,
 )
-INDEX = Job(
-    name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=(), whole_batches=True
-)
+INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=())
 
 
 @contextmanager
@@ -275,9 +283,11 @@ def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage
         return
     prefix = F.lit(settings.kafka.topic_prefix)
     correlation = header_entry(record_headers.CORRELATION_ID, F.col("correlation_id"))
+    reply = header_entry(record_headers.REPLY_ID, F.col("reply_id"))
+    headers = F.when(F.col("reply_id").isNull(), F.array(correlation)).otherwise(F.array(correlation, reply))
     records = spark.createDataFrame(batches.arrow(map(msgspec.structs.astuple, messages), _MESSAGES))
     kafka.write(
-        records.select(F.concat(prefix, "topic").alias("topic"), "key", "value", F.array(correlation).alias("headers")),
+        records.select(F.concat(prefix, "topic").alias("topic"), "key", "value", headers.alias("headers")),
         settings.kafka,
     )
 
@@ -318,7 +328,8 @@ def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _ba
 
 def _acknowledgements(events: DataFrame, *, failed: bool) -> list[TwinMessage]:
     wanted = events.where("search_persisted").orderBy("thing_id", "revision")
+    columns = ("thing_id", "visible", "correlation_id", "topic", "partition", "offset")
     return [
-        search_persisted(thing_id, correlation_id, visible=None if failed else visible)
-        for thing_id, correlation_id, visible in wanted.select("thing_id", "correlation_id", "visible").collect()
+        search_persisted(thing_id, command[0], reply_id(*command), visible=None if failed else visible)
+        for thing_id, visible, *command in wanted.select(*columns).collect()
     ]

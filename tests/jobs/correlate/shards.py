@@ -8,8 +8,9 @@ from typing import Any
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.correlate.topics import CorrelateTopics
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
 
 THING = "org.acme/lamp"
@@ -21,15 +22,22 @@ def hash_of(correlation_id: str | None) -> int:
 
 
 class Log:
-    """One partition each of signals and acks: gives records their offsets."""
+    """One partition of each topic that is read: gives records their offsets."""
 
     def __init__(self, partition: int = 0) -> None:
         self.partition = partition
-        self.offsets = [0, 0]
+        self.offsets = [0, 0, 0, 0]
+        self.asked: dict[str | None, int] = {}
 
     def record(self, source: int, time: int, correlation_id: str | None, value: Any, **headers: str) -> Record:
+        """Return a record; one of the twin answers the latest signal with its correlation-id, or else the next one."""
         offset = self.offsets[source]
         self.offsets[source] += 1
+        if source == SIGNALS:
+            self.asked[correlation_id] = offset
+        elif source == TWIN_ACKS:
+            signal = self.asked.get(correlation_id, self.offsets[SIGNALS])
+            headers = {"reply_id": reply_id(correlation_id or "", "signals", self.partition, signal)} | headers
         data = value if isinstance(value, (bytes, type(None))) else json.dumps(value).encode()
         return Record(
             time, source, self.partition, offset, hash_of(correlation_id), correlation_id, b"key", data,
@@ -67,8 +75,9 @@ class Log:
 
     def response(
         self, time: int, status: int = 204, correlation_id: str = "c", topic: str = "things/twin/commands/modify",
-        path: str = "/attributes/x", thing: str = THING, value: Any = None,
+        path: str = "/attributes/x", thing: str = THING, value: Any = None, *, source: int | None = None,
     ) -> Record:  # fmt: skip
+        """Return a response: of the twin, or on the live channel of a subscriber, unless ``source`` differs."""
         body = {
             "topic": f"{thing}/{topic}",
             "headers": {"correlation-id": correlation_id},
@@ -77,35 +86,59 @@ class Log:
         }
         if value is not None:
             body["value"] = value
-        return self.record(ACKS, time, correlation_id, body)
+        usual = ACKS if "/live/" in topic else TWIN_ACKS
+        return self.record(usual if source is None else source, time, correlation_id, body)
 
     def error(
         self, time: int, status: int = 404, code: str = "things:thing.notfound", correlation_id: str = "c",
-        channel: str = "twin",
+        channel: str = "twin", *, source: int | None = None,
     ) -> Record:  # fmt: skip
+        """Return an error, from where a response of its channel comes."""
+        usual = ACKS if channel == "live" else TWIN_ACKS
         body = {"status": status, "error": code, "message": "It went wrong."}
         return self.record(
-            ACKS, time, correlation_id,
+            usual if source is None else source, time, correlation_id,
             {"topic": f"{THING}/things/{channel}/errors", "headers": {"correlation-id": correlation_id}, "path": "/",
              "value": body, "status": status},
         )  # fmt: skip
+
+    def acks(
+        self, time: int, *labels: str, source: int = ACKS, channel: str = "twin", status: int = 200,
+        correlation_id: str = "c",
+    ) -> Record:  # fmt: skip
+        """Return an aggregate of acknowledgements with one status."""
+        value = {
+            "topic": f"{THING}/things/{channel}/acks",
+            "headers": {"correlation-id": correlation_id},
+            "path": "/",
+            "status": status,
+            "value": {label: {"status": status} for label in labels},
+        }
+        return self.record(source, time, correlation_id, value)
+
+    def claim(self, time: int, *labels: str, lease_ms: int = 30_000) -> Record:
+        """Return a declaration of labels."""
+        return self.record(DECLARATIONS, time, None, {"labels": labels, "lease_ms": lease_ms})
 
 
 class Run:
     """Feeds a shard batch by batch; its state goes through bytes in between."""
 
-    def __init__(self, reply_topics: dict[str, int] | None = None, record_bytes: int = 10**7, **limits: Any) -> None:
+    def __init__(
+        self, reply_topics: dict[str, int] | None = None, record_bytes: int = 10**7, slack: int = 0, **limits: Any
+    ) -> None:
         self.topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
         self.limits = Correlate(**limits)
         self.state: tuple[int, bytes] | None = None
         self.batch = 0
         self.emissions: list[Emission] = []
         self.next_timeout: int | None = None
+        self.slack = slack
 
     def feed(self, *records: Record, watermark: int = 0) -> list[Emission]:
         writer = Writer(self.topics, "query", self.batch)
         self.batch += 1
-        shard = CorrelateShard(self.limits, self.topics, writer)
+        shard = CorrelateShard(self.limits, self.topics, writer, self.slack)
         if self.state is not None:
             shard.load(*self.state)
         shard.process(list(records), watermark)

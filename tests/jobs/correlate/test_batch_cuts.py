@@ -1,7 +1,8 @@
 """The law: decisions do not depend on where batches are cut, nor on which partition is read first.
 
-The records of one request are in one signals and one acks partition (they are keyed by the thing), where the broker's
-clock may be set back. A tick is read only after all records before its time: that is what the clock guarantees.
+The records of one request are in one partition of each topic (they are keyed by the thing), where the broker's clock
+may be set back. The two topics of answers have no order between them, so here all answers are in one. A tick is read
+only after all records before its time: that is what the clock guarantees.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
+from ackstream.protocol.ledger import reply_id
+from ackstream.protocol.record_headers import REPLY_ID
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackstream.jobs.correlate.state import Record
 
 LABELS = ["a-ack", "b-ack", "twin-persisted"]
@@ -34,7 +41,9 @@ actions = st.tuples(
 
 def _log(steps: list[Any]) -> tuple[list[Record], list[Record]]:
     log = Log()
-    signals, acks = [], []
+    signals: list[Record] = []
+    acks: list[Record] = []
+    answered: list[str] = []
     for real_time, back, what, key, labels, seconds in sorted(steps, key=lambda step: step[0]):
         time = max(0, real_time - back)
         if what == "request":
@@ -46,8 +55,13 @@ def _log(steps: list[Any]) -> tuple[list[Record], list[Record]]:
         elif what == "error":
             acks.append(log.error(time, correlation_id=key))
         else:
-            acks.append(log.record(1, time, key, b"garbage"))
-    return signals, acks
+            acks.append(log.record(ACKS, time, key, b"garbage"))
+        if what != "request":
+            answered.append(reply_id(key, "signals", 0, log.asked.get(key, log.offsets[SIGNALS])))
+    return signals, [
+        replace(record, source=TWIN_ACKS, offset=offset, headers={REPLY_ID: answered[offset].encode()})
+        for offset, record in enumerate(acks)
+    ]
 
 
 def _decided(run: Run) -> tuple[Any, ...]:
@@ -70,14 +84,19 @@ def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
 @given(st.lists(actions, max_size=14), st.data())
 def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], data: st.DataObject) -> None:
     partitions = _log(steps)
-    run = Run()
+    assert _decided(_cut(partitions, data)) == _whole(*partitions)
+
+
+def _cut(partitions: Sequence[list[Record]], data: st.DataObject, horizon: int = HORIZON, **limits: Any) -> Run:
+    """Feed the records of partitions in up to 8 batches, with time passing as far as it may; at last up to the end."""
+    run = Run(**limits)
     watermark = 0
     batches = data.draw(st.integers(1, 8))
     cuts = [
         sorted(data.draw(st.lists(st.integers(0, len(records)), min_size=batches - 1, max_size=batches - 1)))
         for records in partitions
     ]
-    for starts, ends in pairwise([(0, 0), *zip(*cuts, strict=True), tuple(map(len, partitions))]):
+    for starts, ends in pairwise([(0,) * len(partitions), *zip(*cuts, strict=True), tuple(map(len, partitions))]):
         batch = [
             record
             for records, start, end in zip(partitions, starts, ends, strict=True)
@@ -86,9 +105,73 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], data: st.DataObj
         unread = [record.timestamp for records, end in zip(partitions, ends, strict=True) for record in records[end:]]
         run.feed(*batch, watermark=watermark)
         # the tick that may be published now counts from the next batch on
-        watermark = max(watermark, data.draw(st.integers(0, min(unread, default=HORIZON))))
+        latest = min(unread, default=horizon)
+        watermark = max(watermark, data.draw(st.just(latest) | st.integers(0, latest)))
+    run.feed(watermark=watermark)
     run.feed(watermark=HORIZON)
-    assert _decided(run) == _whole(*partitions)
+    return run
+
+
+announced = st.tuples(
+    st.integers(0, 60).map(lambda seconds: seconds * SECOND),
+    st.sampled_from(["request", "ack", "ack", "answer", "error", "claim"]),
+    st.sampled_from(["x", "y"]),
+    st.lists(st.sampled_from(["a-ack", "b-ack"]), min_size=1, max_size=2, unique=True),
+    st.sampled_from([200, 400]),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(announced, max_size=12), st.sampled_from([0, 2 * SECOND]), st.data())
+def test_what_is_undeclared_does_not_depend_on_batch_cuts(steps: list[Any], slack: int, data: st.DataObject) -> None:
+    """The answers are in one partition, in their order: those of the twin, too."""
+    log = Log()
+    partitions: dict[str, list[Record]] = {"request": [], "answer": [], "claim": []}
+    for number, (second, what, key, labels, status) in enumerate(sorted(steps, key=lambda step: step[0])):
+        # in the same order, whatever their topic
+        time = second + number
+        if what == "request":
+            partitions[what].append(log.command(time, key, requested_acks=["a-ack", "b-ack"], timeout="20s"))
+        elif what == "ack":
+            partitions["answer"].append(log.acks(time, *labels, status=status, correlation_id=key))
+        elif what == "claim":
+            partitions[what].append(log.claim(time, *labels, lease_ms=10 * SECOND))
+        else:
+            answer = log.response(time, status, key) if what == "answer" else log.error(time, correlation_id=key)
+            partitions["answer"].append(answer)
+    cut = _cut(list(partitions.values()), data, refuse_undeclared=True, slack=slack)
+    whole = Run(refuse_undeclared=True, slack=slack)
+    whole.feed(*(record for records in partitions.values() for record in records))
+    whole.feed(watermark=HORIZON)
+    assert _decided(cut) == _decided(whole)
+
+
+apart = st.tuples(
+    st.sampled_from([5, 10, 20]).map(lambda seconds: seconds * SECOND),
+    st.sampled_from(["a-ack", "b-ack"]),
+    st.booleans(),
+    st.sampled_from([200, 400]),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(apart, min_size=2, max_size=6), st.sampled_from([0, 2 * SECOND]), st.data())
+def test_what_is_undeclared_delays_no_answer_of_another_partition(
+    steps: list[Any], slack: int, data: st.DataObject
+) -> None:
+    """Each label has a partition of its own: what the reply says does not depend on which of them is read first."""
+    log, logs = Log(), {"a-ack": Log(0), "b-ack": Log(1)}
+    request = log.command(SECOND, requested_acks=["a-ack", "b-ack"], timeout="10s")
+    answers: dict[str, list[Record]] = {name: [] for name in logs}
+    for number, (second, label, undeclared, status) in enumerate(sorted(steps, key=lambda step: step[0])):
+        labels = [label, "z-ack"] if undeclared else [label]
+        answers[label].append(logs[label].acks(second + number, *labels, status=status))
+    partitions = [[request], [log.claim(SECOND, "a-ack"), log.claim(SECOND, "b-ack")], *answers.values()]
+    cut = _cut(partitions, data, 15 * SECOND, refuse_undeclared=True, slack=slack)
+    whole = Run(refuse_undeclared=True, slack=slack)
+    whole.feed(*(record for records in partitions for record in records))
+    whole.feed(watermark=HORIZON)
+    assert _decided(cut)[0] == _decided(whole)[0]
 
 
 @settings(max_examples=100)
@@ -103,7 +186,7 @@ def test_each_request_is_answered_once_and_each_ack_recorded_once(steps: list[An
     assert len(outcomes) == len(set(outcomes))
     dead = [r["dead_letter"] for r in run.ledger() if "dead_letter" in r]
     used = [(ack["partition"], ack["offset"]) for record in run.ledger() for ack in record.get("acks", ())]
-    assert sorted(used + [(d["partition"], d["offset"]) for d in dead if d["topic"] == "acks"]) == sorted(
+    assert sorted(used + [(d["partition"], d["offset"]) for d in dead if d["topic"] == "twin-acks"]) == sorted(
         (record.partition, record.offset) for record in acks
     )
     assert len(outcomes) + sum(d["topic"] == "signals" for d in dead) == len(signals)
@@ -111,7 +194,7 @@ def test_each_request_is_answered_once_and_each_ack_recorded_once(steps: list[An
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200) | st.none() | st.text().map(str.encode)), max_size=20)
+    st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=200) | st.none() | st.text().map(str.encode)), max_size=20)
 )
 def test_no_bytes_stop_the_operator(values: list[tuple[int, bytes | None]]) -> None:
     log = Log()

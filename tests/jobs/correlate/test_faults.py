@@ -13,7 +13,7 @@ from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.job import write_frames
 from ackstream.jobs.correlate.reading import RecordReader
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from tests.harness.envelopes import answers, record_headers, requests, spoiled, written
 from tests.jobs.correlate.shards import THING, Log, Run
@@ -64,7 +64,7 @@ def test_a_response_with_a_header_of_the_wrong_type_is_a_dead_letter_and_the_req
 def test_an_early_response_with_a_wrong_header_does_not_harm_the_request_it_waited_for() -> None:
     log, run = Log(), Run()
     body = {"topic": f"{THING}/things/twin/commands/modify", "headers": {"version": "x"}, "path": "/", "status": 204}
-    run.feed(log.record(ACKS, 1000, "c", body), log.ack(1001, "a-ack"))
+    run.feed(log.record(TWIN_ACKS, 1000, "c", body), log.ack(1001, "a-ack"))
     run.feed(log.command(1002, requested_acks=["a-ack", "twin-persisted"]), log.response(1003))
     assert [reply["status"] for reply in run.replies()] == [200]
     assert len(run.reasons()) == 1

@@ -57,7 +57,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()))
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), {})
     # of a call for a timeout Spark makes a frame without rows
     return list(operator(handle)((0,), iter([_frame(records) for records in batches or ([],)]), state))
 
@@ -71,8 +71,8 @@ def test_a_batch_becomes_one_frame_and_a_state_with_the_next_timeout() -> None:
     (found,) = _call(state, [log.command(1000, "x", requested_acks=["a-ack"])], [log.ack(1100, "b-ack", 200, "x")])
     assert list(found.columns) == OUTPUT_SCHEMA.names
     assert found["topic"].tolist() == ["ledger", "ledger"]
-    assert state.timeout == 66_000
-    again = State(66_001, state.get)
+    assert state.timeout == 61_000
+    again = State(61_001, state.get)
     (late,) = _call(again)
     assert late["status"].tolist() == ["408", None]
     assert again.removed is False, "the decided request is remembered"

@@ -105,4 +105,6 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
 
 
 def test_a_state_has_no_part_that_a_migration_does_not_know() -> None:
-    assert ShardState.__struct_fields__ == ("open", "deadlines", "held", "hold_ends", "recent")
+    assert ShardState.__struct_fields__ == (
+        "open", "deadlines", "held", "hold_ends", "recent", "declared", "undeclared",
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ackstream.jobs.correlate.state import TWIN_ACKS
 from tests.jobs.correlate.shards import THING, Log, Run
 from tests.prose import covers
 
@@ -206,6 +207,14 @@ def test_a_request_without_response_gets_an_outcome_and_no_reply(run: Run, log: 
     assert (outcome["status"], outcome["reply_topic"], "reply" in outcome) == (503, None, False)
 
 
+def test_a_label_that_is_requested_twice_counts_once(run: Run, log: Log) -> None:
+    run.feed(log.command(1, requested_acks=["a-ack", "a-ack"]), log.ack(2, "a-ack", 202))
+    assert [(reply["status"], entries(reply)) for reply in run.replies()] == [(202, {"a-ack": 202})]
+    run.feed(log.command(1, "twin", requested_acks=["twin-persisted"] * 2), log.response(2, correlation_id="twin"))
+    assert run.replies()[1]["completed-by"] == "response"
+    assert [outcome["requested"] for outcome in run.outcomes()] == [["a-ack"], ["twin-persisted"]]
+
+
 def test_a_signal_that_awaits_nothing_is_recorded_and_closed(run: Run, log: Log) -> None:
     run.feed(log.command(1, requested_acks=[], response_required=False))
     (record,) = run.ledger()
@@ -310,7 +319,7 @@ def test_an_ack_without_a_correlation_id_is_a_dead_letter_that_says_so(run: Run,
 def test_a_command_on_the_acks_topic_is_a_dead_letter(run: Run, log: Log) -> None:
     command = {"topic": f"{THING}/things/twin/commands/modify", "headers": {"correlation-id": "c"}, "path": "/"}
     run.feed(log.record(1, 1, "c", command))
-    assert "belong on the acks topic" in run.reasons()[0]
+    assert "answer a request" in run.reasons()[0]
 
 
 # -- the prose cases of the aggregator actor ---------------------------------------------------------------------------
@@ -422,22 +431,17 @@ def test_actor_code_single_custom(run: Run, log: Log) -> None:
 
 
 def test_actor_code_single_search_persisted(run: Run, log: Log) -> None:
-    aggregated = {
-        "topic": f"{THING}/things/twin/acks", "headers": {"correlation-id": "c"}, "path": "/", "status": 204,
-        "value": {"search-persisted": {"status": 204}},
-    }  # fmt: skip
-    run.feed(log.command(1, requested_acks=["search-persisted"]), log.record(1, 2, "c", aggregated))
+    of_twin = log.acks(2, "search-persisted", source=TWIN_ACKS, status=204)
+    run.feed(log.command(1, requested_acks=["search-persisted"]), of_twin)
     (reply,) = run.replies()
     assert (reply["topic"], entries(reply)) == (f"{THING}/things/twin/acks", {"search-persisted": 204})
 
 
 def test_actor_code_live_response_as_acknowledgement(run: Run, log: Log) -> None:
-    aggregated = {
-        "topic": f"{THING}/things/live/acks", "headers": {"correlation-id": "c"}, "path": "/", "status": 200,
-        "value": {"live-response": {"status": 200}},
-    }  # fmt: skip
-    run.feed(log.live(1, requested_acks=["live-response"]), log.record(1, 2, "c", aggregated))
-    assert entries(run.replies()[0]) == {"live-response": 200}
+    # differs: a live response is a response, also that of a connection's target
+    run.feed(log.live(1, requested_acks=["live-response"]), log.acks(2, "live-response", channel="live"))
+    assert run.replies() == []
+    assert "acknowledgement:ditto.acklabel.forbidden" in run.reasons()[0]
 
 
 def test_actor_code_twin_persisted_not_requested(run: Run, log: Log) -> None:
@@ -501,11 +505,7 @@ def test_actor_code_live_response_and_custom(run: Run, log: Log) -> None:
 
 
 def test_actor_code_incoming_acknowledgements(run: Run, log: Log) -> None:
-    aggregated = {
-        "topic": f"{THING}/things/twin/acks", "headers": {"correlation-id": "c"}, "path": "/", "status": 200,
-        "value": {"foo-ack": {"status": 200}, "bar-ack": {"status": 200}},
-    }  # fmt: skip
-    run.feed(log.command(1, requested_acks=["foo-ack", "bar-ack"]), log.record(1, 2, "c", aggregated))
+    run.feed(log.command(1, requested_acks=["foo-ack", "bar-ack"]), log.acks(2, "foo-ack", "bar-ack"))
     assert entries(run.replies()[0]) == {"foo-ack": 200, "bar-ack": 200}
     positions = [ack["index"] for record in run.ledger() for ack in record.get("acks", ())]
     assert positions == [0, 1]
@@ -518,15 +518,6 @@ def test_actor_code_timeout_equal_to_max(log: Log) -> None:
         log.command(0, "b", requested_acks=["a-ack"], timeout="2m"),
     )
     assert [record["signal"]["timeout_ms"] for record in run.ledger()] == [65_000, 65_000]
-
-
-@pytest.mark.parametrize("case", ["actor-code-smart-channel-timeout", "actor-code-smart-channel-cap"])
-def test_a_smart_channel_query_waits_ten_seconds_longer(log: Log, case: str) -> None:
-    seconds, expected = (10, 20_000) if case.endswith("timeout") else (100, 110_000)
-    run = Run(max_timeout="65s")
-    headers = {"live-channel-condition": "eq(attributes/x,1)", "timeout": f"{seconds}s"}
-    run.feed(log.signal(0, "c", f"{THING}/things/twin/commands/retrieve", **headers))
-    assert run.ledger()[0]["signal"]["timeout_ms"] == expected
 
 
 def test_a_live_error_is_a_response_of_the_subscriber(run: Run, log: Log) -> None:

@@ -52,18 +52,60 @@ def test_a_checkpoint_of_version_1_is_continued() -> None:
     assert [emission.spring_correlation for emission in run.emissions if emission.reply_id] == [None, b"\x01\x02", None]
 
 
+VERSION_2 = base64.b64decode(
+    "l4Gkb3BlbsUBTZukb3Blbs8ecfFpP7Lo95ytb3JnLmFjbWU6bGFtcKR0d2lupHR3aW6TrnR3aW4tcGVyc2lzdGVkpWEtYWNrpWMtYWNrw8PNTiCDrm"
+    "NvcnJlbGF0aW9uLWlkpG9wZW6ndGltZW91dKMyMHOxcmVzcG9uc2UtcmVxdWlyZWTCqGNvbW1hbmRzpm1vZGlmecCtL2F0dHJpYnV0ZXMveM0D6M1S"
+    "CNkgYjcxMzBkYzdiODk3ODA1MjJjNzRkMjdhMThlNDI5YzOncmVwbGllc8CSmq50d2luLXBlcnNpc3RlZMzJwIKuY29ycmVsYXRpb24taWSkb3Blbr"
+    "FyZXNwb25zZS1yZXF1aXJlZMLNBLAAAADCApqlYS1hY2vMysCCrmNvcnJlbGF0aW9uLWlkpG9wZW6xcmVzcG9uc2UtcmVxdWlyZWTCzQUUAAAAwgHA"
+    "kJGSzVIIpG9wZW6BpWVhcmx5kZrNBdwCAAHTiaHiQP6Z3LylZWFybHnEA2tlecTKeyJ0b3BpYyI6ICJvcmcuYWNtZS9sYW1wL3RoaW5ncy90d2luL2"
+    "Vycm9ycyIsICJoZWFkZXJzIjogeyJjb3JyZWxhdGlvbi1pZCI6ICJlYXJseSJ9LCAicGF0aCI6ICIvIiwgInZhbHVlIjogeyJzdGF0dXMiOiA0MDQs"
+    "ICJlcnJvciI6ICJ0aGluZ3M6dGhpbmcubm90Zm91bmQiLCAibWVzc2FnZSI6ICJJdCB3ZW50IHdyb25nLiJ9LCAic3RhdHVzIjogNDA0fczKgahyZX"
+    "BseS1pZMQgMzYzOWU3NGVkMWNiZWM1MGMwYjAzZjExODk0MmM0YzaRks0s7KVlYXJseZCCpWEtYWNrkZLNAfTNdySlYi1hY2uRks0B9M13JJGazQV4"
+    "AQABzx5x8Wk/suj3pG9wZW7EA2tlecR0eyJ0b3BpYyI6ICJvcmcuYWNtZS9sYW1wL3RoaW5ncy90d2luL2Fja3MvYy1hY2siLCAiaGVhZGVycyI6IH"
+    "siY29ycmVsYXRpb24taWQiOiAib3BlbiJ9LCAicGF0aCI6ICIvIiwgInN0YXR1cyI6IDIwMH10gA=="
+)
+"""Declared ``a-ack`` and ``b-ack``; a request ``open`` with the twin's response and ``a-ack``, for which an undeclared
+``c-ack`` waits; an error ``early`` of the twin that is held. Undeclared labels are refused."""
+
+
+def test_a_checkpoint_of_version_2_is_continued() -> None:
+    log, run = Log(), Run(refuse_undeclared=True)
+    run.state = (2, VERSION_2)
+    run.feed(log.claim(1350, "c-ack"), log.command(1600, "early"))
+    opened, early = run.replies()
+    assert {label: entry["status"] for label, entry in opened["value"].items()} == {
+        "twin-persisted": 201,
+        "a-ack": 202,
+        "c-ack": 200,
+    }
+    assert (early["status"], early["completed-by"]) == (404, "error")
+    rows = [(ack["label"], ack["topic"]) for record in run.ledger() for ack in record.get("acks", ())]
+    assert rows == [("twin-persisted", "twin-acks"), ("a-ack", "acks"), ("c-ack", "acks"), (None, "twin-acks")]
+
+
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
+    run = Run(refuse_undeclared=True)
+    run.state = (2, VERSION_2)
+    run.feed()
+    assert run.state == (STATE_VERSION, VERSION_2)
+
+
+def test_a_state_of_version_1_becomes_one_of_this_version() -> None:
     run = Run()
     run.state = (1, VERSION_1)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_1)
+    assert run.state is not None
+    assert run.state[0] == STATE_VERSION
+    now, before = decode_state(*run.state), decode_state(1, VERSION_1)
+    assert now == before
+    assert (now.declared, now.undeclared) == ({}, [])
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1])
 def test_a_state_of_another_version_is_refused(version: int) -> None:
     run = Run()
     run.state = (version, VERSION_1)
-    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads version 1"):
+    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 1"):
         run.feed()
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ackstream.jobs.persist.admission import Admission, Verdict
 from ackstream.settings import Persist, PublishRule
+from ackstream.settings.queues import QueueSettings
 
 
 def _reason(limits: Persist, topic: str, client: str = "p1") -> str | None:
@@ -60,6 +63,27 @@ def test_an_entitlement_names_the_client_and_the_topic_together() -> None:
 def test_size_age_and_quota(size: int, stored_today: int, verdict: Verdict, *, expired: bool) -> None:
     admission = Admission(Persist(max_message_bytes=100, daily_quota_bytes=200))
     assert admission.judge("p1", "t", size, expired=expired, stored_today=stored_today) == verdict
+
+
+def test_a_topic_without_a_log_is_judged_like_others_and_not_stored() -> None:
+    rules = (PublishRule(clients=("*",), topics=("fast/*",)),)
+    admission = Admission(Persist(unlogged=("fast/*", "secret"), entitlements=rules, max_message_bytes=100))
+    assert admission.judge("p1", "fast/a", 10, expired=False, stored_today=0) == Verdict(stored=False, logged=False)
+    assert admission.judge("p1", "fast/a", 101, expired=False, stored_today=0) == Verdict(
+        "message too large", logged=False
+    )
+    assert admission.judge("p1", "secret", 10, expired=False, stored_today=0) == Verdict("not entitled", logged=False)
+
+
+@pytest.mark.parametrize(("ingress", "reason"), [("open", None), ("refuse", "queue shutdown"), ("discard", None)])
+def test_a_message_is_refused_as_a_whole_if_one_of_its_queues_refuses_it(ingress: Any, reason: str | None) -> None:
+    queues = [
+        QueueSettings(name="a", topics=("orders/*",)),
+        QueueSettings(name="b", topics=("*/new",), ingress=ingress),
+    ]
+    admission = Admission(Persist(), queues)
+    verdicts = [admission.judge("p1", topic, 1, expired=False, stored_today=0) for topic in ("orders/new", "orders/x")]
+    assert [verdict.reason for verdict in verdicts] == [reason, None]
 
 
 def test_instead_of_being_rejected_a_message_may_be_dropped() -> None:

@@ -11,7 +11,7 @@ def _runs(*outcomes: tuple[int, str | None], expected: int = 1) -> list[tuple[in
     conflation = Conflation(expected)
     for seq, reason in outcomes:
         conflation.decide(seq, reason)
-    return [tuple(run) for run in conflation.take()]
+    return [(run.first, run.last, run.reason) for run in conflation.take()]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,26 @@ def test_a_withdrawn_run_behind_a_hole_counts_as_one_message() -> None:
     assert conflation.take() == [AckRun(1, 2, None)]
 
 
+def test_a_single_ack_is_sent_in_order_with_its_id_and_ends_the_run_before_it() -> None:
+    conflation = Conflation(1)
+    conflation.decide(1, None)
+    conflation.decide(3, None, single="c3")
+    conflation.decide(4, "x", single="c4")
+    conflation.decide(5, None)
+    conflation.decide(6, None, asked=False, single="c6")
+    assert conflation.take() == [AckRun(1, 1, None)]
+    assert conflation.single == {3: "c3", 4: "c4", 6: "c6"}
+    again = Conflation(2, failed={4: "x"})
+    again.restore(*conflation.beyond, conflation.single)
+    again.decide(2, None)
+    again.decide(7, None)
+    assert again.take() == [
+        AckRun(2, 2, None), AckRun(3, 3, None, "c3"), AckRun(4, 4, "x", "c4"), AckRun(5, 5, None), AckRun(7, 7, None),
+    ]  # fmt: skip
+    again.decide(3, None, single="c3")
+    assert again.take() == [AckRun(3, 3, "duplicate", "c3")]
+
+
 Outcome = st.tuples(st.sampled_from(["stored", "stored", "refused", "withdrawn"]), st.booleans())
 
 
@@ -110,9 +130,9 @@ def test_successes_are_about_stored_messages_whoever_asked_and_wherever_the_stat
             failed |= {seq: "x"} if what == "refused" else {}
         if data.draw(st.booleans()):
             runs += conflation.take()
-            held = conflation.beyond
+            held, single = conflation.beyond, conflation.single
             conflation = Conflation(conflation.watermark + 1, failed=failed)
-            conflation.restore(*held)
+            conflation.restore(*held, single)
     runs += conflation.take()
     told = {seq: run.reason for run in runs for seq in range(run.first, run.last + 1)}
     for seq, (what, asked) in enumerate(outcomes, start=1):

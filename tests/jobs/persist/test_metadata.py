@@ -72,6 +72,7 @@ def test_consecutive_numbers_are_a_run_even_interleaved_with_other_clients() -> 
         _message(2, 3, ack="none"),
         _message(2, 3, cid="c"),
         _message(2, 3, session="s"),
+        _message(2, 3, immediately="true"),
         _message(2, 3, ttl="5"),
         _message(2, 3, command="logon"),
         _message(2, "x"),

@@ -144,6 +144,63 @@ def test_a_logon_reports_the_watermark_and_repeats_rejections() -> None:
     assert _told(_fold([_logon(5, first="4", conflation="900ms")], result.changed)) == [("processed", "l", 3, None)]
 
 
+@pytest.mark.parametrize(
+    ("conflation", "kept", "effective"),
+    [
+        (None, 1_000, None), ("250ms", 250, 500), ("500ms", 500, None), ("5000ms", 5_000, None), ("2000", 2_000, None),
+        ("0ms", 0, 500), ("5s", 5_000, None), ("1h", 60_000, 60_000), ("9999999ms", 60_000, 60_000),
+        ("soon", 1_000, 1_000), ("5 s", 1_000, 1_000), ("", 1_000, 1_000),
+    ],
+)  # fmt: skip
+def test_a_logon_sets_the_interval_of_merged_acks_and_learns_of_another_one(
+    conflation: str | None, kept: int, effective: int | None
+) -> None:
+    result = _fold([_logon(0, conflation=conflation, window="30")])
+    assert (result.changed["p1"].conflation, result.changed["p1"].window) == (kept, 30)
+    assert result.acks[-1][1].effective_conflation_ms == effective
+    # the next logon names neither
+    assert _fold([_logon(1)], result.changed).changed["p1"].conflation == 1_000
+
+
+@pytest.mark.parametrize(
+    ("records", "urgent"),
+    [
+        (_messages(1, 2), False),
+        ([_message(0, 1), _message(1, 2, immediately="true")], True),
+        ([_message(0, 1, immediately="false")], False),
+        (_messages(1, 1), True),
+        ([_message(0, 1), _message(1, None, command="flush", cid="f")], True),
+        ([_logon(0)], True),
+    ],
+)
+def test_who_waits_for_an_answer_gets_it_at_once(records: list[Any], urgent: bool) -> None:  # noqa: FBT001
+    assert _fold(records).urgent == ({"p1"} if urgent else set())
+
+
+def test_a_topic_without_a_log_has_an_ack_for_each_message_and_no_row() -> None:
+    limits = Persist(unlogged=("fast",), entitlements=(PublishRule(clients=("*",), topics=("open", "fast")),))
+    fast = [_message(seq - 1, seq, topic="fast", cid=f"c{seq}") for seq in (2, 3)]
+    result = _fold([_message(0, 1), *fast, _message(3, 4, topic="fast"), _message(4, 5)], limits=limits)
+    assert _told(result) == [
+        ("persisted", None, 1, None),
+        ("persisted", "c2", 2, None),
+        ("persisted", "c3", 3, None),
+        ("persisted", "4", 4, None),
+        ("persisted", None, 5, None),
+    ]
+    assert result.rejected == [RejectedRecord(0, offset, None) for offset in (1, 2, 3)]
+    assert result.stored == [StoredRange("p1", 1, 5, 7, ((2, 4),))]
+
+
+def test_a_single_ack_waits_behind_a_hole_with_its_command_id() -> None:
+    limits = Persist(unlogged=("fast",))
+    first = _fold([_message(0, 1), _message(1, 3, topic="fast", cid="c")], limits=limits)
+    assert _told(first) == [("persisted", None, 1, None)]
+    second = _fold([_message(2, 2)], first.changed, limits)
+    assert _told(second) == [("persisted", None, 2, None), ("persisted", "c", 3, None)]
+    assert second.changed["p1"].single == {}
+
+
 def test_a_logon_without_kept_messages_gets_no_rejections() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
     result = _fold([_logon(4)], first.changed)
@@ -385,7 +442,8 @@ STATE_WITH_SESSIONS = (
 
 def test_a_state_with_sessions_is_continued() -> None:
     state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
-    assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + b',"began":0}'
+    added = b',"began":0,"conflation":1000,"window":0,"single":{}}'
+    assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + added
     records = [
         MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
         MessageMetadata(1, 13, 1013, 10, "p1", "3", ack="persisted", topic="open", session="a"),
@@ -576,6 +634,8 @@ def test_a_publisher_that_decisions_fail_on_stops_no_other(monkeypatch: pytest.M
 
     monkeypatch.setattr(Admission, "judge", failing)
     result = _fold([_message(0, 1, client="odd"), _message(1, 1), _logon(2, client="odd")])
+    answers = [ack for client, ack in result.acks if client == "odd"]
+    assert [(ack.ack_type, ack.status, ack.cid) for ack in answers] == [("processed", "retry", "l")]
     assert result.rejected == [RejectedRecord(0, 0, "not processed"), RejectedRecord(0, 2, "not processed")]
     assert result.changed.keys() == {"p1"}
 
@@ -602,6 +662,8 @@ COMMAND = st.none() | st.sampled_from(["publish", "logon", "flush", "withdraw", 
             first=st.none() | NUMBER,
             conflation=st.none() | NUMBER,
             session=TEXT,
+            window=st.none() | NUMBER,
+            immediately=TEXT,
         ),
         max_size=30,
     ),

@@ -16,6 +16,7 @@ from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
+from ackstream.jobs.persist.pacing import AckPacing
 from ackstream.protocol.messages import SESSION_OVER, CommandAck
 from ackstream.settings import Persist, PublishRule
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ackstream.client.receipts import Receipt
     from ackstream.jobs.persist.state import PublisherState
 
+WINDOW = 8
 SECRET = Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),))
 
 
@@ -39,6 +41,7 @@ class Service:
         self.states: dict[str, PublisherState] = {}
         self.behind = False
         self._folded = [0, 0]
+        self._pacing, self._batches = AckPacing(), 0
         self._time = 1000
 
     def write(self, headers: dict[str, str], value: bytes) -> None:
@@ -47,7 +50,7 @@ class Service:
         self.logs[-1].append((self._time, headers, value))
 
     def batch(self) -> list[CommandAck]:
-        """Fold what arrived; return the acks."""
+        """Fold what arrived; return the acks that are due, which others are in the next batch."""
         records = []
         for partition, log in enumerate(self.logs):
             if partition > 0 or not self.behind:
@@ -66,13 +69,18 @@ class Service:
                 self.refused.add(seq)
             elif record.command is None and reason is None:
                 assert self.stored.get(seq) == value or seq in self.refused, "only a copy is dropped without a reason"
-        return [ack for _, ack in result.acks]
+        self._batches += 1
+        for client, ack in result.acks:
+            window, urgent = result.changed[client].window, client in result.urgent
+            self._pacing.add(client, [ack], batch=0, due=self._batches + 1, window=window, urgent=urgent)
+        return [paced.ack for paced in self._pacing.take(self._batches)]
 
     def _record(self, partition: int, offset: int) -> MessageMetadata:
         time, headers, value = self.logs[partition][offset]
         names = ("client", "seq", "command", "cid", "ack", "topic", "ttl", "first", "ack-conflation")
         fields = [headers.get(name) for name in names]
-        return MessageMetadata(partition, offset, time, len(value), *fields, headers.get("publisher-session"))
+        more = (headers.get("publisher-session"), headers.get("publish-window"))
+        return MessageMetadata(partition, offset, time, len(value), *fields, *more)
 
 
 class Process:
@@ -80,13 +88,13 @@ class Process:
 
     def __init__(self, service: Service, store: MemoryMessages, session: str) -> None:
         self.service, self.store, self.id = service, store, session
-        self.messages = UnacknowledgedMessages(store, window=8)
+        self.messages = UnacknowledgedMessages(store, window=WINDOW)
         self.alive, self.outbox, self.inbox = True, list[int](), list[CommandAck]()
         self.futures: dict[bytes, tuple[int, Future[Receipt]]] = {}
         self._records = Publications("p", session, acknowledged=True)
         kept = store.numbers()
         first = kept[0] if kept else store.last + 1
-        self._write(self._records.logon(session, first if kept or first > 1 else None, None))
+        self._write(self._records.logon(session, first if kept or first > 1 else None, WINDOW, None))
 
     def read(self) -> None:
         """Process the answers that have arrived."""

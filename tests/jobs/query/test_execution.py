@@ -198,6 +198,38 @@ def test_a_silent_client_loses_its_subscriptions_and_its_next_heartbeat_is_refus
     ]
 
 
+def test_the_answer_to_a_heartbeat_says_up_to_where_the_clients_subscriptions_have_everything() -> None:
+    server = Server()
+    server.batch(server.command("logon", options="heartbeat=10s"), server.command("subscribe", sub_id="s"))
+    beat = server.command("heartbeat", options="beat", ack="processed")
+    delivered, answer = server.batch(beat, newest=7)
+    assert isinstance(delivered, LogDelivered)
+    assert isinstance(answer, Acknowledged)
+    assert (delivered.upto, answer.ack.bookmark) == (end(7), bookmark(end(7), ""))
+    # without a request for bookmarks that is all
+    assert _plain(server.batch(newest=8)) == [(["s"], end(7), end(8))]
+
+
+def test_a_subscription_is_no_session_of_a_client_that_lost_its_own() -> None:
+    """Its heartbeats would be answered, and its earlier subscriptions would never come back."""
+    server = Server()
+    server.batch(server.command("logon", options="heartbeat=10s"), server.command("subscribe", sub_id="s"))
+    server.batch(now=20_001)
+    subscribe = server.command("subscribe", time=20_002, sub_id="t")
+    beat = server.command("heartbeat", time=20_003, ack="processed")
+    assert _plain(server.batch(subscribe, beat, now=20_003)) == [("processed", "logon required")]
+    (stored,) = server.state.sessions.values()
+    assert stored.cid is None
+
+
+@pytest.mark.parametrize(("name", "options"), [("logon", "heartbeat=10s"), ("heartbeat", "start,10")])
+def test_a_session_that_was_begun_without_an_id_has_heartbeats(name: str, options: str) -> None:
+    server = Server()
+    begin = server.command(name, cid="", options=options)
+    beat = server.command("heartbeat", options="beat", ack="processed")
+    assert _plain(server.batch(server.command("subscribe"), begin, beat)) == ["processed"]
+
+
 def test_bookmarks_come_as_often_as_the_client_wants_and_the_last_one_is_not_forgotten() -> None:
     server = Server()
     server.batch(server.command("logon", options="ack_conflation=1s"))
@@ -238,6 +270,13 @@ def test_deletes_are_acknowledged_merged_by_their_numbers_and_before_a_flush() -
         (None, None, "c6", None),
         (None, None, "c7", None),
     ]
+
+
+def test_a_query_with_a_subscription_reports_the_position_after_which_that_goes_on() -> None:
+    server = Server()
+    steps = server.batch(server.command("sow_and_subscribe", **_asking("completed")), newest=7)
+    (ack,) = [step.ack for step in steps if isinstance(step, Acknowledged)]
+    assert (ack.ack_type, ack.bookmark) == ("completed", bookmark(end(7), TOPIC))
 
 
 def test_topics_that_there_are_not_are_refused() -> None:
@@ -282,6 +321,8 @@ def test_a_client_has_a_limited_number_of_subscriptions(monkeypatch: pytest.Monk
     asked = [server.command("subscribe", **_asking("processed")) for _ in range(3)]
     assert _plain(server.batch(*asked, server.command("subscribe", "b")))[-1] == ("processed", "too many subscriptions")
     assert [one.client for one in server.state.subscriptions] == ["a", "a", "b"]
+    instead = server.command("subscribe", sub_id="c1", options="replace", **_asking("processed"))
+    assert _plain(server.batch(instead)) == ["processed"]
 
 
 def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,28 +311,119 @@ VERSION_1 = (
 become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived."""
 
 
-def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
+def _written(version: int, blob: bytes) -> tuple[int, bytes]:
+    """Return what an endpoint writes that has read a state, and done nothing."""
     endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
-    endpoint.load(1, VERSION_1)
-    version, blob = endpoint.dump() or (0, b"")
-    assert (version, _state(blob)) == (1, _state(VERSION_1))
+    endpoint.load(version, blob)
+    return endpoint.dump() or (0, b"")
 
 
 def _state(blob: bytes) -> Any:
     """Return a state without its only set's order."""
     state = msgspec.msgpack.decode(blob)
-    for _name, _backlog, outcomes, _held in state[3][1]:
+    for _name, _backlog, outcomes, *_ in state[3][1]:
         outcomes.sort()
     return state
 
 
-def test_a_checkpoint_of_this_version_continues() -> None:
-    service = Service(amps(lease_ms=60_000, max_backlog=2, backoff=backoff(1_000)), state=(1, VERSION_1))
+def test_a_checkpoint_of_version_1_is_written_as_version_2() -> None:
+    version, blob = _written(1, VERSION_1)
+    expected = _state(VERSION_1)
+    # nothing was delivered whose receipt is to be reported, and nobody is stopped
+    expected[1]["A"].append({})
+    expected[3][1][0].append(False)
+    assert (version, _state(blob)) == (2, expected)
+
+
+def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
+    _, blob = _written(1, VERSION_1)
+    state = msgspec.msgpack.decode(blob)
+    state[1]["A"][3], state[3][1][0][4] = {"m-2-0": 6}, True
+    version_2 = msgspec.msgpack.encode(state)
+    version, again = _written(2, version_2)
+    assert (version, _state(again)) == (2, _state(version_2))
+
+
+@pytest.mark.parametrize("written", [(1, VERSION_1), _written(1, VERSION_1)], ids=["version 1", "version 2"])
+def test_a_checkpoint_continues(written: tuple[int, bytes]) -> None:
+    service = Service(amps(lease_ms=60_000, max_backlog=2, backoff=backoff(1_000)), state=written)
     assert service.told((1_040, _settle(2, session=7))) == [("A", "1", 2)]
     service.batch((1_050, 9))
     assert service.happened("event", "message", "reason")[-1] == ("left", "m-9-0", "settled-early")
     assert service.told((1_060, _settle(1, 3, session=7))) == [("A", "4", 1)], "the barrier is last"
     assert service.timeout == 1_060 + SESSION
+
+
+def test_what_is_received_stays_in_the_queue() -> None:
+    """SOL-18."""
+    service = Service(solace())
+    service.batch(*((0, number) for number in range(1, 7)), (1, _bind()))
+    service.batch((2, Alive("q", "A", 1, received=7)))
+    assert service.told((3, Unbind("q", "A", 1)), (4, _bind("B"))) == [("B", str(number), 2) for number in range(1, 7)]
+
+
+def test_a_delivery_that_did_not_arrive_is_repeated_as_a_copy_with_the_same_count() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, 2), (1, _bind()))
+    copy, _ = service.batch((2, Alive("q", "A", 1, received=3, missing=(2,))))
+    assert copy == MessageDelivered("q", "A", 1, 4, "m-1-0", "m", 1, 0, 5, 1, "orders")
+    assert service.batch((3, Alive("q", "A", 1, received=4))) == []
+    assert service.batch((20_000, Alive("q", "A", 1, received=4))) == []
+    assert len(service.events) == 2, "no event happened to the message"
+
+
+def test_a_later_number_shows_whether_the_last_delivery_was_lost() -> None:
+    """SOL-19 at the pace of batches: a sign of life without a delivery is answered, and not taken for a loss."""
+    service = Service(solace())
+    service.batch((0, 1), (1, _bind()))
+    again = Bound("q", "A", 1, 3, 10_000, 0, SESSION)
+    assert service.batch((10_001, Alive("q", "A", 1, received=1))) == [again]
+    copy, _ = service.batch((10_002, Alive("q", "A", 1, received=3, missing=(2,))))
+    assert (copy.number, copy.message, copy.count) == (4, "m-1-0", 1)
+    assert service.batch((10_003, Alive("q", "A", 1, received=5))) == []
+
+
+def test_a_job_that_was_away_delivers_each_message_once() -> None:
+    """Each sign of life reports what its consumer had received then: nothing of what the job writes now."""
+    service = Service(solace())
+    service.batch((0, _bind()))
+    messages = ((at, at) for at in range(1_000, 600_000, 1_000))
+    signs = ((at, Alive("q", "A", 1, received=1)) for at in range(10_000, 600_000, 10_000))
+    answers = service.batch(*messages, *signs)
+    delivered = [one.message for one in answers if isinstance(one, MessageDelivered)]
+    assert len(delivered) == len(set(delivered)) == 599
+    assert len(answers) - len(delivered) <= 59, "an answer to each sign of life at most"
+
+
+def test_a_consumer_that_binds_as_stopped_gets_nothing_until_it_starts() -> None:
+    service = Service(solace())
+    assert service.told((0, 1), (1, _bind(stopped=True)), (2, Alive("q", "A", 1, received=1, stopped=True))) == []
+    assert service.told((3, Alive("q", "A", 1, received=1))) == [("A", "1", 1)]
+
+
+def test_what_was_settled_returned_or_sent_once_is_not_repeated() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (0, 2), (1, _bind()))
+    service.batch((2, _settle(1)), (3, _settle(2, outcome="rejected")))
+    assert service.batch((20_000, Alive("q", "A", 1, received=1, missing=(2, 3)))) == []
+    once = Service(amps(at_most_once=True))
+    once.batch((0, 1), (1, _bind()))
+    assert once.told((2, Alive("q", "A", 1, received=2, missing=(2,)))) == []
+
+
+def test_a_consumer_of_an_earlier_release_reports_nothing_and_gets_nothing_again() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (1, _bind()))
+    assert service.batch((20_000, Alive("q", "A", 1))) == []
+
+
+def test_a_stopped_consumer_keeps_what_it_holds_and_gets_no_more_until_it_starts() -> None:
+    service = Service(solace())
+    service.batch((0, 1), (1, _bind()))
+    assert service.told((2, Alive("q", "A", 1, received=2, stopped=True)), (3, 2), (4, _bind("B"))) == [("B", "2", 1)]
+    assert service.batch((5, _settle(1))) == []
+    service.batch((6, Unbind("q", "B", 1)))
+    assert service.told((7, Alive("q", "A", 1, received=2))) == [("A", "2", 2)]
 
 
 def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> None:
@@ -348,7 +439,7 @@ def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> 
 
 
 def test_the_state_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 9; this release reads version 1"):
+    with pytest.raises(ValueError, match="version 9; this release reads up to 2"):
         Endpoint(solace(), SESSION).load(9, b"")
 
 
@@ -366,6 +457,10 @@ records = st.one_of(
     st.integers(1, 9),
     st.builds(_bind, consumers, st.integers(1, 2)),
     st.builds(lambda name, session: Alive("q", name, session), consumers, st.integers(1, 2)),
+    st.builds(
+        lambda name, received, missing, stopped: Alive("q", name, 1, received, missing, stopped),
+        consumers, st.integers(0, 6), st.tuples(st.integers(1, 6)) | st.just(()), st.booleans(),
+    ),
     st.builds(lambda name, session: Unbind("q", name, session), consumers, st.integers(1, 2)),
     st.builds(
         lambda message, name, session, outcome: _settle(message, consumer=name, session=session, outcome=outcome),
@@ -411,6 +506,16 @@ def _played(rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: 
     return service
 
 
+def test_whose_turn_it_is_is_forgotten_with_the_last_consumer() -> None:
+    def play(*cuts: int) -> list[tuple[str, str, int]]:
+        service = Service(amps(at_most_once=True))
+        records = [(1, 2), (2, _bind("B")), (3, Unbind("q", "B", 1)), (4, _bind("B")), (5, _bind("A")), (6, 1)]
+        parts = zip((0, *cuts), (*cuts, len(records)), strict=True)
+        return [entry for first, last in parts for entry in service.told(*records[first:last])]
+
+    assert play() == play(3) == [("B", "2", 1), ("B", "1", 1)]
+
+
 @given(rules, histories)
 def test_where_batches_are_cut_does_not_matter(rules: QueueSettings, history: list[tuple[int, Any, bool]]) -> None:
     whole, cut = (_played(rules, history, cut=cut) for cut in (False, True))
@@ -439,8 +544,10 @@ def test_no_message_is_lost_or_held_twice_and_the_rows_tell_all(
             assert event.message not in left
             holder.pop(event.message, None)
             left.add(event.message)
-    delivered = [(a.message, a.count) for a in service.answers if isinstance(a, MessageDelivered)]
-    assert delivered == [(event.message, event.count) for event in service.events if event.event == "delivered"]
+    deliveries = [answer for answer in service.answers if isinstance(answer, MessageDelivered)]
+    # a copy has the count of its original
+    delivered = dict.fromkeys((answer.message, answer.count) for answer in deliveries)
+    assert list(delivered) == [(event.message, event.count) for event in service.events if event.event == "delivered"]
     numbers: dict[Any, list[int]] = {}
     for answer in service.answers:
         if not isinstance(answer, Unbound) and answer.number:

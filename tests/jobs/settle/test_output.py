@@ -4,6 +4,8 @@ from ackstream.jobs.settle.output import RUNS, Settled, pieces
 from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,
+    KnownReaders,
+    ReadersRequest,
     ReaderState,
     SamplesDone,
     WriterState,
@@ -38,6 +40,17 @@ def test_many_writers_are_divided_among_parts_that_a_topic_with_kafkas_own_limit
     sizes = [len(value) for key, value in run.settled.messages() if key == "A"]
     assert sum(sizes) > 900_000
     assert max(sizes) < 520_000
+
+
+def test_many_readers_are_listed_in_parts_that_a_topic_with_kafkas_own_limit_takes() -> None:
+    log, run = Log(), Run()
+    names = [f"{number:03}" + "\x01" * 252 for number in range(250)]
+    run.feed(*(log.start(name, role="\x01" * 255) for name in names))
+    states = run.feed(log.say(ReadersRequest("ops"))).states
+    parts = [state for state in states if isinstance(state, KnownReaders)]
+    assert [(part.part, part.parts) for part in parts] == [(0, 3), (1, 3), (2, 3)]
+    assert [reader.reader for part in parts for reader in part.readers] == names
+    assert max(len(value) for key, value in run.settled.messages() if key == "ops") < 520_000
 
 
 def test_each_message_has_the_key_of_whom_it_is_for() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from ackstream.protocol.readers import (
     AppAck,
     AppAckConf,
     ApplicationAcknowledged,
+    KnownReader,
+    KnownReaders,
     KnownWriter,
     ProtocolAck,
     ReaderAlive,
     ReaderRemoved,
+    ReadersRequest,
     ReaderState,
     ReaderStop,
     SamplesDone,
@@ -335,6 +339,125 @@ def test_a_start_with_an_older_epoch_is_answered_with_the_epoch_to_exceed(log: L
     assert state.epoch == 9_001
 
 
+def test_a_durable_reader_that_was_silent_for_its_lease_is_removed_with_a_row_and_learns_it() -> None:
+    rules = Settle(shards=1, reader_lease="30s", durable_lease="1h")
+    for index, rows in ((0, [("reader-expired", None, None)]), (1, [])):
+        log, run = Log(), Run(rules, index)
+        run.feed(log.start("A", durable=True, at=0), log.stored(1, 5, at=1), log.say(ReaderAlive("A", 1), 60 * SECOND))
+        assert run.next_timeout == 3_660 * SECOND
+        assert (run.feed(watermark=3_660 * SECOND).states, run.done()) == ([], set())
+        settled = run.feed(watermark=3_660 * SECOND + 1)
+        assert (settled.states, run.done()) == ([ReaderRemoved("A", index, 1)], {1, 2, 3, 4, 5})
+        assert reasons(settled) == rows
+        assert [(row["id"], row["reader"], row["received_at"]) for row in settled.ignored] == [
+            (f"reader-A-1-{3_660 * SECOND}", "A", 3_660 * SECOND)
+        ] * len(rows)
+
+
+def test_an_expired_reader_that_starts_again_begins_anew_and_is_not_ended() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_lease="30s", durable_lease="1h"))
+    run.feed(log.start("A", durable=True, at=0), log.stored(1, 5, at=1))
+    (state,) = run.feed(log.start("A", 2, durable=True, at=2 * 3_600 * SECOND)).states
+    assert isinstance(state, ReaderState)
+    assert ([known.undelivered for known in state.writers], run.done()) == ([()], {1, 2, 3, 4, 5})
+    assert reasons(run.settled) == [("reader-expired", None, None)]
+
+
+def test_without_a_lease_a_durable_reader_is_waited_for_however_long_it_is_silent(log: Log) -> None:
+    run = Run()
+    run.feed(log.start("A", durable=True), log.stored(1, 5))
+    run.feed(watermark=LATER)
+    assert (run.done(), run.next_timeout) == (set(), None)
+
+
+def test_a_writer_requires_roles_of_its_own_from_before_its_first_sample_on(log: Log) -> None:
+    run = Run()
+    (state,) = run.feed(log.say(WriterStateRequest("w1", {"Auditor": 2}))).states
+    assert state == WriterState("w1", 0, 0, required={"Auditor": 2})
+    run.feed(log.stored(1, 2), log.stored(1, 2, writer="w2"))
+    assert (run.done(), run.done("w2")) == (set(), {1, 2})
+    run.feed(log.ack("A1", 1, (1, 2), role="Auditor"))
+    (state,) = run.feed(log.say(WriterStateRequest("w1"))).states
+    assert state == WriterState("w1", 2, 0, (), ("Auditor",), {"Auditor": 2})
+    run.feed(log.ack("A2", 1, (1, 1), role="Auditor"))
+    assert run.done() == {1}
+
+
+def test_roles_of_a_writer_hold_while_it_is_away_and_end_when_it_names_none(log: Log) -> None:
+    run = Run(Settle(shards=1, reader_memory="100s"))
+    run.feed(
+        log.say(WriterStateRequest("w1", {"Auditor": 1})), log.stored(1, 1), log.ack("A1", 1, (1, 1), role="Auditor")
+    )
+    run.feed(watermark=10**6)
+    run.feed(log.stored(2, 2, at=10**6))
+    assert run.done() == {1}
+    run.feed(log.say(WriterStateRequest("w1", {})))
+    assert run.done() == {1, 2}
+
+
+def test_roles_of_a_writer_that_never_comes_back_are_forgotten_after_the_lease_of_durable_names() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s", durable_lease="1h"))
+    run.feed(log.say(WriterStateRequest("w1", {"Auditor": 1}), 0), log.say(WriterStateRequest("w2", {"Auditor": 1}), 0))
+    run.feed(log.stored(1, 1, at=60 * SECOND), log.ack("A1", 1, (1, 1), role="Auditor", at=61 * SECOND))
+    run.feed(watermark=3_601 * SECOND)
+    assert run.state is not None
+    assert (b"w1" in run.state[1], b"w2" in run.state[1]) == (True, False)
+    run.feed(log.stored(2, 2, at=3_602 * SECOND), log.stored(1, 1, writer="w2", at=3_602 * SECOND))
+    assert (run.done(), run.done("w2")) == ({1}, {1})
+    run.feed(watermark=10 * 3_600 * SECOND)
+    assert run.done() == {1}, "open samples wait for their roles"
+
+
+def test_roles_of_a_writer_that_names_them_now_and_then_hold_however_long_it_publishes_nothing() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s", durable_lease="1h"))
+    for minutes in range(0, 300, 10):
+        at = minutes * 60 * SECOND
+        run.feed(log.say(WriterStateRequest("w1", {"Auditor": 1}), at), watermark=at)
+    run.feed(log.stored(1, 1, at=300 * 60 * SECOND))
+    assert run.done() == set()
+
+
+def test_a_writer_that_requires_roles_learns_how_long_it_may_be_silent() -> None:
+    log, run = Log(), Run(Settle(shards=1, durable_lease="5m"))
+    asked = [log.say(WriterStateRequest("w1", {"Auditor": 1})), log.say(WriterStateRequest("w2"))]
+    assert [getattr(state, "lease_ms", 0) for state in run.feed(*asked).states] == [300_000, None]
+
+
+def test_of_a_role_that_settings_and_writer_require_the_greater_quorum_counts(log: Log) -> None:
+    run = Run(RULES)
+    run.feed(log.say(WriterStateRequest("w1", {"Logger": 1, "Processor": 2})), log.stored(1, 1))
+    run.feed(*(log.ack(reader, 1, (1, 1)) for reader in ("L1", "P1")))
+    (state,) = run.feed(log.say(WriterStateRequest("w1"))).states
+    assert state == WriterState("w1", 1, 0, (), ("Logger", "Processor"), {"Logger": 1, "Processor": 2})
+
+
+@pytest.mark.parametrize("required", [{"": 1}, {"Logger": 0}, {"x" * 256: 1}, {"Logger": "1"}])
+def test_roles_that_no_reader_can_fill_are_an_unreadable_record(log: Log, required: dict[str, Any]) -> None:
+    run = Run()
+    run.feed(log.say(json.dumps({"type": "writer_asks", "writer": "w1", "required": required}).encode()))
+    run.feed(log.stored(1, 1))
+    assert (reasons(run.settled), run.done()) == ([("unreadable", None, None)], {1})
+
+
+def test_an_operator_learns_which_readers_there_are_and_what_is_kept_for_each(log: Log) -> None:
+    run = Run(Settle(shards=4, required=(RequiredRole(role="Logger", writers=("w1",)),)), index=2)
+    run.feed(log.start("A", durable=True), log.start("L1"), log.start("T", writers=("x",)), log.stored(1, 9, (4, 4)))
+    run.feed(log.ack("A", 1, (1, 2)), log.ack("L1", 1, (1, 3)))
+    (known,) = run.feed(log.say(ReadersRequest("ops", 6)), log.say(ReadersRequest("ops", 7))).states
+    assert known == KnownReaders(
+        "ops",
+        2,
+        4,
+        (
+            KnownReader("A", None, durable=True, seen=1_005, unacknowledged=6),
+            KnownReader("L1", "Logger", seen=1_006, unacknowledged=5),
+            KnownReader("T", seen=1_003),
+        ),
+        number=7,
+    )
+    assert [key for key, _ in run.settled.messages()][-1] == "ops"
+
+
 def test_a_durable_reader_can_be_removed_whatever_its_epoch(log: Log) -> None:
     run = Run()
     run.feed(log.start("A", 2**62, durable=True), log.stored(1, 5))
@@ -449,7 +572,7 @@ def _log(steps: list[Any]) -> list[ReportRecord]:
         elif what == "start":
             found.append(log.start(reader, epoch, durable=flag and number == 1, at=time))
         elif what == "asks":
-            found.append(log.say(WriterStateRequest(writer), time))
+            found.append(log.say(WriterStateRequest(writer, OWN_ROLES[number % len(OWN_ROLES)]), time))
         elif what == "remove":
             found.append(log.say(ReaderStop(reader), time))
         else:
@@ -466,10 +589,14 @@ def _told(run: Run) -> tuple[Any, ...]:
     return sorted(events), ignored, rows, confs, run.done("w1"), run.done("w2")
 
 
+OWN_ROLES: tuple[dict[str, int] | None, ...] = (None, {}, {"Logger": 3}, {"Auditor": 1})
+"""What a writer requires itself."""
+
 FORGETFUL = Settle(shards=1, required=RULES.required, reader_lease="8s", reader_memory="15s")
+EXPIRING = Settle(shards=1, required=RULES.required, reader_lease="4s", durable_lease="9s", reader_memory="15s")
 
 
-@pytest.mark.parametrize("rules", [RULES, FORGETFUL], ids=["remembering", "forgetful"])
+@pytest.mark.parametrize("rules", [RULES, FORGETFUL, EXPIRING], ids=["remembering", "forgetful", "expiring"])
 @settings(max_examples=100)
 @given(st.lists(actions, max_size=25), st.data())
 def test_the_output_does_not_depend_on_where_batches_are_cut(

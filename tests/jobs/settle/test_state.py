@@ -57,11 +57,11 @@ def test_of_several_rules_for_a_role_the_first_that_matches_the_writer_counts() 
     assert rules.quorums("depot") == {"Logger": 1}
 
 
-@pytest.mark.parametrize("version", [1, 4])
+@pytest.mark.parametrize("version", [1, 5])
 def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
     run = Run()
     run.state = (version, b"")
-    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 and 3"):
+    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 to 4"):
         run.feed()
 
 
@@ -86,8 +86,11 @@ VERSION_3 = (
 )
 """The same; all samples of w2 are done."""
 
+VERSION_4 = b"\x95" + VERSION_3[1:] + b"\x81\xa2w3\x92\x81\xa7Auditor\x01\xcd\x03\xe9"
+"""The same; w3, of which nothing is stored, requires an Auditor."""
 
-@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3)])
+
+@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3), (4, VERSION_4)])
 def test_a_saved_state_continues(version: int, blob: bytes) -> None:
     log, run = Log(), Run(RULES)
     run.state = (version, blob)
@@ -101,16 +104,34 @@ def test_a_saved_state_continues(version: int, blob: bytes) -> None:
 
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
     run = Run(RULES)
+    run.state = (STATE_VERSION, VERSION_4)
+    run.feed()
+    assert run.state == (STATE_VERSION, VERSION_4)
+
+
+def test_a_state_of_version_3_has_no_roles_of_writers() -> None:
+    run = Run(RULES)
     run.state = (3, VERSION_3)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_3)
+    assert run.state == (STATE_VERSION, b"\x95" + VERSION_3[1:] + b"\x80")
+
+
+def test_roles_that_the_settings_require_from_a_start_on_count_no_sample_that_their_readers_have_not_acknowledged() -> (
+    None
+):
+    log, run = Log(), Run()
+    run.feed(log.start("D", durable=True), log.stored(1, 5))
+    run.feed(log.start("L1"), log.stored(6, 6), log.ack("L1", 1, (6, 6), start=6))
+    run.rules = Settle(shards=1, required=(RequiredRole(role="Logger"),))
+    run.feed(log.ack("D", 1, (1, 6)))
+    assert run.done() == {6}
 
 
 def test_writers_of_a_state_of_version_2_are_silent_from_its_first_batch_on() -> None:
     log, saved = Log(), Run(Settle(shards=1, reader_memory="100s"))
     saved.feed(log.stored(1, 5), log.stored(1, 5, writer="w2"))
     assert saved.state is not None
-    writers, readers, early, _idle = msgspec.msgpack.decode(saved.state[1])
+    writers, readers, early, _idle, _required = msgspec.msgpack.decode(saved.state[1])
     run = Run(saved.rules)
     run.state = (2, msgspec.msgpack.encode([{name: old[:5] for name, old in writers.items()}, readers, early]))
     run.feed(watermark=500_000)

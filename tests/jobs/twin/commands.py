@@ -61,7 +61,7 @@ def sent_to(messages: list[TwinMessage], topic: str) -> list[Any]:
 
 def answers(*commands: Any, settings: Settings | None = None) -> list[Any]:
     """Return the answers to commands, in order."""
-    return sent_to(run(*commands, settings=settings).messages, "acks")
+    return sent_to(run(*commands, settings=settings).messages, "twin-acks")
 
 
 def answer(*commands: Any, settings: Settings | None = None) -> Any:

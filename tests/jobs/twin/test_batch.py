@@ -15,6 +15,7 @@ from ackstream.jobs.twin import batch
 from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold, search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka, Settings
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 def test_search_persisted_is_an_aggregate_that_correlate_takes(
     *, visible: bool | None, status: int, weak: bool
 ) -> None:
-    written = decode(search_persisted("a:b", "c-1", visible=visible).value)
+    message = search_persisted("a:b", "c-1", "reply-1", visible=visible)
+    assert message.reply_id == "reply-1"
+    written = decode(message.value)
     (ack,) = read_acks(written)
     assert (ack.label, ack.status, ack.weak, ack.payload) == ("search-persisted", status, weak, msgspec.UNSET)
     assert (str(written.topic), written.headers["correlation-id"]) == ("a/b/things/twin/acks", "c-1")
@@ -126,7 +129,7 @@ def test_what_is_no_command_of_the_twin_does_not_reach_it(topic: str) -> None:
 @given(st.lists(commands, max_size=12))
 def test_revisions_count_successful_changes_and_each_command_has_its_own_answer(sent: list[Any]) -> None:
     result = run(*sent)
-    told = sent_to(result.messages, "acks")
+    told = sent_to(result.messages, "twin-acks")
     assert [entry["headers"]["correlation-id"] for entry in told] == [f"c-{number}" for number in range(len(sent))]
     changes = [entry for entry in told if entry["status"] in (201, 204)]
     assert len(changes) == len(result.rows) == len(sent_to(result.messages, "events"))
@@ -189,13 +192,25 @@ def test_events_carry_custom_labels_and_responses_go_to_those_who_wait(
     (told,) = sent_to(result.messages, "events")
     assert told["headers"].get("requested-acks") == event
     assert told["headers"]["response-required"] is False
-    assert bool(sent_to(result.messages, "acks")) is responds
+    assert bool(sent_to(result.messages, "twin-acks")) is responds
 
 
-def test_errors_are_sent_if_anything_is_awaited() -> None:
-    missing = body("delete", requested_acks=["foo-bar"], response_required=False)
-    assert answer(missing)["status"] == 404
-    assert answers(body("delete", response_required=False)) == []
+@pytest.mark.parametrize("requested", [["foo-bar"], []], ids=["awaited", "nothing-awaited"])
+def test_errors_are_sent_whatever_is_awaited(requested: list[str]) -> None:
+    found = answer(body("delete", requested_acks=requested, response_required=False))
+    assert (found["status"], found["topic"]) == (404, "org.acme/lamp/things/twin/errors")
+    assert found["value"]["error"] == "things:thing.notfound"
+
+
+def test_an_answer_names_the_reply_to_its_command_unless_nothing_is_awaited() -> None:
+    silent = {"requested_acks": [], "response_required": False}
+    create = body("create", value={})
+    failed, missing = body("create", value={}, **silent), body("retrieve", thing="a:other", requested_acks=[])
+    sent = run(create, create, failed, body("retrieve"), missing).messages
+    expected = [reply_id(f"c-{number}", "signals", 0, number) for number in range(5)]
+    expected[2] = None
+    assert [message.reply_id for message in sent if message.topic == "twin-acks"] == expected
+    assert [message.reply_id for message in sent if message.topic == "events"] == [None]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.twin.changes import merge_patch, without_nulls
+from ackstream.jobs.twin.changes import merge_patch, minimized, without_nulls
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings, Twin
 from tests.jobs.twin.commands import THING_ID, answer, answers, body, run, sent_to, thing_after
@@ -56,7 +56,7 @@ WHOLE = {
 )
 def test_a_change_has_a_response_an_event_and_a_revision(command: Any, status: int, value: Any, event: str) -> None:
     result = run(CREATE, command)
-    response, told = sent_to(result.messages, "acks")[1], sent_to(result.messages, "events")[1]
+    response, told = sent_to(result.messages, "twin-acks")[1], sent_to(result.messages, "events")[1]
     assert (response["status"], response.get("value")) == (status, value)
     assert (response["topic"], response["path"]) == (command["topic"], command["path"])
     assert told["topic"] == f"org.acme/lamp/things/twin/events/{event}"
@@ -98,7 +98,7 @@ def test_modify_and_merge_create_a_missing_thing(action: str) -> None:
 
 def test_a_thing_that_is_created_again_goes_on_with_the_next_revision() -> None:
     result = run(BARE, body("delete"), body("modify", "/attributes/x", 1), body("merge", value={"attributes": {}}))
-    assert [answer["status"] for answer in sent_to(result.messages, "acks")] == [201, 204, 404, 201]
+    assert [answer["status"] for answer in sent_to(result.messages, "twin-acks")] == [201, 204, 404, 201]
     assert [event["revision"] for event in sent_to(result.messages, "events")] == [1, 2, 3]
 
 
@@ -139,11 +139,21 @@ def test_a_thing_that_is_created_again_goes_on_with_the_next_revision() -> None:
         (body("modify", "/attributes/x", 1, condition="nonsense"), 400, "rql.expression.invalid"),
         (body("retrieve", if_none_match='"rev:1"'), 304, "things:precondition.notmodified"),
         (body("retrieve", fields="a("), 400, "json.fieldselector.invalid"),
+        (body("retrieve", fields="thingId,_policy"), 501, "command.notavailable"),
+        (body("modify", value={"_policy": {}}), 501, "command.notavailable"),
+        (body("create", value={"_copyPolicyFrom": "a:b"}), 501, "command.notavailable"),
+        (body("merge", value={"_policy": {}}), 400, "things:merge.invalid"),
+        (body("delete", dry_run=True), 501, "command.notavailable"),
+        (body("retrieve", at_historical_revision="1"), 501, "command.notavailable"),
+        (body("modify", "/attributes", {}, put_metadata=[]), 501, "command.notavailable"),
+        (body("delete", live_channel_condition="exists(attributes/a)"), 405, "things:live.channelcondition.notallowed"),
+        (body("modify", value={}, if_equal="skip"), 412, "things:precondition.failed"),
+        (body("merge", "/policyId", THING_ID, if_equal="skip-minimizing-merge"), 412, "things:precondition.failed"),
     ],
 )  # fmt: skip
 def test_a_failed_command_gets_its_error_and_changes_nothing(command: Any, status: int, error: str) -> None:
     result = run(BARE, command)
-    told = sent_to(result.messages, "acks")[1]
+    told = sent_to(result.messages, "twin-acks")[1]
     assert (told["topic"], told["status"]) == ("org.acme/lamp/things/twin/errors", status)
     assert (told["value"]["status"], told["value"]["error"]) == (status, error)
     assert [row.revision for row in result.rows] == [1]
@@ -166,6 +176,38 @@ def test_a_missing_part_of_a_feature_is_named(path: str, error: str) -> None:
 def test_a_missing_thing_is_not_found_by_any_command() -> None:
     asked = [body("retrieve"), body("delete"), body("delete", "/attributes"), body("merge", "/attributes", {})]
     assert {entry["value"]["error"] for entry in answers(*asked)} == {"things:thing.notfound"}
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (body("modify", "/attributes/a", 1, if_equal="skip"), 412),
+        (body("modify", "/attributes/a", 1, if_equal="skip-minimizing-merge"), 412),
+        (body("modify", "/attributes/a", 1, if_equal="update"), 204),
+        (body("modify", "/attributes/a", value=True, if_equal="skip"), 204),
+        (body("modify", "/attributes/a", 2, if_equal="skip"), 204),
+        (body("modify", "/attributes/b", 1, if_equal="skip"), 201),
+        (body("merge", value={"attributes": {"a": 1, "none": None}}, if_equal="skip"), 412),
+        (body("merge", "/attributes", {"a": 1, "b": 2}, if_equal="skip"), 204),
+        (body("create", value={}, thing="org.acme:door", if_equal="skip"), 201),
+    ],
+)
+def test_a_change_that_would_change_nothing_is_skipped_if_its_sender_says_so(command: Any, status: int) -> None:
+    told = answer(CREATE, command)
+    assert told["status"] == status
+    if status == 412:
+        expected = "The previous value was equal to the new value and the 'if-equal' header was set to '{}'."
+        assert told["value"]["message"] == expected.format(command["headers"]["if-equal"])
+
+
+def test_a_merge_is_reduced_to_what_it_changes_if_its_sender_says_so() -> None:
+    patch = {"attributes": {"a": 1, "b": 2, "c": None}, "features": {"f": {"properties": {"p": 1, "q": {}}}}}
+    whole, reduced = (
+        sent_to(run(CREATE, body("merge", value=patch, **headers)).messages, "events")[1]["value"]
+        for headers in ({}, {"if_equal": "skip-minimizing-merge"})
+    )
+    assert whole == patch
+    assert reduced == {"attributes": {"b": 2}, "features": {"f": {"properties": {"q": {}}}}}
 
 
 def test_a_failed_precondition_reports_the_current_entity_tag() -> None:
@@ -258,6 +300,11 @@ def test_patches_of_the_rfc(target: Any, patch: Any, expected: Any) -> None:
 def test_a_patch_applied_twice_is_a_patch_applied_once(target: Any, patch: Any) -> None:
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
+
+
+@given(values, values)
+def test_a_minimized_patch_has_the_effect_of_the_whole_one(target: Any, patch: Any) -> None:
+    assert merge_patch(target, minimized(patch, target)) == merge_patch(target, patch)
 
 
 def test_removal_by_an_expression_is_refused_instead_of_doing_nothing() -> None:

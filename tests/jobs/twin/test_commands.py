@@ -47,7 +47,9 @@ TAG = '"rev:2"'
         (None, (TAG,), TAG, "merge", 412),
         (None, ('"rev:1"',), TAG, "merge", None),
         (None, (TAG,), TAG, "retrieve", 304),
-        (None, ('W/"rev:2"',), TAG, "retrieve", None),
+        (None, ('W/"rev:2"',), TAG, "retrieve", 304),
+        (None, ('W/"rev:1"',), TAG, "retrieve", None),
+        (None, ('W/"rev:2"',), TAG, "modify", 412),
     ],
 )
 def test_tags_are_compared(

@@ -37,7 +37,7 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
     assert rows.column("revision").to_pylist() == [1, 2]
     assert rows.column("thing").to_pylist() == [None, None]
     messages = arrow(map(msgspec.structs.astuple, result.messages), job._MESSAGES)
-    assert messages.column("topic").to_pylist() == ["events", "acks", "events", "acks"]
+    assert messages.column("topic").to_pylist() == ["events", "twin-acks", "events", "twin-acks"]
 
 
 def test_a_twin_stops_when_another_one_has_written_to_the_journal(spark: SparkSession, lake: Lake) -> None:

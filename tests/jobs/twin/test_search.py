@@ -1,13 +1,15 @@
-"""Queries over many things, and field selectors."""
+"""Queries over many things."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from ackstream.jobs.twin.search import select
-from ackstream.protocol.errors import DittoError
+from ackstream.jobs.twin import search
+from ackstream.jobs.twin.changes import Thing
+from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Correlate, Settings
 from tests.jobs.twin.commands import MANY, answer, body
 
@@ -36,7 +38,13 @@ def names(**wanted: Any) -> list[str]:
         ({"filter": 'eq(attributes/city,"Bonn")'}, "dc"),
         ({"namespaces": ["org.other"]}, "c"),
         ({"options": ["size(2)"]}, "ab"),
-        ({"options": ["size(2)", "cursor(2)"]}, "dc"),
+        ({"options": ["size(2)"], "after": "org.acme:b"}, "dc"),
+        ({"options": ["sort(-thingId)"], "after": "org.acme:gone"}, "dba"),
+        ({"options": ["sort(+thingId,-attributes/n)", "size(2)"], "after": "org.acme:a"}, "bd"),
+        ({"options": ["size(1)"], "all": True}, "abdc"),
+        ({"options": ["size(0)"]}, ""),
+        ({"options": ["sort(+attributes/city)"], "after": "org.acme:a"}, "b"),
+        ({"filter": 'eq(attributes/city,"Bonn")', "only": 'like(thingId,"org.acme:*")'}, "d"),
         ({"options": ["limit(1,2)"]}, "bd"),
         ({"options": ["sort(-thingId)"]}, "cdba"),
         ({"options": ["sort(+attributes/city,-attributes/n)"]}, "cdab"),
@@ -48,10 +56,127 @@ def test_a_search_finds_a_page_of_things_in_order(wanted: Any, found: str) -> No
     assert "".join(names(**wanted)) == found
 
 
-def test_a_page_with_more_behind_it_has_the_cursor_of_the_next() -> None:
-    first = ask("/search/things", {"options": ["size(3)"]})["value"]
-    assert first["cursor"] == "3"
-    assert "cursor" not in ask("/search/things", {"options": ["size(3)", "cursor(3)"]})["value"]
+def pages(wanted: Any, then: Any = None) -> list[str]:
+    """Return the names on all pages; later ones are asked for by their cursor and what is given for them."""
+    found, query = [], wanted
+    while True:
+        page = ask("/search/things", query)["value"]
+        found.append("".join(thing["thingId"].partition(":")[2] for thing in page["items"]))
+        if "cursor" not in page:
+            return found
+        query = {**(wanted if then is None else then)}
+        query["options"] = [*query.get("options", []), f"cursor({page['cursor']})"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"options": ["size(3)"]}, ["abd", "c"]),
+        ({"options": ["size(2)"]}, ["ab", "dc"]),
+        ({"options": ["size(1)", "sort(-attributes/city,+attributes/n)"]}, ["b", "a", "d", "c"]),
+        ({"options": ["size(2)", "sort(+attributes/none)"]}, ["ab", "dc"]),
+        ({"options": ["size(3)", "sort(-thingId,+attributes/n)"]}, ["cdb", "a"]),
+        ({"filter": "ge(attributes/n,1)", "options": ["size(1)"]}, ["a", "b", "c"]),
+        ({"namespaces": ["org.acme"], "options": ["size(2)"]}, ["ab", "d"]),
+        ({"only": 'like(thingId,"org.acme:*")', "options": ["size(2)"]}, ["ab", "d"]),
+    ],
+)
+def test_a_cursor_leads_to_the_next_page_of_the_same_search(wanted: Any, found: list[str]) -> None:
+    assert pages(wanted) == found
+    # the cursor knows filter, namespaces and order; what the requester may see is given anew
+    shorter = {"options": [option for option in wanted["options"] if option.startswith("size")]}
+    assert pages(wanted, shorter | {name: wanted[name] for name in ("only",) if name in wanted}) == found
+
+
+class Watched(dict[str, Thing]):
+    """Things, and how many of them were looked at."""
+
+    looks = 0
+
+    def __getitem__(self, thing_id: str) -> Thing:
+        self.looks += 1
+        return super().__getitem__(thing_id)
+
+
+@pytest.mark.parametrize("order", ["", "sort(+thingId)", "sort(-thingId,+attributes/n)"])
+def test_all_pages_in_the_order_of_ids_look_at_each_thing_once(order: str) -> None:
+    names_ = [f"a:{number:03}" for number in range(100)]
+    content = {name: msgspec.json.encode({"thingId": name}) for name in names_}
+    things = Watched({name: Thing(1, 0, 0, content[name]) for name in names_})
+    found: list[str] = []
+    options, pages_ = ["size(10)", *([order] if order else [])], 0
+    while options:
+        query = {"topic": MANY, "path": "/search/things", "value": {"options": options}}
+        page = search.answer(decode(msgspec.json.encode(query)), things, 0, 1_000_000)
+        found += [msgspec.json.decode(item)["thingId"] for item in page["items"]]
+        options, pages_ = ["size(10)", f"cursor({page['cursor']})"] if "cursor" in page else [], pages_ + 1
+    assert found == sorted(names_, reverse="-thingId" in order)
+    # and once more at the one behind a page, which says that there is another page
+    assert things.looks == len(names_) + pages_ - 1
+
+
+def test_a_cursor_does_not_widen_what_its_sender_may_see() -> None:
+    cursor = ask("/search/things", {"options": ["size(1)"]})["value"]["cursor"]
+    assert names(options=[f"cursor({cursor})"], only='eq(attributes/city,"Bonn")') == ["d", "c"]
+
+
+CURSOR = ask("/search/things", {"filter": "exists(thingId)", "options": ["size(1)", "sort(-thingId)"]})["value"][
+    "cursor"
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"filter": "exists(attributes/n)"}, "The parameter 'filter' must not differ"),
+        ({"namespaces": ["org.acme"]}, "The parameter 'namespaces' must not differ"),
+        ({"options": ["sort(+thingId)"]}, "The option 'sort' must not differ"),
+        ({"options": ["limit(0,5)"]}, "'cursor' and 'limit' must not be used together"),
+        ({"options": [f"cursor({CURSOR})"]}, "There may not be more than 1 'cursor' option"),
+    ],
+)
+def test_a_cursor_is_bound_to_its_search(wanted: Any, reason: str) -> None:
+    options = [*wanted.get("options", []), f"cursor({CURSOR})"]
+    told = ask("/search/things", {**wanted, "options": options})
+    assert (told["status"], told["value"]["error"]) == (400, "thing-search:search.option.invalid")
+    assert reason in told["value"]["description"]
+
+
+@pytest.mark.parametrize("cursor", ["3", "x", "W10", "WyJhIl0", CURSOR[:-3], "ü"])
+def test_other_texts_are_no_cursors(cursor: str) -> None:
+    told = ask("/search/things", {"options": [f"cursor({cursor})"]})
+    assert (told["status"], told["value"]["error"]) == (400, "thing-search:search.option.invalid")
+
+
+def test_a_thing_that_is_gone_has_a_place_in_the_order_of_ids_alone() -> None:
+    told = ask("/search/things", {"options": ["sort(+attributes/n)"], "after": "org.acme:gone"})
+    assert (told["status"], told["value"]["error"]) == (400, "thing-search:search.option.invalid")
+
+
+@pytest.mark.parametrize(
+    ("after", "only"),
+    [("org.other:c", 'like(thingId,"org.acme:*")'), ("org.acme:a", 'eq(attributes/city,"Bonn")')],
+    ids=["hidden", "not-found"],
+)
+def test_a_search_does_not_tell_where_a_thing_would_be_that_it_does_not_find(after: str, only: str) -> None:
+    options = {"options": ["sort(+attributes/n)"], "only": only}
+    hidden, gone = (ask("/search/things", {**options, "after": name}) for name in (after, "org.acme:gone"))
+    assert (hidden["status"], hidden["value"]["error"]) == (400, "thing-search:search.option.invalid")
+    assert hidden["value"]["description"].replace(after, "org.acme:gone") == gone["value"]["description"]
+
+
+def test_things_that_disappear_leave_no_gap_between_pages() -> None:
+    cursor = ask("/search/things", {"options": ["size(2)"]})["value"]["cursor"]
+    after = {"topic": MANY, "path": "/search/things", "value": {"options": [f"cursor({cursor})"]}}
+    # with an offset, d would be skipped
+    left = answer(*THINGS, body("delete", thing="org.acme:a"), after)["value"]["items"]
+    assert [thing["thingId"] for thing in left] == ["org.acme:d", "org.other:c"]
+
+
+def test_a_limit_has_the_offset_of_the_next_page() -> None:
+    page = ask("/search/things", {"options": ["limit(1,2)"]})["value"]
+    assert (page["nextPageOffset"], "cursor" in page) == (3, False)
+    assert "nextPageOffset" not in ask("/search/things", {"options": ["limit(2,2)"]})["value"]
 
 
 def test_a_search_returns_the_selected_fields() -> None:
@@ -75,10 +200,14 @@ def test_an_answer_always_fits_into_a_message() -> None:
     settings = Settings(correlate=Correlate(max_value_bytes=1_200))
     things = [body("create", value={"attributes": {"x": "x" * 200}}, thing=f"a:{number}") for number in range(5)]
     query = {"topic": MANY, "path": "/search/things"}
-    page = answer(*things, query, settings=settings)["value"]
-    assert (len(page["items"]), page["cursor"]) == (2, "2")
-    rest = answer(*things, query | {"value": {"options": ["cursor(4)"]}}, settings=settings)["value"]
-    assert (len(rest["items"]), "cursor" in rest) == (1, False)
+    lengths, value = [], {}
+    while True:
+        page = answer(*things, query | {"value": {**value, "all": True}}, settings=settings)["value"]
+        lengths.append(len(page["items"]))
+        if "cursor" not in page:
+            break
+        value = {"options": [f"cursor({page['cursor']})"]}
+    assert lengths == [2, 2, 1]
     many = {"topic": MANY, "path": "/", "value": {"thingIds": [f"a:{number}" for number in range(5)]}}
     assert answer(*things, many, settings=settings)["status"] == 413
 
@@ -104,40 +233,3 @@ def test_invalid_queries_are_rejected(path: str, value: Any, error: str) -> None
     told = ask(path, value)
     assert (told["topic"], told["value"]["error"]) == ("_/_/things/twin/errors", error)
     assert told["status"] == 400
-
-
-THING = {
-    "thingId": "a:b",
-    "attributes": {"model": "x", "place": {"city": "Bonn", "zip": "1"}},
-    "features": {"f": {"properties": {"on": True}}, "g": {"definition": ["a:b:1"]}},
-    "_revision": 3,
-}
-
-
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        ("thingId", {"thingId": "a:b"}),
-        ("_revision,thingId", {"thingId": "a:b", "_revision": 3}),
-        ("attributes(model,place/city)", {"attributes": {"model": "x", "place": {"city": "Bonn"}}}),
-        ("attributes/place", {"attributes": {"place": {"city": "Bonn", "zip": "1"}}}),
-        ("/attributes/model", {"attributes": {"model": "x"}}),
-        ("attributes/none,none", {}),
-        ("features/*/properties", {"features": {"f": {"properties": {"on": True}}}}),
-        ("attributes(place(zip))", {"attributes": {"place": {"zip": "1"}}}),
-        ("attributes/model,attributes", {"attributes": THING["attributes"]}),
-    ],
-)
-def test_a_selector_keeps_the_fields_it_names(selector: str, expected: Any) -> None:
-    assert select(THING, selector) == expected
-
-
-@pytest.mark.parametrize("selector", ["", "a(b", "a)b(", "a(b)c", "(" * 500 + ")" * 500])
-def test_other_texts_are_refused(selector: str) -> None:
-    with pytest.raises(DittoError) as found:
-        select(THING, selector)
-    assert found.value.error in ("json.fieldselector.invalid", "json.pointer.invalid")
-
-
-def test_a_selector_returns_other_values_than_objects_unchanged() -> None:
-    assert select([1], "a") == [1]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.deferred_acks import Backlog, DestinationChange
+from ackstream.jobs.persist.backlog import Backlog, DestinationChange
 from ackstream.settings import Destination
 
 
@@ -17,23 +17,28 @@ def _backlog(*names: str, acknowledged: int = -1, stored: int = -1, **ages: str)
     return Backlog(destinations, acknowledged=acknowledged, stored=stored)
 
 
+def _upto(backlog: Backlog, most: int) -> int:
+    """Return the batch up to which acks were sent, or may be sent now."""
+    return [backlog.acknowledged, *backlog.ready(most)][-1]
+
+
 def test_a_batch_is_ready_when_every_sync_destination_has_it() -> None:
     backlog = _backlog("a", "b")
     backlog.add(0, 0)
     backlog.add(1, 0)
     backlog.report("a", 1)
-    assert backlog.ready(100) == -1
+    assert _upto(backlog, 100) == -1
     backlog.report("b", 0)
-    assert backlog.ready(100) == 0
+    assert _upto(backlog, 100) == 0
     backlog.confirm(0)
-    assert (backlog.acknowledged, backlog.ready(100)) == (0, 0)
+    assert (backlog.acknowledged, _upto(backlog, 100)) == (0, 0)
 
 
 def test_without_sync_destinations_everything_is_ready_at_once() -> None:
     backlog = Backlog([_destination("other", "async")], acknowledged=-1, stored=-1)
     backlog.add(7, 0)
     backlog.report("other", 3)
-    assert backlog.ready(100) == 7
+    assert _upto(backlog, 100) == 7
 
 
 def test_a_lagging_destination_is_downgraded_and_upgraded_when_it_has_caught_up() -> None:
@@ -42,13 +47,13 @@ def test_a_lagging_destination_is_downgraded_and_upgraded_when_it_has_caught_up(
     backlog.report("a", 0)
     assert backlog.check(60_000) == []
     assert backlog.check(75_000) == [DestinationChange("b", -1, "async", "downgrade", 74_990)]
-    assert backlog.ready(100) == 0
+    assert _upto(backlog, 100) == 0
     assert backlog.check(90_000) == []
     backlog.report("b", 0)
     assert backlog.check(105_000) == [DestinationChange("b", 0, "sync", "upgrade", 0)]
     backlog.add(1, 106_000)
     backlog.report("a", 1)
-    assert backlog.ready(100) == 0
+    assert _upto(backlog, 100) == 0
 
 
 def test_each_destination_has_its_own_rules() -> None:
@@ -58,7 +63,7 @@ def test_each_destination_has_its_own_rules() -> None:
     assert backlog.check(999) == []
     assert backlog.check(1000) == [DestinationChange("a", -1, "async", "downgrade", 1000)]
     assert backlog.check(9000) == []
-    assert backlog.ready(100) == -1
+    assert _upto(backlog, 100) == -1
 
 
 def test_ages_are_compared_once_per_check_interval() -> None:
@@ -74,7 +79,7 @@ def test_a_report_does_not_go_back() -> None:
     backlog.add(5, 0)
     backlog.report("a", 5)
     backlog.report("a", 3)
-    assert backlog.ready(100) == 5
+    assert _upto(backlog, 100) == 5
 
 
 def test_a_batch_reported_before_it_was_added_has_no_age() -> None:
@@ -87,12 +92,12 @@ def test_a_batch_reported_before_it_was_added_has_no_age() -> None:
 def test_a_batch_without_messages_waits_for_those_before_it_alone() -> None:
     backlog = _backlog()
     backlog.add(0, 0, stored=False)
-    assert backlog.ready(100) == 0
+    assert _upto(backlog, 100) == 0
     backlog.add(1, 0)
     backlog.add(2, 0, stored=False)
-    assert backlog.ready(100) == 0
+    assert _upto(backlog, 100) == 0
     backlog.report("a", 1)
-    assert backlog.ready(100) == 2
+    assert _upto(backlog, 100) == 2
 
 
 def test_after_a_restart_unacknowledged_batches_wait_for_the_stored_ones() -> None:
@@ -100,25 +105,25 @@ def test_after_a_restart_unacknowledged_batches_wait_for_the_stored_ones() -> No
     for batch in (4, 6):
         backlog.add(batch, 0, stored=False)
     backlog.report("a", 4)
-    assert backlog.ready(100) == 4
+    assert _upto(backlog, 100) == 4
     backlog.report("a", 5)
-    assert backlog.ready(100) == 6
+    assert _upto(backlog, 100) == 6
 
 
 def test_batches_that_waited_for_a_removed_destination_are_ready_at_once() -> None:
     backlog = Backlog([_destination("other", "async")], acknowledged=3, stored=5)
     backlog.add(4, 0, stored=False)
     backlog.add(5, 0, stored=False)
-    assert backlog.ready(100) == 5
+    assert _upto(backlog, 100) == 5
 
 
 def test_a_replayed_batch_is_ignored() -> None:
     backlog = _backlog()
     backlog.add(0, 0)
     backlog.report("a", 0)
-    backlog.confirm(backlog.ready(100))
+    backlog.confirm(_upto(backlog, 100))
     backlog.add(0, 5)
-    assert (backlog.ready(100), backlog.acknowledged) == (0, 0)
+    assert (_upto(backlog, 100), backlog.acknowledged) == (0, 0)
 
 
 def test_a_long_backlog_is_ready_in_parts() -> None:
@@ -126,9 +131,9 @@ def test_a_long_backlog_is_ready_in_parts() -> None:
     for batch in range(10):
         backlog.add(batch, 0)
     assert backlog.check(1000) == [DestinationChange("a", -1, "async", "downgrade", 1000)]
-    assert backlog.ready(4) == 3
+    assert _upto(backlog, 4) == 3
     backlog.confirm(3)
-    assert backlog.ready(4) == 7
+    assert _upto(backlog, 4) == 7
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
@@ -148,7 +153,7 @@ def test_no_batch_is_ready_before_every_sync_destination_has_it(names: tuple[str
             name = data.draw(st.sampled_from(names))
             reported[name] = max(reported[name], data.draw(st.integers(-1, 30)))
             backlog.report(name, reported[name])
-        ready = backlog.ready(100)
+        ready = _upto(backlog, 100)
         lacking = [batch for batch in brought if batch > min(reported.values())]
         assert ready == (lacking[0] - 1 if lacking else count - 1)
 
@@ -158,7 +163,7 @@ def test_acks_wait_while_earlier_ones_do_even_if_no_destination_is_waited_for_an
     # told at once, a success of batch 6 would overtake a failure of batch 4
     assert backlog.defers(6)
     backlog.add(6, 0)
-    assert backlog.ready(100) == 6
+    assert _upto(backlog, 100) == 6
     backlog.confirm(5)
     assert backlog.defers(7)
     backlog.confirm(6)
@@ -169,3 +174,47 @@ def test_a_replayed_batch_waits_only_if_its_row_has_the_acks() -> None:
     # 5 was written when no destination was waited for: a second row of it, with acks, would be refused
     backlog = Backlog([_destination("a")], acknowledged=3, stored=5, written=5, deferred=[4])
     assert [backlog.defers(batch) for batch in (3, 4, 5, 6)] == [False, True, False, True]
+
+
+def test_without_destinations_no_batch_waits() -> None:
+    backlog = Backlog([], acknowledged=3, stored=5, written=5)
+    assert not backlog.defers(6)
+    backlog.pass_over(6)
+    backlog.pass_over(5)
+    assert (backlog.acknowledged, _upto(backlog, 100)) == (6, 6)
+
+
+def test_a_batch_that_does_not_wait_passes_none_that_does() -> None:
+    backlog = Backlog([_destination("a")], acknowledged=3, stored=5, written=6, deferred=[4, 5])
+    backlog.pass_over(6)
+    assert backlog.acknowledged == 3
+    backlog.report("a", 5)
+    assert _upto(backlog, 100) == 5
+
+
+def test_what_is_about_to_be_replayed_waits_until_it_is_committed() -> None:
+    # its messages may be missing: the replay brings both
+    backlog = Backlog([], acknowledged=3, stored=4, written=5, deferred=[4, 5], replayed=5)
+    assert _upto(backlog, 100) == 4
+    backlog.confirm(4)
+    assert not backlog.defers(5)
+    waited_for = Backlog([_destination("a")], acknowledged=3, stored=4, written=5, deferred=[4, 5], replayed=5)
+    waited_for.report("a", 5)
+    assert _upto(waited_for, 100) == 4
+    assert waited_for.defers(5)
+    waited_for.add(5, 0)
+    assert _upto(waited_for, 100) == 5
+
+
+def test_a_half_written_batch_that_nobody_replays_is_never_ready() -> None:
+    # a new checkpoint begins behind it: its states are in the table, its messages are not
+    backlog = Backlog([], acknowledged=5, stored=6, written=7, deferred=[6])
+    backlog.add(8, 0)
+    assert backlog.ready(100) == [6, 8]
+
+
+def test_what_was_confirmed_stays_so() -> None:
+    backlog = Backlog([], acknowledged=3, stored=3)
+    backlog.pass_over(6)
+    backlog.confirm(5)
+    assert backlog.acknowledged == 6

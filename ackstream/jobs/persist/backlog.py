@@ -1,0 +1,144 @@
+"""The batches whose acks wait until the sync destinations have their messages (brokers.md 1.1 A12, A13). Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackstream.protocol.messages import MAX_NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.settings import Destination
+
+
+class DestinationChange(NamedTuple):
+    """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
+
+    destination: str
+    batch: int
+    mode: str
+    cause: str
+    age_ms: int
+
+
+@dataclass
+class _SyncDestination:
+    settings: Destination
+    reported: int = -1
+    sync: bool = True
+    checks: int = 0
+
+
+class Backlog:
+    """The batches whose acks wait until every destination that is waited for has their messages.
+
+    A batch without messages waits for those before it, because no destination ever reports it.
+    """
+
+    def __init__(
+        self,
+        destinations: Iterable[Destination],
+        *,
+        acknowledged: int,
+        stored: int,
+        written: int = -1,
+        deferred: Iterable[int] = (),
+        replayed: int | None = None,
+        now: int = 0,
+    ) -> None:
+        """Start after a restart, waiting for all sync destinations.
+
+        :param acknowledged: the batch up to which all acks were sent
+        :param stored: the newest batch with messages, -1 for none
+        :param written: the newest batch with states, -1 for none
+        :param deferred: the batches whose acks are in the table and were not sent, ascending
+        :param replayed: the batch that will be replayed, if one will: it waits once it is committed
+        """
+        self.acknowledged = acknowledged
+        self._written, self._deferred = written, frozenset(deferred)
+        self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
+        self._stored = stored
+        self._newest = acknowledged
+        self._waiting: deque[tuple[int, int]] = deque()
+        """Batches, and the batch with messages that each of them needs."""
+        self._lacking: deque[tuple[int, int]] = deque()
+        """Batches with messages that some destination lacks, and their times."""
+        for batch in sorted(self._deferred - {replayed}):
+            self.add(batch, now, stored=False)
+
+    def defers(self, batch: int) -> bool:
+        """Return whether the acks of a batch wait: for a sync destination, or for acks before them that still do.
+
+        Those of a replayed batch wait only if its row has them.
+        """
+        if batch <= self.acknowledged or (batch <= self._written and batch not in self._deferred):
+            return False
+        return bool(self._destinations or self._waiting)
+
+    def pass_over(self, batch: int) -> None:
+        """Note a committed batch whose acks do not wait."""
+        if not self._waiting:
+            self.acknowledged, self._newest = max(batch, self.acknowledged), max(batch, self._newest)
+
+    def add(self, batch: int, now: int, *, stored: bool = True) -> None:
+        """Note a committed batch, and whether it added messages; a replayed one is ignored."""
+        if batch <= self._newest:
+            return
+        self._newest = batch
+        if stored:
+            self._stored = max(self._stored, batch)
+        needed = min(batch, self._stored)
+        self._waiting.append((batch, needed))
+        if needed > self._everywhere:
+            self._lacking.append((needed, now))
+
+    def report(self, name: str, batch: int) -> None:
+        """Note that a destination has all messages up to a batch; ignore async ones."""
+        destination = self._destinations.get(name)
+        if destination is None:
+            return
+        destination.reported = max(destination.reported, batch)
+        while self._lacking and self._lacking[0][0] <= self._everywhere:
+            self._lacking.popleft()
+
+    @property
+    def _everywhere(self) -> int:
+        return min((one.reported for one in self._destinations.values()), default=MAX_NUMBER)
+
+    def check(self, now: int) -> list[DestinationChange]:
+        """Compare ages with the settings, once per check interval; return the changes of mode."""
+        changes = []
+        for name, destination in sorted(self._destinations.items()):
+            rules = destination.settings
+            checks = now // rules.check_interval
+            if checks <= destination.checks:
+                continue
+            destination.checks = checks
+            age = next((now - since for batch, since in self._lacking if batch > destination.reported), 0)
+            downgraded = rules.downgrade_age is not None and age >= rules.downgrade_age
+            upgraded = rules.upgrade_age is not None and age < rules.upgrade_age
+            if downgraded if destination.sync else upgraded:
+                destination.sync = not destination.sync
+                mode = ("sync", "upgrade") if destination.sync else ("async", "downgrade")
+                changes.append(DestinationChange(name, destination.reported, *mode, age))
+        return changes
+
+    def ready(self, most: int) -> list[int]:
+        """Return the batches, at most so many, whose acks may be sent now.
+
+        Between them there may be one that does not wait, as its messages are missing.
+        """
+        reported = (one.reported for one in self._destinations.values() if one.sync)
+        durable = min(reported, default=MAX_NUMBER)
+        waiting = islice(self._waiting, most)
+        return [batch for batch, _ in takewhile(lambda entry: entry[1] <= durable, waiting)]
+
+    def confirm(self, batch: int) -> None:
+        """Note that the acks of all batches up to this one were sent."""
+        self.acknowledged = max(batch, self.acknowledged)
+        while self._waiting and self._waiting[0][0] <= batch:
+            self._waiting.popleft()
