@@ -1,1 +1,1 @@
-"""Connections to other Kafka clusters and MQTT brokers: sources bring commands, targets get events and messages."""
+"""Connections to other systems: sources bring commands and messages, targets get events and messages."""

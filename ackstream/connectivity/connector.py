@@ -5,35 +5,60 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
 from ackstream.client.labels import Labels
+from ackstream.connectivity.away import AloneAway
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.kafka import KafkaPublisher, KafkaSource
-from ackstream.connectivity.mqtt import MqttPublisher, MqttSource
-from ackstream.connectivity.outbound import OutboundWorker
+from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import Transport, backoff
-from ackstream.errors import AckstreamError
+from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
+from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import UNAVAILABLE, DittoError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from ackstream.connectivity.transport import MessageSource
+    from ackstream.connectivity.transport import Confirm, MessageSource, OutgoingMessage, TargetPublisher, Transport
     from ackstream.settings import Kafka, Settings
     from ackstream.settings.connections import Connection
 
 log = logging.getLogger(__name__)
 
-TRANSPORTS = {"kafka": Transport(KafkaPublisher, KafkaSource), "mqtt": Transport(MqttPublisher, MqttSource)}
-"""By the ``type`` of a connection."""
+MODULES = {
+    "kafka": "kafka",
+    "mqtt": "mqtt",
+    "mqtt-5": "mqtt",
+    "amqp-10": "amqp10",
+    "amqp-091": "amqp091",
+    "http-push": "http_push",
+}
+"""The module of a transport, by the ``type`` of its connections."""
+
+
+def transport(kind: str) -> Transport:
+    """Return the transport of a type of connections.
+
+    :raises StartError: it needs a package that is not installed
+    """
+    try:
+        found: Transport = import_module(f"ackstream.connectivity.{MODULES[kind]}").TRANSPORT
+    except ModuleNotFoundError as error:
+        raise StartError(
+            f"Connections of the type {kind} need the package {error.name}: run `pip install 'ackstream[{kind}]'`."
+        ) from error
+    return found
+
 
 TURN_SECONDS = 0.1
+
+_EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
+"""Errors whose text says all there is to say."""
 
 
 class Connector(Closing):
@@ -43,7 +68,10 @@ class Connector(Closing):
         """Connect to the system's Kafka.
 
         :raises UnreachableError: no broker, or a topic is missing
+        :raises StartError: a transport needs a package that is not installed
         """
+        for each in connections:
+            transport(each.type)
         with ExitStack() as stack:
             system = stack.enter_context(System(settings.kafka))
             self._links = [_Link(each, settings.kafka, system) for each in connections]
@@ -74,43 +102,41 @@ class _Link:
     def __init__(self, connection: Connection, kafka: Kafka, system: System) -> None:
         self._connection = connection
         self._wanted = frozenset(connection.labels.to_declare)
+        self._publishes = bool(connection.targets or self._wanted)
         self._kafka = kafka
         self._system = system
         self._stack: ExitStack | None = None
         self._labels: Labels | None = None
+        self._publisher: TargetPublisher | None = None
         self._worker: OutboundWorker | None = None
+        self._away = AloneAway()
         self._sources: list[MessageSource] = []
         self._attempts = 0
+        self._opened_at: float | None = None
         self._open_at = 0.0
 
     def turn(self, now: float) -> bool:
-        """Open the connection if it is closed and due; return whether it is open."""
-        if self._labels is not None and self._labels.held != self._wanted:
-            log.error("The connection %s lost its labels.", self._connection.id)
+        """Open the connection, or its targets, if they are closed and due; return whether both are open."""
+        try:
+            self._turn(now)
+        except Exception as error:
+            if not isinstance(error, _EXPECTED):
+                log.exception("The connection %s failed.", self._connection.id)
+            # whatever a client library raises, the other connections continue
             self.close()
-        if self._worker is not None and not self._worker.alive:
-            log.error("The connection %s no longer publishes to its targets.", self._connection.id)
-            self.close()
-        if not all(source.alive for source in self._sources):
-            log.error("The connection %s no longer reads its sources.", self._connection.id)
-            self.close()
-        if self._stack is None and now >= self._open_at:
-            try:
-                self._open()
-            except (AckstreamError, DittoError, KafkaError, OSError) as error:
-                self._attempts += 1
-                wait = backoff(self._attempts)
-                self._open_at = time.monotonic() + wait
-                text = "The connection %s cannot be opened: %s Retrying in %g s."
-                log.warning(text, self._connection.id, error, wait)
-            else:
-                self._attempts = 0
-                log.info("The connection %s is open.", self._connection.id)
-        return self._stack is not None
+            self._retry(now, str(error))
+        return self._stack is not None and (self._worker is not None or not self._publishes)
+
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Publish a reply of a source with the publisher that is open now."""
+        publisher = self._publisher
+        if publisher is None:
+            done(not_published(ConnectionError("The connection was closed."), UNAVAILABLE))
+        else:
+            publisher.publish(message, done)
 
     def close(self) -> None:
-        stack, self._sources = self._stack, []
-        self._stack = self._labels = self._worker = None
+        stack, self._stack, self._sources, self._labels = self._stack, None, [], None
         if stack is None:
             return
         try:
@@ -119,20 +145,81 @@ class _Link:
             # the others continue
             log.exception("The connection %s was not closed in order.", self._connection.id)
 
+    def _turn(self, now: float) -> None:
+        if self._labels is not None:
+            self._labels.keep(now)
+        if self._stack is not None and (fault := self._fault()) is not None:
+            self.close()
+            self._retry(now, fault)
+        elif self._worker is not None and not self._worker.alive:
+            # the sources read on: what they have in flight would be delivered, and executed, again
+            self._close_worker()
+            self._retry(now, "It no longer publishes to its targets.")
+        if now < self._open_at:
+            return
+        if self._stack is None:
+            self._open()
+            self._opened_at = now
+            log.info("The connection %s is open.", self._connection.id)
+        elif self._worker is None and self._publishes:
+            self._open_targets()
+            self._opened_at = now
+            log.info("The connection %s publishes to its targets again.", self._connection.id)
+
+    def _fault(self) -> str | None:
+        """Return why the whole connection must be opened again, or ``None``."""
+        if self._publisher is not None and not self._publisher.alive:
+            return "It can no longer publish to the other system."
+        if not all(source.alive for source in self._sources):
+            return "It no longer reads its sources."
+        return None
+
+    def _retry(self, now: float, reason: str) -> None:
+        if self._opened_at is not None and now - self._opened_at >= MAX_BACKOFF_SECONDS:
+            self._attempts = 0
+        self._opened_at = None
+        self._attempts += 1
+        wait = backoff(self._attempts)
+        self._open_at = now + wait
+        log.warning("The connection %s is not open: %s Retrying in %g s.", self._connection.id, reason, wait)
+
     def _open(self) -> None:
-        connection, transport = self._connection, TRANSPORTS[self._connection.type]
+        connection, kind = self._connection, transport(self._connection.type)
         with ExitStack() as stack:
-            labels = Labels(stack, self._kafka, self._wanted, connection.id)
-            publisher = transport.publisher(connection, self._kafka)
-            stack.callback(publisher.close)
-            worker = None
-            if connection.targets or self._wanted:
-                worker = stack.enter_context(OutboundWorker(connection, self._kafka, publisher, self._system.extra))
+            # the connection opens without its labels, too: then its acknowledgements are rejected
+            labels = Labels(stack, self._kafka, self._wanted, connection.id, required=False)
+            stack.callback(self._close_publisher)
+            self._publisher = kind.publisher(connection, self._kafka)
+            stack.callback(self._close_worker)
+            if self._publishes:
+                self._worker = self._new_worker(self._publisher, labels)
             sources = []
             for index, settings in enumerate(connection.sources):
-                intake = Intake(connection.id, settings, self._system, publisher)
-                source = stack.enter_context(transport.source(connection, index, settings, self._kafka, intake))
+                intake = Intake(connection.id, settings, self._system, self.publish, labels)
+                source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))
                 source.start()
                 sources.append(source)
-            self._stack, self._labels, self._worker = stack.pop_all(), labels, worker
-            self._sources = sources
+            self._stack, self._labels, self._sources = stack.pop_all(), labels, sources
+
+    def _open_targets(self) -> None:
+        """Publish with a new publisher: the last one may still hold messages that are published again now."""
+        last, labels = self._publisher, self._labels
+        if last is None or labels is None:
+            return
+        publisher = transport(self._connection.type).publisher(self._connection, self._kafka)
+        self._publisher = publisher
+        last.close()
+        self._worker = self._new_worker(publisher, labels)
+
+    def _new_worker(self, publisher: TargetPublisher, labels: Labels) -> OutboundWorker:
+        return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away)
+
+    def _close_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _close_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()

@@ -41,8 +41,8 @@ class InboundRequest(msgspec.Struct, frozen=True):
 class RejectedSignal(msgspec.Struct, frozen=True):
     """A signal that is not sent, and why.
 
-    ``rejects`` if the message is rejected because its headers contradict each other; after any other error it is
-    settled, since redelivery would fail again.
+    ``rejects`` if the message is rejected because its headers contradict each other, or the labels of the connection
+    are taken; after any other error it is settled, since redelivery would fail again.
     """
 
     error: DittoError
@@ -106,12 +106,12 @@ class Inbound:
             value = msgspec.Raw(message.payload)
         except UNREADABLE:
             value = raw(message.payload.decode("utf-8", "replace"))
-        return Envelope(TopicPath.parse(topic), {}, path, value)
+        return Envelope(TopicPath.parse(topic), read_headers(resolved(template.headers, context)), path, value)
 
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
         """Add mapped headers; headers in the JSON of the message take precedence.
 
-        :raises DittoError: a value has the wrong type for its header
+        :raises DittoError: a value has the wrong type for its header, or the correlation-id is too long
         """
         context = Context(message.headers, self._connection_id, envelope.topic)
         own = read_headers(envelope.headers)

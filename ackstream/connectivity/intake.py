@@ -10,28 +10,38 @@ import logging
 import time
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
+from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal
-from ackstream.connectivity.transport import outgoing, text_headers
+from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
+from ackstream.connectivity.transport import OF_RECORD, outgoing, text_headers
+from ackstream.errors import AckstreamError
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
 from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
+from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ackstream.client.labels import Labels
     from ackstream.connectivity.system import System
-    from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, TargetPublisher
+    from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Published
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]
+    Publish = Callable[[OutgoingMessage, Confirm], None]
+    Answer: TypeAlias = "SettlementAnswer | SourceFailure | Exception | None"
 
 
 log = logging.getLogger(__name__)
+
+_MAY_PASS = (AckstreamError, KafkaError, OSError)
+"""Errors of a signal that was not sent which may have to do with the system alone."""
 
 CHECK_SECONDS = 1.0
 """How often messages are checked for an expired wait."""
@@ -40,17 +50,24 @@ CHECK_SECONDS = 1.0
 class Intake:
     """Accepts messages and settles each one; used by a single thread, which calls ``turn`` regularly."""
 
-    def __init__(self, connection_id: str, source: Source, system: System, publisher: TargetPublisher) -> None:
-        """Send the signals of messages to ``system`` and their replies to ``publisher``."""
+    def __init__(self, connection_id: str, source: Source, system: System, publish: Publish, labels: Labels) -> None:
+        """Send the signals of messages to ``system`` and their replies with ``publish``.
+
+        :param labels: of the connection; while another client has one, its acknowledgements are rejected; until these
+            are renewed, they wait
+        """
         self._connection_id = connection_id
+        self._labels = labels
         self._reply_target = source.reply_target
         self._inbound = Inbound(connection_id, source)
         self._limit = source.max_in_flight
         self._system = system
-        self._publisher = publisher
+        self._send_reply = publish
         self._open: dict[Collector, Done] = {}
         # filled by client threads, drained by ``turn``
-        self._received: SimpleQueue[tuple[Collector, SettlementAnswer | SourceFailure | None]] = SimpleQueue()
+        self._received: SimpleQueue[tuple[_Part, Answer]] = SimpleQueue()
+        # acknowledgements whose label may be held, or taken, as soon as the lease is known
+        self._late: list[_Part] = []
         self._check_at = 0.0
 
     @property
@@ -63,33 +80,22 @@ class Intake:
 
         :param redelivered: it may have been delivered before
         """
-        try:
-            parts = self._inbound.read(message)
-        except Exception:
-            # redelivery would fail in the same way
-            log.exception(
-                "A message of %s cannot be mapped and is dropped (%s).", self._connection_id, message.identity
-            )
-            parts = []
         now = time.monotonic()
-        collector = Collector(sum(not isinstance(part, RejectedSignal) for part in parts), now)
-        self._open[collector] = done
-        for part in parts:
-            if isinstance(part, RejectedSignal):
-                self._publish(published_error(part, self._reply_target, self._connection_id))
-                if part.rejects:
-                    collector.receive(SourceFailure(part.error.status), now)
-                continue
-            received = partial(self._receive, collector)
+        reason, parts = message.unreadable, []
+        if not reason:
             try:
-                if isinstance(part, Envelope):
-                    self._system.relay(part, received)
-                else:
-                    replied = partial(self._reply, part)
-                    self._system.ask(part, redelivered=redelivered, replied=replied, received=received)
-            except Exception:
-                log.exception("A signal of %s was not sent (%s).", self._connection_id, message.identity)
-                collector.receive(None, now)
+                parts = self._inbound.read(message)
+            except Exception as error:
+                log.exception("A message of %s cannot be mapped (%s).", self._connection_id, message.identity)
+                reason = repr(error)
+        collector = Collector(1 if reason else len(parts), now)
+        self._open[collector] = done
+        if reason:
+            # redelivery would fail in the same way
+            self._system.give_up(message, reason, partial(self._receive, _Part(collector, message, None)))
+            return
+        for mapped in parts:
+            self._send(_Part(collector, message, mapped), redelivered=redelivered)
         self._decide(collector, now)
 
     def turn(self, timeout: float = 0.0) -> None:
@@ -97,30 +103,75 @@ class Intake:
         try:
             entry = self._received.get(timeout=timeout) if timeout > 0 else self._received.get_nowait()
             while True:
-                collector, answer = entry
-                now = time.monotonic()
-                collector.receive(answer, now)
-                self._decide(collector, now)
+                self._note(*entry)
                 entry = self._received.get_nowait()
         except Empty:
             pass
+        late, self._late = self._late, []
+        for part in late:
+            if part.collector in self._open:
+                self._send(part)
         now = time.monotonic()
         if now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
+            for part in self._late:
+                part.collector.prolong(now)
             for collector in list(self._open):
                 self._decide(collector, now)
 
     def forget(self) -> None:
         """Forget all messages; they will be delivered again."""
         self._open.clear()
+        self._late.clear()
+
+    def _send(self, part: _Part, *, redelivered: bool = False) -> None:
+        """Send what a message was mapped to; the collector learns of whatever becomes of it."""
+        received, mapped = partial(self._receive, part), part.mapped
+        try:
+            if isinstance(mapped, RejectedSignal):
+                self._refuse(part.message, mapped, received)
+            elif isinstance(mapped, InboundRequest):
+                replied = partial(self._reply, mapped)
+                self._system.ask(mapped, redelivered=redelivered, replied=replied, received=received)
+            elif isinstance(mapped, Envelope):
+                self._forward(part, mapped, received)
+        except Exception as error:
+            log.exception("A signal of %s was not sent (%s).", self._connection_id, part.message.identity)
+            may_pass = isinstance(error, _MAY_PASS) and not isinstance(error, OF_RECORD)
+            received(None if may_pass or isinstance(mapped, RejectedSignal) else error)
+
+    def _forward(self, part: _Part, answer: Envelope, received: Callable[[Answer], None]) -> None:
+        """Forward an acknowledgement, if the connection holds its label, or a live response."""
+        if answer.topic.criterion != "acks" or self._labels.complete:
+            self._system.relay(answer, received)
+        elif self._labels.taken:
+            taken = RejectedSignal(label_not_unique(), answer.topic, answer.headers, rejects=True)
+            self._refuse(part.message, taken, received)
+        else:
+            self._late.append(part)
+
+    def _refuse(self, message: ExternalMessage, refused: RejectedSignal, received: Callable[[Answer], None]) -> None:
+        self._publish(published_error(refused, self._reply_target, self._connection_id))
+        # once it is stored: a message that was rejected before might be nowhere
+        answer = SourceFailure(refused.error.status) if refused.rejects else SettlementAnswer(())
+        self._system.give_up(message, refused.error.message, received, answer)
+
+    def _note(self, part: _Part, answer: Answer) -> None:
+        if isinstance(answer, Exception):
+            # redelivery would fail in the same way
+            self._send(part._replace(mapped=_unsendable(part.mapped, answer)))
+            return
+        now = time.monotonic()
+        part.collector.receive(answer, now)
+        self._decide(part.collector, now)
 
     def _decide(self, collector: Collector, now: float) -> None:
         settlement = collector.settlement(now)
         if settlement is not None and (done := self._open.pop(collector, None)) is not None:
             done(settlement)
 
-    def _receive(self, collector: Collector, answer: SettlementAnswer | SourceFailure | None) -> None:
-        self._received.put((collector, answer))
+    def _receive(self, part: _Part, answer: Answer) -> None:
+        self._received.put((part, answer))
 
     def _reply(self, asked: InboundRequest, answer: Envelope) -> None:
         headers = asked.envelope.headers
@@ -128,11 +179,29 @@ class Intake:
 
     def _publish(self, message: OutgoingMessage | None) -> None:
         if message is not None:
-            self._publisher.publish(message, self._published)
+            self._send_reply(message, self._published)
 
-    def _published(self, result: object) -> None:
-        if isinstance(result, BaseException):
-            log.warning("A reply of %s was not published: %s", self._connection_id, result)
+    def _published(self, result: Published) -> None:
+        if not result.succeeded:
+            log.warning("A reply of %s was not published: %s", self._connection_id, result.reason)
+
+
+class _Part(NamedTuple):
+    """One of the things that a message was mapped to; ``None`` if it could not be mapped at all."""
+
+    collector: Collector
+    message: ExternalMessage
+    mapped: Mapped | None
+
+
+def _unsendable(mapped: Mapped | None, error: Exception) -> RejectedSignal:
+    """Return the refusal of a signal that Kafka does not accept, or that a client library cannot send."""
+    status = TOO_LARGE if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError) else BAD_REQUEST
+    refused = DittoError(status, "connectivity:message.not.sendable", f"The signal cannot be sent: {shown(error)}")
+    envelope = mapped.envelope if isinstance(mapped, InboundRequest) else mapped
+    if not isinstance(envelope, Envelope):
+        return RejectedSignal(refused, None, {}, rejects=False)
+    return RejectedSignal(refused, envelope.topic, envelope.headers, rejects=False)
 
 
 IDLE_SECONDS = 100.0
@@ -158,6 +227,10 @@ class Collector:
             self._missing = True
         elif self._failure is None:
             self._failure = answer.status
+        self._received_at = now
+
+    def prolong(self, now: float) -> None:
+        """Wait as long again: an answer is late for a reason of this system."""
         self._received_at = now
 
     def settlement(self, now: float) -> Settlement | None:

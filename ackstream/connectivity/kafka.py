@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
-from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff, redelivers
+from ackstream.connectivity.kafka_publisher import KafkaPublisher, cluster
+from ackstream.connectivity.transport import ExternalMessage, MessageSource, Transport, backoff, redelivers
 from ackstream.errors import StartError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import POLL_MS, TopicReader
-from ackstream.protocol.ditto.connections import TargetAddress
-from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import kafka_message_rejected
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
     from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 
@@ -54,6 +49,7 @@ class KafkaSource(MessageSource):
         super().__init__(connection.id, intake)
         self._id = connection.id
         self._qos = source.qos
+        self._limit = source.max_in_flight
         self._deliveries = Deliveries()
         self._paused: dict[TopicPartition, float] = {}
         kafka, group = cluster(connection, own), f"ackstream-{connection.id}"
@@ -76,6 +72,8 @@ class KafkaSource(MessageSource):
         self._member.wait_until_joined()
 
     def _disconnect(self) -> None:
+        # partitions that were lost since the last turn have another owner, whose offsets count
+        self._deliveries.keep(self._consumer.assignment())
         # the metadata says where reading ended, so that the next owner knows what may have been delivered before
         self._member.leave(lambda partition: str(self._deliveries.seen(partition)))
 
@@ -90,14 +88,14 @@ class KafkaSource(MessageSource):
         self._member.commit(now)
 
     def _read(self) -> list[Any]:
-        room = self._intake.room
-        if room:
-            return self._reader.read(POLL_MS, room)
-        # poll without fetching, to stay a member of the group
-        resting = self._member.partitions - self._paused.keys()
-        self._consumer.pause(*resting)
-        records = self._reader.read(POLL_MS, 1)
-        self._consumer.resume(*resting)
+        room, reading = self._intake.room, self._member.partitions - self._paused.keys()
+        # records that wait for an earlier one to be settled count, too: all of them may be read again
+        full = {partition for partition in reading if self._deliveries.open(partition) >= self._limit}
+        resting = full if room else reading
+        # polled without fetching, to stay a member of the group; a poll may take partitions away
+        self._consumer.pause(*resting & self._consumer.assignment())
+        records = self._reader.read(POLL_MS, room or 1)
+        self._consumer.resume(*resting & self._consumer.assignment())
         return records
 
     def _take(self, record: Any) -> None:
@@ -122,7 +120,7 @@ class KafkaSource(MessageSource):
 
     def _read_again(self, now: float) -> None:
         """Rewind to rejected records after a delay; other partitions continue."""
-        owned = self._member.partitions
+        owned = self._consumer.assignment()
         for partition in [
             partition for partition, until in self._paused.items() if until <= now or partition not in owned
         ]:
@@ -130,6 +128,8 @@ class KafkaSource(MessageSource):
             if partition in owned:
                 self._consumer.resume(partition)
         for partition, (offset, wait) in self._deliveries.again().items():
+            if partition not in owned:
+                continue
             rejected = kafka_message_rejected(f"{partition.topic}-{partition.partition}-{offset}")
             log.warning("%s %s It will be read again in %g s.", rejected.message, rejected.error, wait)
             self._consumer.seek(partition, offset)
@@ -196,6 +196,10 @@ class Deliveries(OffsetProgress):
         """Return the offset after the highest one delivered so far."""
         return self._seen.get(partition, 0)
 
+    def open(self, partition: TopicPartition) -> int:
+        """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
+        return len(self._work.get(partition, ()))
+
     def again(self) -> dict[TopicPartition, tuple[int, float]]:
         """Rewind partitions due for redelivery; return the offset and the delay in seconds for each."""
         found = {}
@@ -231,85 +235,4 @@ def expired(headers: Any, now_ms: float) -> bool:
         return False
 
 
-DELIVERY_SECONDS = 30.0
-NO_CONTENT, OK, BAD_REQUEST, INTERNAL_ERROR = 204, 200, 400, 500
-
-
-_TEMPORARY = (RetriableError, KafkaTimeoutError)
-
-
-class UnknownTopicError(KafkaTimeoutError):  # type: ignore[misc]  # kafka-python is not typed
-    """The cluster has no such topic, or does not answer and was not asked for it before."""
-
-
-class KafkaPublisher(Closing):
-    """Publishes with one producer, from a thread that may block while a topic is still unknown."""
-
-    def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
-        self._debug = connection.debug
-        kafka = cluster(connection, own)
-        self._producer = clients.connect_producer(kafka, None, delivery_timeout=DELIVERY_SECONDS)
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
-        self._until = float("inf")
-
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message; see :class:`.TargetPublisher`."""
-        self._executor.submit(self._send, message, done)
-
-    def status_of(self, error: Exception) -> int:
-        """Return 500 for retriable errors, else 400. Source: Eclipse Ditto, ``KafkaExceptionConverter``."""
-        return INTERNAL_ERROR if isinstance(error, _TEMPORARY) else BAD_REQUEST
-
-    def is_away(self, error: Exception) -> bool:
-        """Return whether the cluster did not store a message for 30 s that it may store later."""
-        return isinstance(error, _TEMPORARY) and not isinstance(error, UnknownTopicError)
-
-    def close(self) -> None:
-        """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
-        self._until = time.monotonic() + clients.CLOSE_SECONDS
-        self._executor.shutdown(cancel_futures=False)
-        clients.close_producer(self._producer)
-
-    def _send(self, message: OutgoingMessage, done: Confirm) -> None:
-        if time.monotonic() > self._until:
-            done(UnknownTopicError("The connection was closed before the message was sent."))
-            return
-        try:
-            where = TargetAddress.parse(message.address)
-            sent = self._producer.send(
-                where.topic,
-                message.payload,
-                None if where.key is None else where.key.encode(),
-                [(name, value.encode()) for name, value in message.headers.items()],
-                where.partition,
-            )
-        except KafkaTimeoutError as error:
-            done(UnknownTopicError(str(error)))
-        except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
-            done(error)
-        else:
-            sent.add_callback(partial(self._stored, done))
-            sent.add_errback(done)
-
-    def _stored(self, done: Confirm, metadata: Any) -> None:
-        done(Published(OK, raw(record_metadata(metadata))) if self._debug else Published(NO_CONTENT))
-
-
-def record_metadata(metadata: Any) -> dict[str, Any]:
-    """Return the payload that describes a stored record. Source: Eclipse Ditto, ``KafkaPublisherActor``."""
-    return {
-        "timestamp": metadata.timestamp,
-        "serializedKeySize": metadata.serialized_key_size,
-        "serializedValueSize": metadata.serialized_value_size,
-        "topic": metadata.topic,
-        "partition": metadata.partition,
-        "offset": metadata.offset,
-    }
-
-
-def cluster(connection: KafkaConnection, own: Kafka) -> Kafka:
-    """Return the cluster of a connection, by default ackstream's own; its topics have no prefix."""
-    if connection.bootstrap is None:
-        return Kafka(bootstrap=own.bootstrap, options=own.options | connection.options)
-    return Kafka(bootstrap=connection.bootstrap, options=connection.options)
+TRANSPORT = Transport(KafkaPublisher, KafkaSource)

@@ -1,7 +1,7 @@
-"""MQTT 3.1.1 as a transport, on paho, which unlike aiomqtt offers manual acknowledgement.
+"""MQTT 3.1.1 and 5 as a transport.
 
-A message is acknowledged once it is settled, in the order of arrival. Source of the rules: Eclipse Ditto,
-``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 (order of PUBACK).
+A message is acknowledged once it is settled, in the order of arrival: by PUBACK, or with QoS 2 by PUBREC. Source of the
+rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 and MQTT 5, 4.6 (order of PUBACK and PUBREC).
 """
 
 from __future__ import annotations
@@ -17,18 +17,36 @@ from functools import partial
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
-from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTv311
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
-from ackstream.connectivity.transport import ExternalMessage, MessageSource, Published, backoff, redelivers
-from ackstream.errors import UnreachableError
-from ackstream.kafka.clients import Closing
+from ackstream.connectivity.mqtt_client import (
+    QOS,
+    RETAIN,
+    TOPIC,
+    MqttClient,
+    external_message,
+    publish_properties,
+)
+from ackstream.connectivity.transport import (
+    CONNECT_SECONDS,
+    MessageSource,
+    Published,
+    TargetPublisher,
+    Transport,
+    backoff,
+    not_published,
+    redelivers,
+)
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
+from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
     from ackstream.connectivity.intake import Intake
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.errors import UnreachableError
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
@@ -36,59 +54,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 10.0
-KEEPALIVE_SECONDS = 120
-"""Longer than reading may pause while messages are in flight."""
-
-
-def mqtt_client(connection: MqttConnection, name: str, *, persistent: bool) -> Client:
-    """Create a client without connecting it.
-
-    :param name: distinguishes the clients of a connection
-    :param persistent: the broker keeps messages while the client is offline
-    """
-    client = Client(
-        CallbackAPIVersion.VERSION2,
-        client_id=f"{connection.id}-{name}",
-        clean_session=not persistent,
-        protocol=MQTTv311,
-        manual_ack=True,
-    )
-    client.connect_timeout = CONNECT_SECONDS
-    if connection.username is not None:
-        password = connection.password
-        client.username_pw_set(connection.username, None if password is None else password.get_secret_value())
-    if connection.tls:
-        client.tls_set()
-    return client
-
-
-def connect(client: Client, connection: MqttConnection) -> None:
-    """Connect; from now on the client reconnects by itself.
-
-    :raises UnreachableError: no broker responds at the address
-    """
-    try:
-        client.connect(connection.host, connection.port, KEEPALIVE_SECONDS)
-    except OSError as error:
-        raise unreachable(connection, error) from error
-    client.loop_start()
-
-
-def unreachable(connection: MqttConnection, reason: Any) -> UnreachableError:
-    """Report that the broker does not respond as expected."""
-    return UnreachableError(
-        f"The connection {connection.id} cannot use the MQTT broker at {connection.host}:{connection.port} ({reason}): "
-        f"start the broker, or correct connections.host, port, username or password."
-    )
-
-
 POLL_SECONDS = 0.05
 
 
 @dataclass(eq=False)
 class _Unacknowledged:
-    """A message with QoS 1, the session in which it arrived, and how it was settled."""
+    """A message with QoS 1 or 2, the session in which it arrived, and how it was settled."""
 
     message: MQTTMessage
     session: int
@@ -98,7 +69,7 @@ class _Unacknowledged:
 class MqttSource(MessageSource):
     """Consumes the topics of a source.
 
-    With QoS 1 the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
+    From QoS 1 on the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
     connection.
     """
 
@@ -108,11 +79,12 @@ class MqttSource(MessageSource):
         self._id = connection.id
         self._connection = connection
         self._source = source
-        self._client = mqtt_client(connection, str(index), persistent=source.qos > 0)
-        self._client.on_connect = self._connected
+        self._client = MqttClient(connection, str(index), persistent=source.qos > 0, in_flight=source.max_in_flight)
+        self._client.on_session = self._connected
         self._client.on_subscribe = self._subscribed
         self._client.on_message = self._incoming
         self._joined = threading.Event()
+        self._refusal: UnreachableError | None = None
         self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
@@ -124,28 +96,30 @@ class MqttSource(MessageSource):
     def start(self) -> None:
         """Connect and subscribe; once this returns, every message that arrives is consumed."""
         self._thread.start()
-        connect(self._client, self._connection)
+        self._client.join()
         if not self._joined.wait(CONNECT_SECONDS):
-            raise unreachable(self._connection, "it did not accept the subscription")
+            raise self._client.unreachable("it did not accept the subscription")
+        if self._refusal is not None:
+            raise self._refusal
 
     def _disconnect(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
+        self._client.leave()
 
     # called in the client thread
 
-    def _connected(self, client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
-        if code.is_failure:
-            log.warning("The MQTT broker refuses the connection %s: %s", self._id, code)
-            return
+    def _connected(self, session_present: bool) -> None:  # noqa: FBT001 - a callback
         self._session += 1
-        client.subscribe([(address, self._source.qos) for address in self._source.addresses])
+        if session_present:
+            # with its subscriptions: what has waited for them may arrive, and fill the client, before SUBACK
+            self._joined.set()
+        else:
+            self._client.forget()
+        self._client.subscribe_all(self._source.addresses, self._source.qos)
 
     def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
         if any(code.is_failure for code in codes):
-            log.warning("The MQTT broker refuses subscriptions of the connection %s: %s", self._id, codes)
-        else:
-            self._joined.set()
+            self._refusal = self._client.unreachable(f"it refuses subscriptions: {', '.join(map(str, codes))}")
+        self._joined.set()
 
     def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
         while not (self._closing.is_set() or self._leaving.is_set()):
@@ -157,8 +131,17 @@ class MqttSource(MessageSource):
 
     # called in the source thread
 
+    @property
+    def _room(self) -> int:
+        """How many more messages may be read: those that wait for earlier ones to be acknowledged count, too."""
+        return min(self._intake.room, self._source.max_in_flight - len(self._unacknowledged))
+
     def _turn(self) -> None:
-        if self._intake.room:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._reconnect_at is None and self._joined.is_set() and not self._client.alive:
+            raise self._client.unreachable("it refuses the connection")
+        if self._room > 0:
             self._read()
             self._intake.turn()
         else:
@@ -169,7 +152,7 @@ class MqttSource(MessageSource):
     def _read(self) -> None:
         timeout = POLL_SECONDS
         try:
-            while self._intake.room:
+            while self._room > 0:
                 session, message = self._queue.get(timeout=timeout)
                 self._take(session, message)
                 timeout = 0.001
@@ -199,7 +182,7 @@ class MqttSource(MessageSource):
             if redelivers(settlement, message.qos, able=able):
                 return True
             waiting.popleft()
-            self._client.ack(message.mid, message.qos)
+            self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
             self._reconnects = 0
         return False
 
@@ -220,67 +203,85 @@ class MqttSource(MessageSource):
         if self._reconnect_at is not None and now >= self._reconnect_at:
             self._reconnect_at = None
             self._leaving.clear()
-            try:
-                connect(self._client, self._connection)
-            except Exception as error:  # noqa: BLE001 - retried
-                log.warning("%s", error)
-                self._reconnect_at = now + 1.0
+            self._client.join()
 
 
-def external_message(message: MQTTMessage) -> ExternalMessage:
-    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain``."""
-    headers = {
-        "mqtt.topic": message.topic,
-        "mqtt.qos": str(message.qos),
-        "mqtt.retain": str(message.retain).lower(),
-    }
-    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload))
+_REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format invalid"})
+"""Names of the reasons in PUBACK and PUBREC (MQTT 5) for which a retry fails as well."""
 
 
-OK, INTERNAL_ERROR = 200, 500
+class NotAcceptedError(Exception):
+    """The broker does not accept a message."""
 
 
-class MqttPublisher(Closing):
-    """Publishes with QoS 1; while the broker is unavailable, messages are kept and sent later."""
+class MqttPublisher(TargetPublisher):
+    """Publishes with QoS 1 unless the headers say otherwise; while the broker is away, messages are kept."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
         """Connect; see :class:`.Transport`."""
-        self._lock = threading.Lock()
+        self._five = connection.type == "mqtt-5"
+        self._changed = threading.Condition()
+        # by packet id, of QoS 0 the negative one: what waits for a confirmation, and those that came before ``publish``
+        # had returned
         self._waiting: dict[int, Confirm] = {}
+        self._early: dict[int, Published] = {}
         # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets
-        self._client = mqtt_client(connection, f"publisher-{uuid.uuid4().hex[:8]}", persistent=False)
-        self._client.on_publish = self._acknowledged
-        connect(self._client, connection)
+        self._client = MqttClient(connection, f"publisher-{uuid.uuid4().hex[:8]}", persistent=False)
+        self._client.on_confirmed = self._confirmed
+        self._client.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, or connects again: not if the broker refuses it."""
+        return self._client.alive
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""
+        headers = message.headers
         try:
-            # register the callback before the broker can respond
-            with self._lock:
-                sent = self._client.publish(message.address, message.payload, qos=1)
-                if sent.rc in (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN):
-                    self._waiting[sent.mid] = done
-                    return
-            done(ConnectionError(f"the send queue of the client is full ({sent.rc.name})"))
-        except ValueError as error:
-            # not a topic name, or one with wildcards
-            done(error)
-
-    def status_of(self, error: Exception) -> int:  # noqa: ARG002 - part of the contract
-        """Return 500: no error here is caused by the requester."""
-        return INTERNAL_ERROR
-
-    def is_away(self, error: Exception) -> bool:  # noqa: ARG002 - part of the contract
-        """Return ``False``: while the broker is away, messages are kept."""
-        return False
+            quality = int(headers.get(QOS, "1"))
+            # without the lock: paho holds one of its own here and while it calls back
+            sent = self._client.publish(
+                headers.get(TOPIC) or message.address,
+                message.payload,
+                qos=quality,
+                retain=headers.get(RETAIN) == "true",
+                properties=publish_properties(headers) if self._five else None,
+            )
+        except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
+            done(not_published(error, BAD_REQUEST))
+            return
+        # without a connection the client keeps all but those of QoS 0
+        accepted = (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN) if quality else (MQTT_ERR_SUCCESS,)
+        if sent.rc not in accepted:
+            done(not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
+            return
+        identity = sent.mid if quality else -sent.mid
+        with self._changed:
+            result = self._early.pop(identity, None)
+            if result is None:
+                self._waiting[identity] = done
+        if result is not None:
+            done(result)
 
     def close(self) -> None:
-        """Disconnect; unconfirmed messages are dropped."""
-        self._client.disconnect()
-        self._client.loop_stop()
+        """Wait for confirmations for at most 5 s, if there is a connection, then disconnect."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, CLOSE_SECONDS if self._client.is_connected() else 0.0)
+        self._client.leave()
 
-    def _acknowledged(self, _client: Any, _data: Any, identity: int, _code: Any, _properties: Any) -> None:
-        with self._lock:
+    def _confirmed(self, identity: int, reason: Any) -> None:
+        result = Published(OK)
+        if reason.is_failure:
+            refused = reason.getName() in _REFUSALS
+            result = not_published(NotAcceptedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
+        with self._changed:
             done = self._waiting.pop(identity, None)
+            if done is None:
+                self._early[identity] = result
+            self._changed.notify_all()
         if done is not None:
-            done(Published(OK))
+            done(result)
+
+
+TRANSPORT = Transport(MqttPublisher, MqttSource)

@@ -1,24 +1,23 @@
-"""Publish signals to the targets of a connection and issue their acknowledgements.
+"""What the targets of a connection publish for a signal, and which acknowledgements they issue.
 
 Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6).
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.client.signals import read_publication
-from ackstream.client.worker import Worker
 from ackstream.connectivity.transport import OutgoingMessage, outgoing
-from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, write_acks
+from ackstream.protocol.ditto.acknowledgements import (
+    Acknowledgement,
+    acknowledgement,
+    issued_ack,
+    live_response,
+    write_acks,
+)
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.headers import CHANNEL
@@ -29,23 +28,20 @@ from ackstream.protocol.ditto.subscriptions import (
     Publication,
     as_delivered,
     dropped_by_targets,
-    weak_acks,
 )
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
-    from ackstream.client.group import Work
-    from ackstream.connectivity.transport import Published, TargetPublisher
+    from ackstream.connectivity.transport import Published
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Stream, Subscription
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import KafkaConnection, MqttConnection, Target
+    from ackstream.settings.connections import Connection, Target
 
     Extra = Callable[[str, str], Mapping[str, Any]]
-
-
-log = logging.getLogger(__name__)
+    Quote = Callable[[str], str]
 
 
 class Publishing(msgspec.Struct, frozen=True):
@@ -66,11 +62,13 @@ class Plan(msgspec.Struct, frozen=True):
 class Outbound:
     """The rules of one connection."""
 
-    def __init__(self, connection: KafkaConnection | MqttConnection) -> None:
-        """Decide according to the settings of ``connection``."""
-        self._id = connection.id
+    def __init__(self, connection: Connection, quote: Quote | None = None) -> None:
+        """Decide according to the settings of ``connection``.
+
+        :param quote: applied to the texts of placeholders in addresses
+        """
         self._labels = connection.labels
-        self._targets = [_TargetRules(connection.id, target) for target in connection.targets]
+        self._targets = [_TargetRules(connection.id, target, quote) for target in connection.targets]
 
     @property
     def streams(self) -> frozenset[Stream]:
@@ -79,14 +77,17 @@ class Outbound:
             return frozenset({"events", "live-commands", "messages"})
         return frozenset(wanted.stream for target in self._targets for wanted in target.subscriptions)
 
-    def plan(self, signal: Publication, time: datetime | None = None, extra: Extra | None = None) -> Plan:
+    def plan(
+        self, signal: Publication, time: datetime | None = None, extra: Extra | None = None, *, held: bool = True
+    ) -> Plan:
         """Decide what to publish and acknowledge for a signal.
 
         :param time: the value of ``time:now`` in filters
         :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the filter
             cannot be evaluated, and the label of the target gets the error
+        :param held: whether the connection holds its labels; without them only ``live-response`` is issued
         """
-        own = {*self._labels.declared, *self._labels.issued}
+        own = {*self._labels.declared, *self._labels.issued} if held else set()
         shown = [label for label in signal.labels if label in own]
         publishings, failed = [], []
         fates: list[tuple[str | None, bool]] = []
@@ -94,7 +95,7 @@ class Outbound:
             covering = [each for each in target.subscriptions if each.covers(signal)]
             if not covering:
                 continue
-            label = target.label if target.is_requested(signal) else None
+            label = target.label if target.is_requested(signal) and (held or target.label == LIVE_RESPONSE) else None
             try:
                 wanted, fields = _evaluate(covering, signal, time, extra)
             except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
@@ -108,14 +109,15 @@ class Outbound:
             message = target.message(delivered) if publishes else None
             if message is not None:
                 publishings.append(Publishing(message, label))
-        weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates)
+        weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates) if held else ()
         return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed)
 
 
 class _TargetRules:
-    def __init__(self, connection_id: str, target: Target) -> None:
+    def __init__(self, connection_id: str, target: Target, quote: Quote | None) -> None:
         self._id = connection_id
         self._target = target
+        self._quote = quote
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.sends_value = target.payload == "value"
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
@@ -130,7 +132,15 @@ class _TargetRules:
         if self.sends_value and signal.value is not UNSET:
             payload, kind = bytes(signal.value), JSON_CONTENT_TYPE
         target = self._target
-        return outgoing(signal, target.address, target.header_mapping, self._id, payload=payload, content_type=kind)
+        return outgoing(
+            signal,
+            target.address,
+            target.header_mapping,
+            self._id,
+            payload=payload,
+            content_type=kind,
+            quote=self._quote,
+        )
 
 
 def _evaluate(
@@ -144,101 +154,21 @@ def _evaluate(
     return False, None
 
 
-def answer_of(signal: Publication, acks: list[Acknowledgement]) -> Envelope:
-    """Aggregate the acknowledgements of a connection for the topic acks.
-
-    Unlike a single acknowledgement, an aggregate may contain ``live-response``.
-    """
+def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelope]:
+    """Return the messages that acknowledge a signal: an aggregate, and the live response that a target issues."""
     channel = "live" if signal.stream != "events" else "twin"
     headers = signal.envelope.headers | ({CHANNEL: "live"} if channel == "live" else {})
-    return write_acks(acks, thing_id=signal.thing_id, channel=channel, headers=headers)
+    found = [live_response(signal.envelope, ack) for ack in acks if ack.label == LIVE_RESPONSE]
+    custom = [ack for ack in acks if ack.label != LIVE_RESPONSE]
+    if custom:
+        found.append(write_acks(custom, thing_id=signal.thing_id, channel=channel, headers=headers))
+    return found
 
 
-MAX_PUBLISHING = 1_000
-"""Maximum number of messages in flight to the other system before reading pauses."""
-
-WAIT_SECONDS = 0.5
-
-
-class OutboundWorker(Closing):
-    """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
-
-    It ends when the other system accepts nothing: a signal whose requester would not learn of that stays uncommitted,
-    and is published, with those after it, once the connection is open again.
-    """
-
-    def __init__(
-        self, connection: KafkaConnection | MqttConnection, kafka: Kafka, publisher: TargetPublisher, extra: Extra
-    ) -> None:
-        """Connect to the system's Kafka and start; once this returns, every further signal is published.
-
-        :param extra: returns fields of a thing
-        :raises UnreachableError: no broker, or a topic is missing
-        """
-        self._id = connection.id
-        self._outbound = Outbound(connection)
-        self._publisher = publisher
-        self._extra = extra
-        self._room = threading.BoundedSemaphore(MAX_PUBLISHING)
-        self._closing = threading.Event()
-        self._away = False
-        live = self._outbound.streams & {"live-commands", "messages"}
-        topics = ["events", "signals"] if live else ["events"]
-        self._worker = Worker(
-            kafka, topics, self._handle, group=f"ackstream-connection-{connection.id}", start="latest"
-        )
-        self._worker.run()
-
-    @property
-    def alive(self) -> bool:
-        """Whether signals are still read and published."""
-        return self._worker.life.alive and not self._away
-
-    def close(self) -> None:
-        """Stop; unpublished signals are published at the next start."""
-        self._closing.set()
-        self._worker.close()
-
-    def _handle(self, record: Any, work: Work) -> None:
-        signal = read_publication(record)
-        if signal is None:
-            return
-        moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
-        plan = self._outbound.plan(signal, moment, self._extra)
-        self._answer(signal, [*weak_acks(signal, plan.weak), *plan.failed], work)
-        for publishing in plan.publishings:
-            self._worker.outbox.hold(work)
-            while not self._room.acquire(timeout=WAIT_SECONDS):
-                if self._closing.is_set():
-                    # published at the next start
-                    return
-            self._publisher.publish(publishing.message, partial(self._published, signal, publishing, work))
-
-    def _published(
-        self, signal: Publication, publishing: Publishing, work: Work, result: Published | Exception
-    ) -> None:
-        headers = signal.envelope.headers
-        if isinstance(result, Exception):
-            where = publishing.message.address
-            log.warning("%s of %s was not published to %s: %s", signal.correlation_id, self._id, where, result)
-            if publishing.label is None and self._publisher.is_away(result):
-                # its work stays open, so that its offset is not committed
-                self._away = True
-                self._room.release()
-                return
-        try:
-            if publishing.label is not None:
-                if isinstance(result, Exception):
-                    ack = issued_ack(publishing.label, result, headers, self._publisher.status_of(result))
-                else:
-                    ack = acknowledgement(publishing.label, result.status, result.payload, headers)
-                self._answer(signal, [ack], work)
-        except Exception:
-            log.exception("The acknowledgement of %s was not sent.", signal.correlation_id)
-        finally:
-            self._worker.outbox.release(work)
-            self._room.release()
-
-    def _answer(self, signal: Publication, acks: list[Acknowledgement], work: Work) -> None:
-        if acks:
-            self._worker.outbox.send(signal.correlation_id, answer_of(signal, acks), work)
+def issued(label: str, result: Published, headers: Mapping[str, Any]) -> Acknowledgement:
+    """Return the acknowledgement that a target issues; headers of the signal take precedence over the transport's."""
+    try:
+        return acknowledgement(label, result.status, result.payload, {**result.headers, **headers})
+    except DittoError:
+        # a header of the other system that means something else here
+        return acknowledgement(label, result.status, result.payload, headers)

@@ -1,4 +1,7 @@
-"""The Kafka side of connections: requests go to ``signals``, acknowledgements and live responses to ``acks``."""
+"""The Kafka side of connections: requests go to ``signals``, acknowledgements and live responses to ``acks``.
+
+What is no signal goes to ``dead-letters``.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ackstream.client import Requester, RequestTimeout, fields_of
+from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
 from ackstream.client.replies import Outcomes
 from ackstream.connectivity.intake import SourceFailure, verdict
+from ackstream.connectivity.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.correlation_ids import suffixed
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import CORRELATION_ID
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.protocol.record_headers import CORRELATION_ID, REASON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +32,11 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
     from ackstream.connectivity.inbound import InboundRequest
+    from ackstream.connectivity.transport import ExternalMessage
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
-    Received = Callable[[SettlementAnswer | SourceFailure | None], None]
+    Received = Callable[[SettlementAnswer | SourceFailure | Exception | None], None]
     Replied = Callable[[Envelope], None]
 
 
@@ -53,7 +59,7 @@ class System(Closing):
         """
         self._identities = Identities()
         self._lock = threading.Lock()
-        self._acks = kafka.topic("acks")
+        self._acks, self._dead_letters = kafka.topic("acks"), kafka.topic("dead-letters")
         with ExitStack() as stack:
             self._requester = stack.enter_context(Requester(kafka))
             self.extra = fields_of(self._requester, EXTRA_TIMEOUT)
@@ -71,8 +77,9 @@ class System(Closing):
 
         :param redelivered: it may have been sent before
         :param replied: called with the reply if a response is required
-        :param received: called once with what the answer means for the requesting message, or with ``None`` if no
-            answer will arrive; if nothing is awaited, as soon as the broker has the request
+        :param received: called once with what the answer means for the requesting message, with ``None`` if no answer
+            will arrive, or with the error of a request that can never be sent; if nothing is awaited, as soon as the
+            broker has the request
         """
         request = asked.request
         with self._lock:
@@ -85,7 +92,7 @@ class System(Closing):
         future.add_done_callback(partial(_replied, asked, replied, received))
 
     def relay(self, envelope: Envelope, received: Received) -> None:
-        """Forward an acknowledgement or a live response."""
+        """Forward an acknowledgement or a live response; ``received`` as for :meth:`ask`."""
         clients.send(
             self._producer,
             lambda _metadata: received(STORED),
@@ -96,11 +103,38 @@ class System(Closing):
             headers=[(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())],
         )
 
+    def give_up(
+        self,
+        message: ExternalMessage,
+        reason: str,
+        received: Received,
+        answer: SettlementAnswer | SourceFailure = STORED,
+    ) -> None:
+        """Keep a message that is no signal among the dead letters, with the reason and the message's identity.
+
+        :param received: called with ``answer`` once that is stored, or with ``None``
+        """
+        log.warning("A message is a dead letter (%s): %s", message.identity, reason)
+
+        def failed(error: BaseException) -> None:
+            log.warning("A dead letter was not stored (%s): %s", message.identity, error)
+            received(None)
+
+        clients.send(
+            self._producer,
+            lambda _metadata: received(answer),
+            failed,
+            self._dead_letters,
+            value=message.payload[:DEAD_LETTER_BYTES],
+            key=message.headers.get("kafka.key", message.identity).encode()[:DEAD_LETTER_BYTES],
+            headers=[(REASON, f"{shown(reason)} ({shown(message.identity)})".encode())],
+        )
+
     def _publish(self, envelope: Envelope, identity: str, received: Received, *, waits: bool) -> None:
         """Send a request without reply; if acknowledgements are awaited, its outcome is read from the ledger."""
         waiting = ExitStack()
         if waits:
-            outcome = waiting.enter_context(self._outcomes.expect(identity, any_answer=False))
+            outcome = waiting.enter_context(self._outcomes.expect(identity))
             outcome.add_done_callback(partial(_decided, waiting, received))
 
         def published(future: Future[Any]) -> None:
@@ -111,7 +145,12 @@ class System(Closing):
             elif not waits:
                 received(STORED)
 
-        self._requester.publish(envelope, correlation_id=identity).add_done_callback(published)
+        try:
+            stored = self._requester.publish(envelope, correlation_id=identity)
+        except BaseException:
+            waiting.close()
+            raise
+        stored.add_done_callback(published)
 
 
 def _replied(asked: InboundRequest, replied: Replied, received: Received, future: Future[Reply]) -> None:
@@ -146,7 +185,9 @@ def _decided(waiting: ExitStack, received: Received, future: Future[RequestOutco
 
 def _not_sent(received: Received, error: BaseException) -> None:
     log.warning("A signal of a connection was not answered: %s", error)
-    received(None)
+    cause = error.__cause__ if isinstance(error, NotSentError) else error
+    # any other may pass
+    received(cause if isinstance(cause, OF_RECORD) else None)
 
 
 REMEMBERED = 100_000

@@ -1,24 +1,36 @@
 """The contract of a transport, and what transports share: messages to and from other systems, and their source.
 
-A new transport is one module with a :class:`Transport`, entered in ``connector.TRANSPORTS``. Headers of messages are
-strings, their names in lower case.
+A new transport is one module with a :data:`TRANSPORT`, entered in ``connector.MODULES``, and the settings of its
+connections. Headers of messages are strings, their names in lower case.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from kafka.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, failure
+from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.placeholders import Context, Template
+from ackstream.protocol.errors import BAD_REQUEST, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +39,30 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
 
-    Confirm = Callable[["Published | Exception"], None]
+    Confirm = Callable[["Published"], None]
 
 
 log = logging.getLogger(__name__)
 
 CONNECTION_ID = "ditto-connection-id"
 
+OF_RECORD = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidRecordError, InvalidTimestampError)
+"""Errors of Kafka that a record gets each time it is sent."""
+
+CONNECT_SECONDS = 10.0
+"""How long another system may take to accept a connection."""
+
 
 class ExternalMessage(msgspec.Struct, frozen=True):
-    """A received message; ``identity`` is unique and becomes its correlation-id if it has none."""
+    """A received message; ``identity`` is unique and becomes its correlation-id if it has none.
+
+    If ``unreadable`` has a text, this is why the message cannot be read, and ``payload`` is what arrived.
+    """
 
     identity: str
     headers: Mapping[str, str]
     payload: bytes
+    unreadable: str = ""
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
@@ -60,6 +82,19 @@ def text_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def property_text(value: Any) -> str:
+    """Convert a property of a broker's message, which has a type there, to the text of a header."""
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, bool):
+        return json_text(value)
+    for kind in (int, float):
+        if isinstance(value, kind):
+            # a subclass, such as those of proton, would write its name, too
+            return str(kind(value))
+    return str(value)
+
+
 def resolved(mapping: Mapping[str, str], context: Context) -> dict[str, str]:
     """Resolve a header mapping, omitting headers whose placeholders do not resolve."""
     found = {name.lower(): Template.parse(text).resolve(context) for name, text in mapping.items()}
@@ -75,17 +110,19 @@ def outgoing(
     payload: bytes | None = None,
     content_type: str = PROTOCOL_CONTENT_TYPE,
     further: Mapping[str, str] | None = None,
+    quote: Callable[[str], str] | None = None,
 ) -> OutgoingMessage | None:
     """Convert a signal to a message with content-type, correlation-id, connection id and the mapped headers.
 
     :param address: a template
     :param payload: replaces the protocol JSON
     :param further: additional headers for placeholders; those of the signal take precedence
+    :param quote: applied to the texts of placeholders in the address
     :return: ``None`` if the address does not resolve
     """
     headers = text_headers(signal.headers)
     context = Context({**(further or {}), **headers}, connection_id, signal.topic)
-    where = Template.parse(address).resolve(context)
+    where = Template.parse(address).resolve(context, quote)
     if not where:
         return None
     own = {CONTENT_TYPE: content_type, CONNECTION_ID: connection_id}
@@ -95,24 +132,62 @@ def outgoing(
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Confirmation of the transport that it has a message: status and payload of the acknowledgement to issue."""
+    """What became of a message: the status, payload and further headers of the acknowledgement to issue.
+
+    ``away``: the other system accepts nothing for the moment. A signal whose requester does not learn of that is
+    published again.
+    """
 
     status: int
     payload: Raw | UnsetType = UNSET
+    headers: Mapping[str, str] = {}
+    away: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the other system has the message."""
+        return 200 <= self.status <= 299  # noqa: PLR2004 - success
+
+    @property
+    def reason(self) -> str:
+        """What to tell people of it: the status, and what the other system or the client says."""
+        said = bytes(self.payload).decode("utf-8", "replace") if isinstance(self.payload, Raw) else ""
+        return shown(f"{self.status} {said}".rstrip())
 
 
-class TargetPublisher(Protocol):
-    """Publishes messages to another system; thread-safe and never blocking."""
+def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: bool | None = None) -> Published:
+    """Return what became of a message that failed with an error of the client.
 
+    :param away: by default whatever is not named a fault of the message itself (400): a message that is published
+        again in vain is noticed, a dropped one is lost
+    """
+    return Published(status, raw(failure(error)), away=status != BAD_REQUEST if away is None else away)
+
+
+class TargetPublisher(Closing):
+    """Publishes messages to another system; thread-safe and never blocking.
+
+    What it does not confirm before it is closed is published again at the next start.
+    """
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can publish, now or later; if not, the connection is opened again."""
+        return True
+
+    @abstractmethod
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message; ``done`` is called once, in any thread, with the confirmation or the error."""
+        """Send a message, in order for an address; ``done`` is called once, in any thread, with what became of it."""
 
-    def status_of(self, error: Exception) -> int:
-        """Return the status of the acknowledgement for a message that was not published."""
+    @staticmethod
+    def quoted(text: str) -> str:
+        """Return the text of a placeholder as it is written into an address."""
+        return text
 
-    def is_away(self, error: Exception) -> bool:
-        """Return whether the message was not published because the other system accepts none for the moment."""
+    def halt(self) -> None:
+        """Begin to send nothing more, if possible: messages before those that are left will be published again."""
 
+    @abstractmethod
     def close(self) -> None:
         """Flush accepted messages for a few seconds at most, then disconnect."""
 
@@ -132,6 +207,28 @@ def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:
     :param able: the transport can have it redelivered
     """
     return qos > 0 and able and settlement == "reject-with-redelivery"
+
+
+class Redelivery:
+    """When rejected messages go back to a broker that would deliver them again at once.
+
+    Those of one wait go back together. Each wait without a settled message since the last one is twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._attempts = 0
+        self._until = 0.0
+
+    def due(self, now: float) -> float:
+        """Return the time to reject a message, in monotonic seconds as ``now``."""
+        if now >= self._until:
+            self._attempts += 1
+            self._until = now + backoff(self._attempts)
+        return self._until
+
+    def reset(self) -> None:
+        """Begin with the shortest wait again: a message was settled."""
+        self._attempts = 0
 
 
 class MessageSource(Closing):
@@ -166,19 +263,75 @@ class MessageSource(Closing):
 
     @abstractmethod
     def _turn(self) -> None:
-        """Take messages and settle others; called again and again in the thread."""
+        """Take messages and settle others; called again and again in the thread.
+
+        :raises AckstreamError: the other system is gone; the connection is opened again
+        """
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Disconnect from the other system."""
+        """Disconnect from the other system, if connected."""
 
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
                 self._turn()
+        except AckstreamError as error:
+            log.warning("%s", error)
         except Exception:
             # the connection is opened again, and unsettled messages are delivered again
             log.exception("The thread %s died.", self._thread.name)
+
+
+POLL_SECONDS = 0.02
+
+TAKE_SECONDS = 1.0
+"""How long messages are taken before data is exchanged again, so that heartbeats are sent while Kafka is slow."""
+
+
+class PushedSource(MessageSource):
+    """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
+
+    def __init__(self, name: str, intake: Intake) -> None:
+        super().__init__(name, intake)
+        self._redelivery = Redelivery()
+        self._rejected: deque[tuple[float, Any]] = deque()
+        # the delivery, its message, and whether it may have been delivered before
+        self._arrived: deque[tuple[Any, ExternalMessage, bool]] = deque()
+
+    @abstractmethod
+    def _pump(self, seconds: float) -> None:
+        """Exchange data with the broker, waiting for some at most so long; append to ``_arrived``.
+
+        :raises UnreachableError: the broker is gone
+        """
+
+    @abstractmethod
+    def _settle(self, delivery: Any, settlement: Settlement) -> None:
+        """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
+
+    def _taking(self, delivery: Any) -> None:
+        """Settle a delivery that is not redelivered, whatever becomes of its message; called before it is taken."""
+
+    def _turn(self) -> None:
+        self._pump(POLL_SECONDS)
+        until = time.monotonic() + TAKE_SECONDS
+        while self._arrived and self._intake.room and time.monotonic() < until:
+            delivery, message, redelivered = self._arrived.popleft()
+            self._taking(delivery)
+            self._intake.take(message, partial(self._done, delivery), redelivered=redelivered)
+        self._intake.turn()
+        now = time.monotonic()
+        while self._rejected and self._rejected[0][0] <= now:
+            self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
+
+    def _done(self, delivery: Any, settlement: Settlement) -> None:
+        if settlement == "reject-with-redelivery":
+            due = self._redelivery.due(time.monotonic())
+            self._rejected.append((due, delivery))
+        else:
+            self._redelivery.reset()
+            self._settle(delivery, settlement)
 
 
 class Transport(NamedTuple):

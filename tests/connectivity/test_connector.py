@@ -1,21 +1,34 @@
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ackstream.connectivity import connector
-from ackstream.connectivity.connector import TRANSPORTS
-from ackstream.connectivity.transport import MessageSource, redelivers
+from ackstream.connectivity.connector import MODULES, transport
+from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
+from ackstream.errors import StartError, UnreachableError
 from ackstream.kafka.clients import Closing
-from ackstream.settings.connections import KafkaConnection, MqttConnection
+from ackstream.settings.connections import Connection
 from tests.prose import each
 
 
 def test_every_type_of_connection_has_a_transport() -> None:
-    types = {connection.model_fields["type"].annotation.__args__[0] for connection in (KafkaConnection, MqttConnection)}
-    assert TRANSPORTS.keys() == types
+    kinds = [kind.model_fields["type"].annotation for kind in get_args(get_args(Connection)[0])]
+    types = {name for kind in kinds for name in get_args(kind)}
+    assert MODULES.keys() == types
+    assert all(isinstance(transport(kind), Transport) for kind in types)
+
+
+def test_a_transport_whose_package_is_missing_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'proton'", name="proton")
+
+    monkeypatch.setattr(connector, "import_module", missing)
+    with pytest.raises(StartError, match=r"amqp-10 need the package proton: run `pip install 'ackstream\[amqp-10\]'`"):
+        transport("amqp-10")
 
 
 @each("settlement", "transport-mqtt")
@@ -28,10 +41,16 @@ def test_prose_settlement_of_an_mqtt_message(given_: dict[str, Any], expect: dic
 class Part(Closing):
     """What a connection opens and closes."""
 
-    def __init__(self, *_: Any) -> None:
-        self.alive, self.closed, self.error = True, False, None
+    def __init__(self) -> None:
+        self.alive, self.closed = True, False
+        self.error: Exception | None = None
+        self.published: list[Any] = []
 
     def start(self) -> None: ...
+
+    def publish(self, message: Any, _done: Any) -> None:
+        assert not self.closed
+        self.published.append(message)
 
     def close(self) -> None:
         self.closed = True
@@ -39,54 +58,145 @@ class Part(Closing):
             raise self.error
 
 
+class Opened:
+    """A connection, and the parts that it has opened; ``fails`` is raised instead of opening one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parts: dict[str, list[Part]] = {"worker": [], "source": [], "publisher": []}
+        self.fails: dict[str, Exception] = {}
+        made = Transport(partial(self._make, "publisher"), partial(self._make, "source"))  # type: ignore[arg-type]
+        monkeypatch.setattr(connector, "transport", lambda _kind: made)
+        monkeypatch.setattr(connector, "Labels", lambda *_, **__: SimpleNamespace(keep=self._keep))
+        monkeypatch.setattr(connector, "Intake", lambda *_: None)
+        monkeypatch.setattr(connector, "OutboundWorker", partial(self._make, "worker"))
+        labels = SimpleNamespace(to_declare=())
+        connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
+        system: Any = SimpleNamespace(extra=None)
+        kafka: Any = None
+        self.link = connector._Link(connection, kafka, system)
+
+    def last(self, kind: str) -> Part:
+        return self.parts[kind][-1]
+
+    def closed(self, kind: str) -> list[bool]:
+        return [each.closed for each in self.parts[kind]]
+
+    def _make(self, kind: str, *_: Any) -> Part:
+        if kind in self.fails:
+            raise self.fails[kind]
+        self.parts[kind].append(Part())
+        return self.last(kind)
+
+    def _keep(self, _now: float) -> None:
+        if "labels" in self.fails:
+            raise self.fails["labels"]
+
+
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any], list[Any]]:
-    """Return a connection with the workers and the sources it opens."""
-    workers: list[Any] = []
-    sources: list[Any] = []
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(monkeypatch)
 
-    def make(made: list[Any]) -> Any:
-        def part(*_: Any) -> Part:
-            made.append(Part())
-            return made[-1]
 
-        return part
+@pytest.mark.parametrize("died", ["source", "publisher"])
+@pytest.mark.parametrize("error", [None, AssertionError("not assigned")], ids=["in order", "fails to close"])
+def test_a_connection_of_which_a_part_died_is_opened_again(opened: Opened, died: str, error: Exception | None) -> None:
+    link = opened.link
+    assert [link.turn(0.0), link.turn(0.0)] == [True, True]
+    opened.last(died).alive = False
+    opened.last("worker").error = error
+    assert [link.turn(1.0), link.turn(1.05), link.turn(1.1)] == [False, False, True]
+    assert [opened.closed(kind) for kind in opened.parts] == [[True, False]] * 3
+    assert link.turn(1.2)
+    assert len(opened.parts["worker"]) == 2
 
-    transport = SimpleNamespace(publisher=lambda *_: SimpleNamespace(close=lambda: None), source=make(sources))
-    monkeypatch.setattr(connector, "TRANSPORTS", {"kafka": transport})
-    monkeypatch.setattr(connector, "Labels", lambda *_: SimpleNamespace(held=frozenset()))
-    monkeypatch.setattr(connector, "Intake", lambda *_: None)
-    monkeypatch.setattr(connector, "OutboundWorker", make(workers))
-    labels = SimpleNamespace(to_declare=())
-    connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
-    system: Any = SimpleNamespace(extra=None)
-    kafka: Any = None
-    return connector._Link(connection, kafka, system), workers, sources
+
+def test_targets_that_are_away_are_opened_again_while_the_sources_read_on(opened: Opened) -> None:
+    link = opened.link
+    link.turn(0.0)
+    opened.last("worker").alive = False
+    assert not link.turn(1.0)
+    assert opened.closed("worker") == [True]
+    done: Any = None
+    # until then replies go out through the publisher that is open
+    link.publish("a", done)  # type: ignore[arg-type]
+    assert [link.turn(1.05), link.turn(1.1)] == [False, True]
+    link.publish("b", done)  # type: ignore[arg-type]
+    assert [opened.closed(kind) for kind in opened.parts] == [[True, False], [False], [True, False]]
+    assert [each.published for each in opened.parts["publisher"]] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("fails", ["publisher", "worker"])
+def test_targets_that_cannot_be_opened_again_close_the_connection(opened: Opened, fails: str) -> None:
+    link = opened.link
+    link.turn(0.0)
+    opened.last("worker").alive = False
+    opened.fails[fails] = UnreachableError("The broker is gone.")
+    assert [link.turn(1.0), link.turn(1.1)] == [False, False]
+    assert [all(opened.closed(kind)) for kind in opened.parts] == [True] * 3
+    opened.fails.clear()
+    assert [link.turn(1.2), link.turn(1.3)] == [False, True]
+    assert [opened.closed(kind)[-1] for kind in opened.parts] == [False] * 3
+
+
+@pytest.mark.parametrize("fails", ["publisher", "worker", "source", "labels"])
+@pytest.mark.parametrize("error", [RuntimeError("of a client library"), UnreachableError("The broker is gone.")])
+def test_whatever_is_raised_while_a_connection_is_opened_or_kept_it_is_opened_again(
+    opened: Opened, fails: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = opened.link
+    opened.fails[fails] = error
+    assert [link.turn(0.0), link.turn(0.05)] == [fails == "labels", False]
+    opened.fails.clear()
+    assert link.turn(1.0)
+    assert [len([each for each in opened.closed(kind) if not each]) for kind in opened.parts] == [1] * 3
+    # with a traceback if nobody expects it
+    assert ("Traceback" in caplog.text) is isinstance(error, RuntimeError)
+
+
+def test_a_reply_that_comes_when_the_connection_is_closed_is_not_published(opened: Opened) -> None:
+    results: list[Published] = []
+    opened.link.turn(0.0)
+    opened.link.close()
+    opened.link.publish("a", results.append)  # type: ignore[arg-type]
+    assert [result.status for result in results] == [503]
 
 
 @pytest.mark.parametrize("died", ["worker", "source"])
-@pytest.mark.parametrize("error", [None, AssertionError("not assigned")], ids=["in order", "fails to close"])
-def test_a_connection_whose_worker_or_source_died_is_opened_again(
-    opened: tuple[Any, list[Any], list[Any]], died: str, error: Exception | None
-) -> None:
-    link, workers, sources = opened
-    assert [link.turn(0.0), link.turn(0.0), len(workers), len(sources)] == [True, True, 1, 1]
-    (part,) = workers if died == "worker" else sources
-    part.alive, part.error = False, error
+def test_a_connection_that_fails_soon_after_it_was_opened_waits_longer_each_time(opened: Opened, died: str) -> None:
+    link = opened.link
     assert link.turn(0.0)
-    for parts in (workers, sources):
-        assert [each.closed for each in parts] == [True, False]
-    assert link.turn(0.0)
-    assert len(workers) == 2
+    now, waits = 1.0, []
+    for _ in range(3):
+        opened.last(died).alive = False
+        assert not link.turn(now)
+        waits.append(round(link._open_at - now, 3))
+        now = link._open_at
+        assert link.turn(now)
+    assert waits == [0.1, 0.2, 0.4]
+    now += MAX_BACKOFF_SECONDS
+    opened.last(died).alive = False
+    assert not link.turn(now)
+    assert round(link._open_at - now, 3) == 0.1
 
 
-def test_a_source_whose_thread_raises_is_not_alive() -> None:
+def test_a_connection_that_cannot_be_opened_for_long_waits_for_a_minute_each_time(opened: Opened) -> None:
+    opened.fails["publisher"] = UnreachableError("The broker is gone.")
+    now, waits = 0.0, []
+    for _ in range(13):
+        assert not opened.link.turn(now)
+        waits.append(round(opened.link._open_at - now, 3))
+        now = opened.link._open_at
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("error", [AssertionError("not assigned"), UnreachableError("The broker is gone.")])
+def test_a_source_whose_thread_raises_is_not_alive(error: Exception) -> None:
     class Source(MessageSource):
         def start(self) -> None:
             self._thread.start()
 
         def _turn(self) -> None:
-            raise AssertionError("not assigned")
+            raise error
 
         def _disconnect(self) -> None: ...
 

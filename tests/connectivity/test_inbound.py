@@ -56,12 +56,19 @@ def test_the_correlation_id_is_the_message_s_the_mapping_s_the_transport_s_or_th
     assert read(payload, external, header_mapping=mapping).envelope.headers["correlation-id"] == expect
 
 
-def test_a_correlation_id_of_the_transport_that_is_too_long_is_an_error_unless_the_message_has_its_own() -> None:
-    external = {"correlation-id": "x" * 1_025}
-    found = read(command(), external)
-    assert isinstance(found, RejectedSignal)
-    assert (found.error.error, found.rejects) == ("header.invalid", False)
-    assert read(command(correlation_id="mine"), external).envelope.headers["correlation-id"] == "mine"
+@pytest.mark.parametrize("answer", [False, True])
+def test_a_correlation_id_that_is_too_long_is_an_error_unless_the_message_has_its_own(
+    answer: bool,  # noqa: FBT001 - a table
+) -> None:
+    long = "x" * 1_025
+    made = {"topic": "org.acme/lamp/things/twin/acks/plant:done", "status": 204} if answer else {}
+    for found in (
+        read(command(**made), {"correlation-id": long}, declared_acks=("plant:done",)),
+        read(command(correlation_id=long, **made), declared_acks=("plant:done",)),
+    ):
+        assert isinstance(found, RejectedSignal)
+        assert (found.error.error, found.rejects) == ("header.invalid", False)
+    assert read(command(correlation_id="mine"), {"correlation-id": long}).envelope.headers["correlation-id"] == "mine"
 
 
 def test_external_headers_reach_the_signal_only_through_the_mapping() -> None:
@@ -187,6 +194,30 @@ def test_a_template_makes_a_command_of_any_payload(payload: bytes, value: bytes)
 def test_a_template_that_cannot_be_filled_in_is_an_error_of_the_message() -> None:
     refused = read(b"1", {}, payload_mapping=[TEMPLATE])
     assert "placeholder" in refused.error.message
+
+
+def test_a_template_sets_headers_of_its_message_alone() -> None:
+    labels = '["plant:{{ header:step }}"]'
+    quiet = {"topic": MESSAGE, "headers": {"requested-acks": "[]", "timeout": "5s"}}
+    asking = {"topic": COMMAND, "headers": {"Requested-Acks": labels, "device": "{{ header:none }}"}}
+    plain = {"topic": COMMAND}
+    source = Source(
+        addresses=("in",),
+        payload_mapping=(quiet, asking, plain),
+        header_mapping={"timeout": "7s"},
+        acknowledgement_requests={"includes": ["plant:stored"]},
+    )
+    found = Inbound("plant", source).read(ExternalMessage("in-0-7", {"step": "first"}, b"1"))
+    headers = [each.envelope.headers for each in found if isinstance(each, InboundRequest)]
+    assert [each.get("requested-acks") for each in headers] == [[], ["plant:first", "plant:stored"], ["plant:stored"]]
+    assert [each["timeout"] for each in headers] == ["5s", "7s", "7s"]
+    assert all("device" not in each for each in headers)
+
+
+def test_a_header_of_a_template_with_a_wrong_value_is_an_error_of_the_message() -> None:
+    found = read(b"1", payload_mapping=[{"topic": COMMAND, "headers": {"requested-acks": "x"}}])
+    assert isinstance(found, RejectedSignal)
+    assert found.error.error == "header.invalid"
 
 
 def test_each_payload_mapping_makes_a_signal() -> None:

@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
+from ackstream.client.errors import CorrelationIdInUseError
 from ackstream.connectivity.inbound import RejectedSignal
 from ackstream.connectivity.intake import (
     IDLE_SECONDS,
@@ -18,7 +20,9 @@ from ackstream.connectivity.intake import (
     response_kind,
     verdict,
 )
-from ackstream.connectivity.transport import ExternalMessage
+from ackstream.connectivity.system import STORED
+from ackstream.connectivity.transport import ExternalMessage, not_published
+from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack, write_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
@@ -95,15 +99,18 @@ def test_an_error_decides_at_once(status: int, settlement: str) -> None:
     assert collected(3, SourceFailure(status), SettlementAnswer((204,))) == settlement
 
 
+AGAIN = "reject-with-redelivery"
 COMMAND = {"topic": "org.acme/lamp/things/twin/commands/modify", "headers": {}, "path": "/attributes/x", "value": 1}
 
 
 class Other:
-    """The system and the publisher: keeps what it gets."""
+    """The system, the publisher and the labels: keeps what it gets."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.published: list[OutgoingMessage] = []
+        self.given_up: list[tuple[str, str]] = []
+        self.complete, self.taken = True, False
 
     def ask(self, asked: Any, *, redelivered: bool, replied: Any, received: Any) -> None:
         self.asked.append((asked, redelivered, replied, received))
@@ -111,9 +118,13 @@ class Other:
     def relay(self, envelope: Any, received: Any) -> None:
         self.asked.append((envelope, False, None, received))
 
+    def give_up(self, message: Any, reason: str, received: Any, answer: Any = STORED) -> None:
+        self.given_up.append((message.identity, reason))
+        received(answer)
+
     def publish(self, message: OutgoingMessage, done: Any) -> None:
         self.published.append(message)
-        done(ConnectionError("as if"))
+        done(not_published(ConnectionError("as if")))
 
 
 class Taken:
@@ -123,7 +134,8 @@ class Taken:
         self.other = Other()
         self.settled: dict[str, str] = {}
         source = Source(addresses=("in",), reply_target={"address": "answers"}, **settings)
-        self.intake = Intake("plant", source, self.other, self.other)  # type: ignore[arg-type]
+        other: Any = self.other
+        self.intake = Intake("plant", source, other, other.publish, other)
 
     def take(self, identity: str, payload: Any = COMMAND, **options: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -174,29 +186,167 @@ def test_prose_what_cannot_be_read_is_settled_and_its_error_published(
     assert expect == {"published": "error at reply-target", "offset": "committed"}
     taken = Taken()
     taken.take("one", b"?")
+    taken.intake.turn()
     assert taken.settled == {"one": "settle"}
+    ((identity, reason),) = taken.other.given_up
+    assert identity == "one"
+    assert "JSON" in reason
     assert json.loads(taken.other.published[0].payload)["value"]["error"] == "json.invalid"
+
+
+CONTRADICTION = COMMAND | {"headers": {"timeout": "0", "requested-acks": ["my-ack"]}}
 
 
 def test_headers_that_contradict_each_other_reject_a_message_for_good() -> None:
     taken = Taken()
-    taken.take("one", COMMAND | {"headers": {"timeout": "0", "requested-acks": ["my-ack"]}})
+    taken.take("one", CONTRADICTION)
+    taken.intake.turn()
     assert taken.settled == {"one": "reject-without-redelivery"}
-    assert len(taken.other.published) == 1
+    assert (len(taken.other.published), len(taken.other.given_up)) == (1, 1)
 
 
-def test_what_fails_unexpectedly_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("stored", "settlement"), [(True, "reject-without-redelivery"), (False, AGAIN)])
+def test_a_message_is_rejected_once_it_is_among_the_dead_letters(
+    monkeypatch: pytest.MonkeyPatch, *, stored: bool, settlement: str
+) -> None:
+    taken = Taken()
+    kept: list[Any] = []
+    monkeypatch.setattr(taken.other, "give_up", lambda *arguments: kept.append(arguments))
+    taken.take("one", CONTRADICTION)
+    taken.intake.turn()
+    ((_, _, received, answer),) = kept
+    assert taken.settled == {}
+    received(answer if stored else None)
+    taken.intake.turn()
+    assert taken.settled == {"one": settlement}
+
+
+def test_what_fails_unexpectedly_is_settled_when_it_is_among_the_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken()
     monkeypatch.setattr(taken.intake._inbound, "read", lambda _message: 1 / 0)
     taken.take("one")
+    assert (taken.settled, len(taken.other.given_up)) == ({}, 1)
+    taken.intake.turn()
     assert taken.settled == {"one": "settle"}
 
 
-def test_a_signal_that_cannot_be_sent_is_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_transport_cannot_read_is_settled_when_it_is_among_the_dead_letters() -> None:
     taken = Taken()
-    monkeypatch.setattr(taken.other, "ask", lambda *_arguments, **_options: 1 / 0)
-    taken.take("one")
+    done: list[str] = []
+    taken.intake.take(ExternalMessage("one", {}, b"\x00raw", "no AMQP message"), done.append)
+    taken.intake.turn()
+    assert (done, taken.other.given_up, taken.other.asked) == (["settle"], [("one", "no AMQP message")], [])
+
+
+def test_what_cannot_be_given_up_is_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken()
+    monkeypatch.setattr(taken.other, "give_up", lambda _message, _reason, received: received(None))
+    taken.take("one", b"?")
+    taken.intake.turn()
     assert taken.settled == {"one": "reject-with-redelivery"}
+
+
+ACK = {
+    "topic": "org.acme/lamp/things/twin/acks/plant:done",
+    "headers": {"correlation-id": "x"},
+    "path": "/",
+    "status": 204,
+}
+
+
+def test_while_the_lease_of_the_labels_is_late_acknowledgements_wait_and_are_not_delivered_again() -> None:
+    taken = Taken(declared_acks=("plant:done",))
+    taken.other.complete = False
+    taken.take("one", ACK)
+    taken.take("two", COMMAND)
+    # however long it takes: a redelivery would repeat what came behind it
+    for collector in taken.intake._open:
+        collector._received_at -= 2 * IDLE_SECONDS
+    taken.intake.turn()
+    assert (taken.settled, len(taken.other.asked), taken.other.given_up) == ({"two": AGAIN}, 1, [])
+    taken.other.complete = True
+    taken.intake.turn()
+    taken.answer(1, SettlementAnswer(()))
+    assert (taken.settled, len(taken.other.asked)) == ({"one": "settle", "two": AGAIN}, 2)
+
+
+def test_an_acknowledgement_that_waited_for_the_lease_is_rejected_if_another_client_has_the_label() -> None:
+    taken = Taken(declared_acks=("plant:done",))
+    taken.other.complete = False
+    taken.take("one", ACK)
+    taken.other.taken = True
+    taken.intake.turn()
+    taken.intake.turn()
+    assert (taken.settled, taken.other.asked) == ({"one": "reject-without-redelivery"}, [])
+    assert json.loads(taken.other.published[0].payload)["value"]["error"] == "acknowledgement:label.not.unique"
+
+
+def test_an_acknowledgement_that_waits_when_its_source_closes_is_forgotten() -> None:
+    taken = Taken(declared_acks=("plant:done",))
+    taken.other.complete = False
+    taken.take("one", ACK)
+    taken.intake.forget()
+    taken.other.complete = True
+    taken.intake.turn()
+    assert (taken.settled, taken.other.asked) == ({}, [])
+
+
+def test_while_the_labels_are_taken_acknowledgements_are_rejected_with_an_error() -> None:
+    taken = Taken(declared_acks=("plant:done",))
+    taken.take("one", ACK)
+    taken.answer(0, SettlementAnswer(()))
+    taken.other.complete, taken.other.taken = False, True
+    taken.take("two", ACK)
+    taken.take("three", COMMAND)
+    taken.answer(1, SettlementAnswer((204,)))
+    assert taken.settled == {"one": "settle", "two": "reject-without-redelivery", "three": "settle"}
+    error = json.loads(taken.other.published[0].payload)["value"]
+    assert (error["status"], error["error"]) == (409, "acknowledgement:label.not.unique")
+
+
+@pytest.mark.parametrize(
+    "error", [UnreachableError("no broker"), KafkaTimeoutError(), CorrelationIdInUseError("open", "mine")]
+)
+def test_a_signal_that_could_not_be_sent_for_a_reason_that_may_pass_is_delivered_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Taken()
+
+    def ask(*_arguments: Any, **_options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(taken.other, "ask", ask)
+    taken.take("one")
+    taken.intake.turn()
+    assert (taken.settled, taken.other.given_up) == ({"one": AGAIN}, [])
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("no"), 400), (MessageSizeTooLargeError("no"), 413)])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_signal_that_can_never_be_sent_is_a_dead_letter_and_its_error_is_published(
+    error: Exception,
+    status: int,
+    at_once: bool,  # noqa: FBT001 - a table
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = Taken(declared_acks=("plant:done",))
+
+    def refuse(*_arguments: Any, received: Any = None, **_options: Any) -> None:
+        if at_once:
+            raise error
+        (received or _arguments[1])(error)
+
+    for name in ("ask", "relay"):
+        monkeypatch.setattr(taken.other, name, refuse)
+    taken.take("one", COMMAND)
+    taken.take("two", ACK)
+    taken.intake.turn()
+    taken.intake.turn()
+    assert taken.settled == {"one": "settle", "two": "settle"}
+    reason = f"The signal cannot be sent: {error}"
+    assert taken.other.given_up == [("one", reason), ("two", reason)]
+    answers = [json.loads(message.payload)["value"] for message in taken.other.published]
+    assert [(answer["status"], answer["message"]) for answer in answers] == [(status, reason)] * 2
 
 
 @each("settlement", "kafka-backpressure")
@@ -265,10 +415,11 @@ def test_a_reply_target_gets_the_kinds_it_expects(answer: Envelope, kind: Any) -
     assert published_reply(answer, {}, None, "plant") is None
 
 
-def test_nacks_are_not_published_unless_they_are_listed() -> None:
-    target = ReplyTarget(address="answers")
+def test_by_default_a_reply_target_gets_all_kinds_and_otherwise_those_that_are_listed() -> None:
+    for answer in (aggregate(200, 424), ERROR, response()):
+        assert published_reply(answer, {}, ReplyTarget(address="answers"), "plant") is not None
+    target = ReplyTarget(address="answers", expected=("response", "error"))
     assert published_reply(aggregate(200, 424), {}, target, "plant") is None
-    assert published_reply(ERROR, {}, target, "plant") is not None
 
 
 def test_the_reply_has_the_request_s_correlation_id_and_the_mapped_headers() -> None:

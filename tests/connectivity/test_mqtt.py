@@ -1,14 +1,21 @@
-"""What an MQTT source decides between its broker and its intake, both played here."""
+"""What MQTT sources and targets decide between their broker and the system, both played here."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
 from ackstream.connectivity import mqtt
-from ackstream.connectivity.mqtt import MqttSource
+from ackstream.connectivity.mqtt import MqttPublisher, MqttSource
+from ackstream.connectivity.transport import OutgoingMessage
+from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import MqttConnection, Source
 
@@ -21,22 +28,30 @@ AGAIN = "reject-with-redelivery"
 class Played:
     """The client and the intake of a source; ``settle`` says how the intake settles a message."""
 
-    def __init__(self, *, reconnect: bool) -> None:
-        self.room = 10
+    def __init__(self, *, max_in_flight: int = 200, **settings: Any) -> None:
+        self.room, self.alive = 10, True
         self.acknowledged: list[int] = []
+        self.refused: list[int] = []
         self.settle: dict[int, Callable[[Any], None]] = {}
         self.left = 0
-        connection = MqttConnection(id="plant", type="mqtt", reconnect_for_redelivery=reconnect)
-        self.source = MqttSource(connection, 0, Source(addresses=("in",), qos=1), Kafka(), self)  # type: ignore[arg-type]
+        connection = MqttConnection(id="plant", type="mqtt", **settings)
+        source = Source(addresses=("in",), qos=1, max_in_flight=max_in_flight)
+        self.source = MqttSource(connection, 0, source, Kafka(), self)  # type: ignore[arg-type]
         self.source._client = self  # type: ignore[assignment]
         self.connect()
 
     def connect(self) -> None:
-        self.source._connected(self, None, None, SimpleNamespace(is_failure=False), None)
+        self.source._connected(self.left > 0)
+
+    def unreachable(self, reason: str) -> UnreachableError:
+        return UnreachableError(reason)
 
     def deliver(self, *numbers: int, qos: int = 1) -> None:
         for number in numbers:
-            message = SimpleNamespace(mid=number, qos=qos, dup=False, topic="in", retain=False, payload=b"%d" % number)
+            payload = b"%d" % number
+            message = SimpleNamespace(
+                mid=number, qos=qos, dup=False, topic="in", retain=False, payload=payload, properties=None
+            )
             self.source._incoming(None, None, message)  # type: ignore[arg-type]
             self.source._turn()
 
@@ -46,24 +61,27 @@ class Played:
     def turn(self, timeout: float = 0.0) -> None:
         """Have nothing to do."""
 
-    def subscribe(self, topics: Any) -> None:
-        assert topics == [("in", 1)]
+    def subscribe_all(self, filters: Any, qos: int) -> None:
+        assert (filters, qos) == (("in",), 1)
 
-    def ack(self, mid: int, qos: int) -> None:
-        assert qos == 1
-        self.acknowledged.append(mid)
+    def receipt(self, message: Any, *, accepted: bool) -> None:
+        self.acknowledged.append(message.mid)
+        if not accepted:
+            self.refused.append(message.mid)
 
-    def disconnect(self) -> None:
+    def forget(self) -> None:
+        assert self.left == 0
+
+    def join(self) -> None:
+        self.connect()
+
+    def leave(self) -> None:
         self.left += 1
-
-    def loop_stop(self) -> None:
-        """Have nothing to stop."""
 
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    found = Played(reconnect=True)
-    monkeypatch.setattr(mqtt, "connect", lambda client, _connection: client.connect())
+    found = Played()
     monkeypatch.setattr(mqtt, "backoff", lambda _attempt: 0.0)
     return found
 
@@ -75,7 +93,7 @@ def test_messages_are_acknowledged_in_order_of_arrival(played: Played) -> None:
     assert played.acknowledged == []
     played.settle[1]("reject-without-redelivery")
     played.source._turn()
-    assert played.acknowledged == [1, 2]
+    assert (played.acknowledged, played.refused) == ([1, 2], [1])
 
 
 def test_a_rejected_message_reconnects_when_those_before_it_are_acknowledged(played: Played) -> None:
@@ -113,8 +131,240 @@ def test_with_qos_0_nothing_is_acknowledged_or_redelivered(played: Played) -> No
 
 
 def test_without_reconnects_a_rejected_message_is_acknowledged() -> None:
-    played = Played(reconnect=False)
+    played = Played(reconnect_for_redelivery=False)
     played.deliver(1)
     played.settle[1](AGAIN)
     played.source._turn()
     assert (played.acknowledged, played.left) == ([1], 0)
+
+
+def test_by_default_an_unprocessed_message_is_not_acknowledged() -> None:
+    assert MqttConnection(id="plant", type="mqtt").reconnect_for_redelivery
+
+
+def test_messages_that_wait_for_an_earlier_one_to_be_acknowledged_take_room() -> None:
+    played = Played(max_in_flight=3)
+    played.deliver(1, 2, 3)
+    played.settle[2]("settle")
+    played.settle[3]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.source._room) == ([], 0)
+    played.settle[1]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.source._room) == ([1, 2, 3], 3)
+
+
+def test_a_session_that_the_broker_has_kept_is_joined_before_the_subscription_is_answered(played: Played) -> None:
+    """What has waited may fill the client before SUBACK is read."""
+    assert not played.source._joined.is_set()
+    played.left = 1
+    played.connect()
+    assert played.source._joined.is_set()
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_source_whose_subscription_is_refused_ends_also_after_a_reconnect(
+    played: Played,
+    present: bool,  # noqa: FBT001 - a table
+) -> None:
+    played.left = int(present)
+    played.connect()
+    refused = SimpleNamespace(is_failure=True)
+    played.source._subscribed(None, None, 1, [refused], None)
+    with pytest.raises(UnreachableError, match="it refuses subscriptions"):
+        played.source._turn()
+
+
+def test_a_source_whose_login_is_refused_after_a_reconnect_ends(played: Played) -> None:
+    played.source._joined.set()
+    played.alive = False
+    with pytest.raises(UnreachableError, match="it refuses the connection"):
+        played.source._turn()
+
+
+class Sending:
+    """The client of a publisher: confirms what it publishes before ``publish`` returns, or when it is told to."""
+
+    def __init__(self, *, at_once: bool = False, rc: Any = MQTT_ERR_SUCCESS) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.rc, self.left = rc, threading.Event()
+        publisher = MqttPublisher.__new__(MqttPublisher)
+        publisher._five, publisher._changed, publisher._waiting, publisher._early = False, threading.Condition(), {}, {}
+        publisher._client = self  # type: ignore[assignment]
+        self.publisher, self.at_once = publisher, at_once
+
+    def publish(self, topic: str, payload: bytes, **options: Any) -> Any:
+        self.sent.append({"topic": topic, "payload": payload, **options})
+        if self.at_once:
+            self.confirm(len(self.sent) if options["qos"] else -len(self.sent))
+        return SimpleNamespace(rc=self.rc, mid=len(self.sent))
+
+    def confirm(self, identity: int, *, failure: str = "") -> None:
+        code = SimpleNamespace(is_failure=bool(failure), getName=lambda: failure)
+        self.publisher._confirmed(identity, code)
+
+    def is_connected(self) -> bool:
+        return self.rc == MQTT_ERR_SUCCESS
+
+    def leave(self) -> None:
+        self.left.set()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_target_is_confirmed_whether_the_broker_is_faster_or_not(at_once: bool) -> None:  # noqa: FBT001 - a table
+    sending = Sending(at_once=at_once)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    if not at_once:
+        assert results == []
+        sending.confirm(1)
+    assert [result.status for result in results] == [200]
+    assert (sending.publisher._waiting, sending.publisher._early) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        ("Payload format invalid", 400),
+        ("Topic name invalid", 400),
+        ("Not authorized", 400),
+        ("Quota exceeded", 500),
+        ("Unspecified error", 500),
+    ],
+)
+def test_a_reason_of_the_broker_says_whether_a_message_is_refused_or_published_again(failure: str, status: int) -> None:
+    sending = Sending()
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    sending.confirm(1, failure=failure)
+    assert [(result.status, result.away) for result in results] == [(status, status == 500)]
+
+
+def test_a_message_of_qos_0_is_decided_when_it_is_written() -> None:
+    """No broker confirms it. One that reads nothing is to hold back those that publish."""
+    sending = Sending()
+    results: list[Any] = []
+    for _ in range(3):
+        sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert (results, list(sending.publisher._waiting)) == ([], [-1, -2, -3])
+    sending.confirm(-1)
+    # dropped with the connection
+    sending.confirm(-2, failure="Unspecified error")
+    assert [(result.status, result.away) for result in results] == [(200, False), (500, True)]
+    sending.at_once = True
+    sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert (results[2].status, list(sending.publisher._waiting), sending.publisher._early) == (200, [-3], {})
+
+
+def test_a_message_of_qos_0_without_a_connection_is_not_kept() -> None:
+    sending = Sending(rc=MQTT_ERR_NO_CONN)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert [(result.status, result.away) for result in results] == [(503, True)]
+    assert (sending.publisher._waiting, sending.publisher._early) == ({}, {})
+
+
+def test_a_message_of_qos_1_waits_for_the_connection() -> None:
+    sending = Sending(rc=MQTT_ERR_NO_CONN)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    assert (results, list(sending.publisher._waiting)) == ([], [1])
+    # no confirmation can come
+    sending.publisher.close()
+    assert sending.left.is_set()
+
+
+def test_a_publisher_that_closes_waits_for_confirmations() -> None:
+    sending = Sending()
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    closing = threading.Thread(target=sending.publisher.close)
+    closing.start()
+    assert not sending.left.wait(0.02)
+    sending.confirm(1)
+    closing.join()
+    assert ([result.status for result in results], sending.left.is_set()) == ([200], True)
+
+
+def test_headers_of_a_target_name_topic_quality_and_retention() -> None:
+    sending = Sending()
+    headers = {"mqtt.topic": "other", "mqtt.qos": "2", "mqtt.retain": "true"}
+    sending.publisher.publish(OutgoingMessage("out", headers, b"1"), print)
+    sending.publisher.publish(OutgoingMessage("out", {}, b"2"), print)
+    assert [(each["topic"], each["qos"], each["retain"]) for each in sending.sent] == [
+        ("other", 2, True),
+        ("out", 1, False),
+    ]
+
+
+@pytest.mark.parametrize("name", ["device", "correlation-id", "reply-to", "content-type"])
+def test_a_header_that_mqtt_cannot_carry_is_an_error_of_the_message_which_the_client_does_not_keep(name: str) -> None:
+    sending = Sending()
+    sending.publisher._five = True
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {name: "x" * 65_536}, b"1"), results.append)
+    assert ([(result.status, result.away) for result in results], sending.sent) == ([(400, False)], [])
+
+
+def test_a_quality_that_is_none_is_an_error_of_the_message() -> None:
+    results: list[Any] = []
+    Sending().publisher.publish(OutgoingMessage("out", {"mqtt.qos": "high"}, b"1"), results.append)
+    assert [(result.status, result.away) for result in results] == [(400, False)]
+
+
+class Intolerant:
+    """A broker of MQTT 3.1.1 that ends the connection at a message that begins with ``bad``."""
+
+    def __init__(self) -> None:
+        self.connections: list[list[bytes]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self.connections.append([])
+                with client, client.makefile("rb") as packets, suppress(OSError):
+                    self._answer(client, packets)
+
+    def _answer(self, client: socket.socket, packets: Any) -> None:
+        while header := packets.read(2):
+            # no packet here is longer than 127 bytes
+            body = packets.read(header[1])
+            if header[0] >> 4 == 1:
+                client.sendall(b"\x20\x02\x00\x00")
+            elif header[0] >> 4 == 3:
+                start = 2 + int.from_bytes(body[:2], "big")
+                self.connections[-1].append(body[start + 2 :])
+                if body[start + 2 :].startswith(b"bad"):
+                    return
+                client.sendall(b"\x40\x02" + body[start : start + 2])
+
+
+def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() -> None:
+    broker = Intolerant()
+    publisher = MqttPublisher(MqttConnection(id="plant", type="mqtt", host="127.0.0.1", port=broker.port), Kafka())
+    publisher._client.reconnect_delay_set(0.01, 0.01)  # type: ignore[arg-type]
+    results: dict[str, tuple[int, bool]] = {}
+    all_known = threading.Event()
+
+    def note(name: str, result: Any) -> None:
+        results[name] = (result.status, result.away)
+        if len(results) == 6:
+            all_known.set()
+
+    try:
+        for name in ("a", "bad1", "c", "d", "bad2", "e"):
+            publisher.publish(OutgoingMessage("out", {}, name.encode()), partial(note, name))
+        assert all_known.wait(30)
+    finally:
+        publisher.close()
+        broker.close()
+    assert results == {name: (500, True) if "bad" in name else (200, False) for name in results}
+    # alone, once it is suspected
+    assert broker.connections.count([b"bad1"]) > 1

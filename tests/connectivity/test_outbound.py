@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ackstream.client.group import Work
-from ackstream.connectivity import outbound as outbound_module
-from ackstream.connectivity.outbound import Outbound, OutboundWorker, answer_of
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_acks
+from ackstream.connectivity.outbound import Outbound, answers_of, issued
+from ackstream.connectivity.transport import Published
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.requests import read_request, response_matches
 from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.connections import KafkaConnection
@@ -108,6 +107,28 @@ def test_labels_of_targets_that_drop_a_signal_are_acknowledged_weakly(
     assert [ack.label for ack in weak_acks(event(), plan.weak)] == list(weak)
 
 
+def test_without_its_labels_a_connection_publishes_and_acknowledges_nothing_but_live_responses() -> None:
+    targets = [target(EVENTS, issued_ack="c:one"), target(DROPS, issued_ack="c:two")]
+    connection = outbound(*targets, target(MESSAGES, issued_ack="live-response"), declared=("c:three",))
+    plan = connection.plan(event("c:one", "c:two", "c:three"), held=False)
+    assert [publishing.label for publishing in plan.publishings] == [None]
+    assert decode(plan.publishings[0].message.payload).headers.get("requested-acks", []) == []
+    assert (plan.weak.labels, plan.failed) == ((), [])
+    answered = connection.plan(message("live-response"), held=False)
+    assert [publishing.label for publishing in answered.publishings] == ["live-response"]
+
+
+def test_headers_of_the_transport_are_those_of_the_acknowledgement_unless_the_signal_has_them() -> None:
+    result = Published(200, headers={"server": "x", "correlation-id": "theirs"})
+    assert issued("c:one", result, {"correlation-id": "mine"}).headers == {
+        "server": "x",
+        "correlation-id": "mine",
+        "response-required": False,
+    }
+    wrong = Published(200, headers={"timeout": "soon"})
+    assert "timeout" not in issued("c:one", wrong, {"correlation-id": "mine"}).headers
+
+
 def test_a_signal_without_value_is_dropped_where_only_values_go_out() -> None:
     plan = outbound(target(EVENTS), target(EVENTS, payload="value", issued_ack="c:one")).plan(
         event("c:one", value=None)
@@ -177,70 +198,31 @@ def test_whoever_holds_labels_looks_at_everything_that_may_ask_for_them(
     assert connection.streams == streams
 
 
-@pytest.mark.parametrize(("given_", "channel"), [(event("c:one"), "twin"), (message("live-response"), "live")])
+@pytest.mark.parametrize(("given_", "channel"), [(event("c:one"), "twin"), (message("c:one"), "live")])
 def test_acknowledgements_are_written_as_an_aggregate_that_correlate_reads(given_: Publication, channel: str) -> None:
-    acks = [Acknowledgement("c:one", 204), Acknowledgement("live-response", 200)]
-    answer = answer_of(given_, acks)
-    assert [ack.label for ack in read_acks(answer)] == ["c:one", "live-response"]
+    (answer,) = answers_of(given_, [Acknowledgement("c:one", 204), Acknowledgement("c:two", 200)])
+    assert [ack.label for ack in read_issued(answer)] == ["c:one", "c:two"]
     assert answer.topic.channel == channel
     assert answer.headers["correlation-id"] == "mine"
 
 
-class Outbox:
-    """Of a worker without Kafka."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def hold(self, work: Work) -> None:
-        work.remaining += 1
-
-    def release(self, work: Work) -> None:
-        work.remaining -= 1
-
-    def send(self, _correlation_id: str, message: Any, _work: Work) -> None:
-        self.sent.append(message)
+def test_a_live_response_of_a_target_is_a_response_that_correlate_reads() -> None:
+    given_ = message("c:one")
+    headers = {"correlation-id": "mine", "response-required": False}
+    issued = [Acknowledgement("live-response", 204, headers=headers), Acknowledgement("c:one", 200, headers=headers)]
+    response, aggregate = answers_of(given_, issued)
+    assert [ack.label for ack in read_issued(aggregate)] == ["c:one"]
+    request = read_request(given_.envelope)
+    assert response_matches(request, response) is None
+    ack = response_to_ack(request, response)
+    assert (ack.label, ack.status, ack.headers["correlation-id"]) == ("live-response", 204, "mine")
 
 
-class Refusing:
-    """A publisher whose target accepts nothing."""
-
-    def __init__(self, *, away: bool) -> None:
-        self.away = away
-
-    def publish(self, _message: Any, done: Any) -> None:
-        done(TimeoutError("expired"))
-
-    def status_of(self, _error: Exception) -> int:
-        return 500
-
-    def is_away(self, _error: Exception) -> bool:
-        return self.away
-
-
-@pytest.mark.parametrize(
-    ("away", "label", "alive", "remaining"),
-    [
-        pytest.param(True, None, False, 1, id="nobody would learn of it: published again"),
-        pytest.param(True, "c:one", True, 0, id="its requester learns of it"),
-        pytest.param(False, None, True, 0, id="it would fail again"),
-    ],
-)
-def test_a_signal_that_a_target_did_not_accept_is_kept_or_acknowledged(
-    monkeypatch: pytest.MonkeyPatch, *, away: bool, label: str | None, alive: bool, remaining: int
-) -> None:
-    outbox = Outbox()
-    life = SimpleNamespace(alive=True)
-    made = SimpleNamespace(run=lambda: None, life=life, outbox=outbox)
-    monkeypatch.setattr(outbound_module, "Worker", lambda *_, **__: made)
-    monkeypatch.setattr(outbound_module, "read_publication", lambda record: record.signal)
-    parts = {} if label is None else {"issued_ack": label}
-    connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, **parts)])
-    kafka: Any = None
-    publisher: Any = Refusing(away=away)
-    worker = OutboundWorker(connection, kafka, publisher, dict)
-    work = Work(0)
-    signals = event(*([] if label is None else [label]))
-    worker._handle(SimpleNamespace(signal=signals, timestamp=0), work)
-    assert (worker.alive, work.remaining) == (alive, remaining)
-    assert [ack.status for message in outbox.sent for ack in read_acks(message)] == ([500] if label else [])
+def test_texts_of_placeholders_are_quoted_in_addresses_as_the_transport_does() -> None:
+    connection = KafkaConnection(
+        id="c",
+        type="kafka",
+        targets=[target(EVENTS, address="a/{{ thing:id }}", header_mapping={"x": "{{ thing:id }}"})],
+    )
+    (publishing,) = Outbound(connection, lambda text: text.replace(":", "%3A")).plan(event()).publishings
+    assert (publishing.message.address, publishing.message.headers["x"]) == ("a/org.acme%3Alamp", "org.acme:lamp")

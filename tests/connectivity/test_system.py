@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+
+from ackstream.client.errors import ClosedError, NotSentError
 from ackstream.connectivity import system
-from ackstream.connectivity.system import Identities
+from ackstream.connectivity.system import Identities, System
+from ackstream.connectivity.transport import ExternalMessage
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 
 
 def test_a_fresh_correlation_id_stays_as_it_is() -> None:
@@ -35,3 +44,67 @@ def test_only_the_last_ones_are_remembered(monkeypatch) -> None:
     monkeypatch.setattr(system, "REMEMBERED", 2)
     found = Identities()
     assert [found.take(each, redelivered=False) for each in "abca"] == ["a", "b", "c", "a"]
+
+
+def not_sent(cause: Exception | None) -> NotSentError:
+    error = NotSentError("Kafka did not store the request.", "mine")
+    error.__cause__ = cause
+    return error
+
+
+TOO_LARGE = MessageSizeTooLargeError("too large")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (not_sent(TOO_LARGE), TOO_LARGE),
+        (not_sent(KafkaTimeoutError()), None),
+        (not_sent(None), None),
+        (ClosedError("closed", "mine"), None),
+    ],
+)
+@pytest.mark.parametrize("responds", [True, False])
+def test_that_a_request_can_never_be_sent_is_told_apart_from_what_may_pass(
+    error: Exception,
+    answer: Exception | None,
+    responds: bool,  # noqa: FBT001 - a table
+) -> None:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    found = System.__new__(System)
+    found._identities, found._lock = Identities(), system.threading.Lock()
+    requester: Any = SimpleNamespace(send=lambda *_, **__: future, publish=lambda *_, **__: future)
+    found._requester = requester
+    request = SimpleNamespace(response_required=responds, waits_for_acks=False)
+    asked: Any = SimpleNamespace(envelope=SimpleNamespace(headers={"correlation-id": "mine"}), request=request)
+    answers: list[Any] = []
+    found.ask(asked, redelivered=False, replied=print, received=answers.append)
+    assert answers == [answer]
+
+
+class Producer:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.records: list[dict[str, Any]] = []
+
+    def send(self, _topic: str, **record: Any) -> Any:
+        self.records.append(record)
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(add_callback=lambda stored: stored(None), add_errback=lambda _failed: None)
+
+
+@pytest.mark.parametrize("error", [None, TOO_LARGE])
+def test_a_dead_letter_is_small_enough_for_its_topic_and_one_that_is_not_stored_is_delivered_again(
+    error: Exception | None,
+) -> None:
+    found = System.__new__(System)
+    found._producer, found._dead_letters = producer, _ = Producer(error), "dead-letters"
+    much = "x" * 20_000_000
+    answers: list[Any] = []
+    found.give_up(ExternalMessage(much, {"kafka.key": much}, much.encode()), much, answers.append)
+    (record,) = producer.records
+    assert (len(record["value"]), len(record["key"])) == (DEAD_LETTER_BYTES, DEAD_LETTER_BYTES)
+    assert len(record["headers"][0][1]) < DEAD_LETTER_BYTES
+    assert answers == [None if error else system.STORED]

@@ -67,7 +67,7 @@ def connected(settings: Settings) -> Iterator[Connector]:
         yield connector
 
 
-TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
+TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "events", "declarations", "dead-letters")
 
 
 def ids(job: Counterpart) -> list[str]:
@@ -112,10 +112,12 @@ class Signals:
 
 
 def acks_of(kafka: Kafka) -> dict[str, dict[str, Any]]:
-    """Return the acknowledgements that were written: by correlation-id, label by label."""
+    """Return the acknowledgements that were written: by correlation-id, label by label; a response by its own."""
     found: dict[str, dict[str, Any]] = {}
     for record in records(kafka, "acks"):
-        found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(json.loads(record.value)["value"])
+        message = json.loads(record.value)
+        entries = message["value"] if message["topic"].endswith("/acks") else {"live-response": message}
+        found.setdefault(dict(record.headers)["correlation-id"].decode(), {}).update(entries)
     return found
 
 

@@ -10,13 +10,20 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from kafka import KafkaProducer
+from msgspec import UNSET
 
-from ackstream.client import Subscriber
+from ackstream.client import Ack, Response, Signal, Subscriber
+from ackstream.client.signals import messages, read_signal
+from ackstream.client.worker import Worker
 from ackstream.gateway.server import Server
 from ackstream.gateway.service import connected
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Gateway, Kafka
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from websockets.sync.client import ClientConnection
+
+    from ackstream.client.group import Work
 
 
 LAMP = "/api/2/things/org.acme:lamp"
@@ -99,6 +108,44 @@ def check_header_table(running: Running) -> None:
             assert statuses == {"http-ack": 200, "bar-ack": 200}
         else:
             assert (found.status_code, found.content) == (202, b""), identity
+
+
+class TwinAndDevices:
+    """Answers signals as the twin and all devices together: its function returns the answers to one of them."""
+
+    def __init__(self, kafka: Kafka, answer: Callable[[Signal], list[Any]]) -> None:
+        self._answer = answer
+        self._topic = kafka.topic("twin-acks")
+        self._producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+        self._worker = Worker(kafka, ["signals"], self._handle, None, "latest")
+        self._worker.run()
+
+    def close(self) -> None:
+        self._worker.close()
+        self._producer.close()
+
+    def _handle(self, record: Any, work: Work) -> None:
+        requested = decode(record.value).headers.get("requested-acks", [])
+        signal = read_signal(record, {*requested, "live-response"})
+        for answer in self._answer(signal):
+            if signal.channel == "live" or isinstance(answer, Ack):
+                for _, message in messages(signal, answer):
+                    self._worker.outbox.send(signal.correlation_id, message, work)
+            else:
+                self._send_of_twin(signal, _of_twin(signal, answer))
+
+    def _send_of_twin(self, signal: Signal, answer: Envelope) -> None:
+        identity = reply_id(signal.correlation_id, signal.topic, signal.partition, signal.offset)
+        headers = [("correlation-id", signal.correlation_id.encode()), ("reply-id", identity.encode())]
+        self._producer.send(self._topic, key=signal.thing_id.encode(), value=encode(answer), headers=headers)
+
+
+def _of_twin(signal: Signal, answer: Response | DittoError) -> Envelope:
+    headers: dict[str, Any] = {"correlation-id": signal.correlation_id, "response-required": False}
+    if isinstance(answer, DittoError):
+        return error_envelope(answer, thing_id=signal.thing_id, channel="twin", headers=headers)
+    value = UNSET if answer.value is UNSET else raw(answer.value)
+    return Envelope(signal.envelope.topic, {**answer.headers, **headers}, signal.path, value, status=answer.status)
 
 
 class Client:

@@ -104,7 +104,7 @@ def check_things(storm: Storm) -> Iterator[str]:
         {(key.decode(), revision) for key, revision, _ in events},
         ((row["thing_id"], row["revision"]) for row in journal),
     )
-    persisted = [record for record in storm.system.records("acks") if b"/twin/commands/" in record.value]
+    persisted = [record for record in storm.system.records("twin-acks") if b"/twin/commands/" in record.value]
     told = {_id(record) for record in persisted if json.loads(record.value)["status"] < 300}
     yield from compare("commands that the twin acknowledged but did not store", told - changed, ())
     for key, (status, body) in storm.answers.items():

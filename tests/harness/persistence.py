@@ -14,11 +14,12 @@ from ackstream.jobs.persist import job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
+from ackstream.settings.queues import QueueSettings
 from tests.harness.kafka import Observer
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -36,7 +37,9 @@ _numbers = count()
 class Persistence:
     """Topics, tables and a running query; safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, path: Path, **rules: Any) -> None:
+    def __init__(
+        self, spark: SparkSession, bootstrap: str, path: Path, queues: Sequence[Any] = (), **rules: Any
+    ) -> None:
         number = next(_numbers)
         place = path / f"persistence-{number}"
         self.kafka = Kafka(bootstrap=bootstrap, topic_prefix=f"t{os.getpid()}-persistence-{number}-", partitions=2)
@@ -44,6 +47,7 @@ class Persistence:
             kafka=self.kafka,
             lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
             persist=Persist.model_validate({"interval": INTERVAL, **rules}),
+            queues=tuple(map(QueueSettings.model_validate, queues)),
         )
         ensure_topics(self.settings, job.JOB.topics)
         # several queries of one name need sessions of their own

@@ -63,13 +63,17 @@ class Settlement:
         )
         return [(answer, at) for answer, at in read if answer is not None]
 
+    def deliveries(self, writer: str) -> list[dict[str, Any]]:
+        """Return the rows of a writer's samples: runs that a reader has acknowledged."""
+        table = DeltaTable(self.settings.lake.table("deliveries"))
+        columns = ["writer", "reader", "role", "first", "last", "auto"]
+        return [row for row in table.to_pyarrow_table(columns=columns).to_pylist() if row["writer"] == writer]
+
     def automatic(self, writer: str) -> list[dict[str, Any]]:
         """Return the samples that no code saw, and why they are acknowledged, as the table has it."""
-        table = DeltaTable(self.settings.lake.table("deliveries"))
-        rows = table.to_pyarrow_table(columns=["writer", "first", "last", "auto"]).to_pylist()
         return [
             {"sn": seq, "why": row["auto"]}
-            for row in rows
-            if row["writer"] == writer and row["auto"] is not None
+            for row in self.deliveries(writer)
+            if row["auto"] is not None
             for seq in range(row["first"], row["last"] + 1)
         ]

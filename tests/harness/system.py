@@ -16,6 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
 from ackstream.jobs.correlate.job import JOB
 from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.kafka import records
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 THING = "org.acme:lamp"
+
+
+def _correlation_id(record: Any) -> str:
+    own = dict(record.headers).get("correlation-id", b"").decode()
+    return own or json.loads(record.value)["headers"]["correlation-id"]
 
 
 class System:
@@ -99,6 +105,12 @@ class System:
     def ack_json(correlation_id: str, label: str, status: int = 200) -> dict[str, Any]:
         topic = f"org.acme/lamp/things/twin/acks/{label}"
         return {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
+
+    def answer(self, correlation_id: str, value: Any) -> int:
+        """Send what the twin answers to the first signal of a correlation-id; return the broker's time of it."""
+        asked = next(record for record in self.records("signals") if _correlation_id(record) == correlation_id)
+        identity = reply_id(correlation_id, asked.topic, asked.partition, asked.offset)
+        return self.send("twin-acks", value, {"reply-id": identity.encode()})
 
     def tick(self, query: StreamingQuery, time_ms: int) -> None:
         """Let event time pass: tick until a batch has run with that watermark."""

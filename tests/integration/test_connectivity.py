@@ -18,17 +18,19 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.client.labels import Declarer
-from ackstream.connectivity import kafka as transport
-from ackstream.connectivity.connector import Connector
-from ackstream.connectivity.outbound import MAX_PUBLISHING
+from ackstream.connectivity import kafka_publisher as transport
+from ackstream.connectivity.outbound_worker import MAX_PUBLISHING
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka, Settings
 from tests.harness.cluster import Cluster
 from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
+from tests.harness.kafka import records
 from tests.harness.ledgers import accepted, outcome
 from tests.harness.processes import environment
+from tests.harness.service import Service
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -181,6 +183,9 @@ def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka,
         eventually(lambda: elsewhere.committed(incoming) == 4, "all offsets")
         eventually(lambda: len(elsewhere.read(answers)) == 3, "the errors")
     assert job.seen == []
+    letters = eventually(lambda: len(found := records(topics, "dead-letters")) == 3 and found, "the dead letters")
+    (malformed,) = (letter for letter in letters if letter.value == b"\xff")
+    assert f"{elsewhere.id}-{incoming}-0-0" in dict(malformed.headers)["reason"].decode()
     errors = [json.loads(record.value) for record in elsewhere.read(answers)]
     assert [error["value"]["error"] for error in errors] == [
         "json.invalid",
@@ -236,6 +241,76 @@ def test_with_no_acknowledgements_a_record_is_settled_at_once_and_its_response_p
         job.write(*response(job.seen[0]))
         (answer,) = eventually(lambda: elsewhere.read(answers), "the response")
     assert decode(answer.value).headers["correlation-id"] == "a"
+
+
+def test_a_record_of_two_signals_is_settled_when_both_are_acknowledged(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    names = ("one", "two")
+    templates: list[dict[str, Any]] = [
+        {"topic": f"org.acme/{name}/things/twin/commands/modify", "path": "/attributes/x"} for name in names
+    ]
+    templates[0]["headers"] = {"requested-acks": '["{{ header:asked }}"]'}
+    source = {
+        "addresses": [incoming],
+        "qos": 1,
+        "start": "earliest",
+        "payload_mapping": templates,
+        "acknowledgement_requests": {"includes": ["my-ack"]},
+    }
+    elsewhere.send(incoming, b"1", {"asked": "own-ack"})
+    with Counterpart(topics, lambda _record: []) as job, connected(settings(topics, elsewhere, sources=[source])):
+        eventually(lambda: len(job.seen) == len(names), "both signals")
+        job.write(*aggregate(job.seen[0]))
+        job.producer.flush()
+        assert not elsewhere.committed(incoming)
+        job.write(*aggregate(job.seen[1]))
+        eventually(lambda: elsewhere.committed(incoming) == 1, "the offset")
+    signals = [decode(record.value) for record in job.seen]
+    requested = {signal.topic.thing_id: sorted(signal.headers["requested-acks"]) for signal in signals}
+    assert requested == {"org.acme:one": ["my-ack", "own-ack"], "org.acme:two": ["my-ack"]}
+
+
+def test_a_weak_acknowledgement_settles_a_record(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming = elsewhere.topic("in")
+    source = {"addresses": [incoming], "qos": 1, "start": "earliest"}
+    labels = ["my-ack", "weak-ack"]
+    elsewhere.send(incoming, command("a", requested_acks=labels))
+
+    def answer(record: Any) -> list[Any]:
+        value, named = aggregate(record)
+        reply = json.loads(value)
+        reply["value"]["weak-ack"]["headers"] = {"ditto-weak-ack": True}
+        return [(json.dumps(reply).encode(), named)]
+
+    with Counterpart(topics, answer) as job, connected(settings(topics, elsewhere, sources=[source])):
+        eventually(lambda: elsewhere.committed(incoming) == 1, "the offset")
+    assert ids(job) == ["a"]
+
+
+def test_acknowledgements_come_through_a_source_that_declares_their_labels(topics: Kafka, elsewhere: Elsewhere) -> None:
+    incoming, events = elsewhere.topic("in"), elsewhere.topic("events")
+    mine, issued = (f"{elsewhere.id}:{name}" for name in ("mine", "issued"))
+    configured = settings(
+        topics,
+        elsewhere,
+        sources=[{"addresses": [incoming], "qos": 1, "start": "earliest", "declared_acks": [mine]}],
+        targets=[{"address": events, "topics": ["_/_/things/twin/events"], "issued_ack": issued}],
+    )
+    with connected(configured), Declarer(topics) as other:
+        # what a target issues is declared by itself
+        for label in (mine, issued):
+            with pytest.raises(DittoError, match="taken by other subscribers"):
+                other.declare([label]).future.result(30)
+        Signals(topics).event("asked", 1, [mine, issued])
+        (event,) = eventually(lambda: elsewhere.read(events), "the event")
+        assert decode(event.value).headers["requested-acks"] == [mine]
+        topic = f"org.acme/lamp/things/twin/acks/{mine}"
+        named = {"correlation-id": "asked"}
+        elsewhere.send(incoming, {"topic": topic, "headers": named, "path": "/", "value": "seen", "status": 202})
+        eventually(lambda: elsewhere.committed(incoming) == 1, "the offset")
+    acks = [json.loads(record.value) for record in records(topics, "acks")]
+    (ack,) = [ack for ack in acks if ack["topic"] == topic]
+    assert (ack["headers"]["correlation-id"], ack["value"], ack["status"]) == ("asked", "seen", 202)
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------
@@ -314,20 +389,77 @@ def test_a_stopped_connection_publishes_what_came_meanwhile(topics: Kafka, elsew
     assert [decode(record.value).headers["correlation-id"] for record in elsewhere.read(events)] == ["one", "two"]
 
 
-def test_a_connection_whose_labels_are_taken_opens_when_they_are_free(topics: Kafka, elsewhere: Elsewhere) -> None:
-    label = f"{elsewhere.id}:mine"
-    source = {"addresses": [elsewhere.topic("in")], "declared_acks": [label]}
-    configured = settings(topics, elsewhere, sources=[source])
-    with Declarer(topics) as other:
-        taken = other.declare([label])
+def test_while_its_labels_are_taken_the_acknowledgements_of_a_connection_are_rejected_and_all_else_goes_on(
+    topics: Kafka, elsewhere: Elsewhere
+) -> None:
+    mine, delivered = f"{elsewhere.id}:mine", f"{elsewhere.id}:delivered"
+    incoming, answers, events = elsewhere.topic("in"), elsewhere.topic("answers"), elsewhere.topic("events")
+    source = {"addresses": [incoming], "qos": 1, "declared_acks": [mine], "reply_target": {"address": answers}}
+    target = {"address": events, "topics": ["_/_/things/twin/events"], "issued_ack": delivered}
+    configured = settings(topics, elsewhere, sources=[source], targets=[target])
+    topic = f"org.acme/lamp/things/twin/acks/{mine}"
+    ack = {"topic": topic, "headers": {"correlation-id": "x"}, "path": "/", "status": 200}
+    signals = Signals(topics)
+    with Declarer(topics) as other, Counterpart(topics) as job:
+        taken = other.declare([mine])
         taken.future.result(30)
-        with Connector(configured, configured.connections) as connector:
-            assert not connector.turn()
+        with connected(configured) as connector:
+            elsewhere.send(incoming, ack)
+            (error,) = eventually(lambda: elsewhere.read(answers), "the error")
+            signals.event("first", 1, [mine, delivered])
+            elsewhere.send(incoming, command("mine", requested_acks=["my-ack"]))
+            eventually(lambda: plain(job) == ["mine"] and len(elsewhere.read(events)) == 1, "all else")
+            assert decode(error.value).status == 409
+            assert acks_of(topics) == {}
+            assert decode(elsewhere.read(events)[0].value).headers.get("requested-acks", []) == []
             other.release(taken)
-            eventually(connector.turn, "the connection is open")
             # clients of the same connection share its labels
             with connected(configured):
-                pass
+                eventually(lambda: connector.turn() and answered(topics, elsewhere, incoming, ack), "its labels")
+            signals.event("second", 2, [delivered])
+            eventually(lambda: "second" in acks_of(topics), "the acknowledgement of the target")
+
+
+def answered(topics: Kafka, elsewhere: Elsewhere, incoming: str, ack: dict[str, Any]) -> bool:
+    """Send an acknowledgement, until one is accepted."""
+    elsewhere.send(incoming, ack)
+    return any(dict(record.headers)["correlation-id"] == b"x" for record in records(topics, "acks"))
+
+
+def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topics: Kafka) -> None:
+    """A service that is away loses no signal, in order; one whose requester learns of it is not repeated."""
+    name = topics.topic_prefix.rstrip("-")
+    with closing(Service()) as service:
+        one, two = f"{name}:one", f"{name}:two"
+        targets = [
+            {"address": "POST:/events/{{ thing:name }}", "topics": ["_/_/things/twin/events"], "issued_ack": one},
+            {"address": "PUT:/status/404", "topics": ["_/_/things/twin/events"], "issued_ack": two},
+        ]
+        configured = Settings(
+            kafka=topics,
+            connections=({"id": name, "type": "http-push", "url": service.url, "targets": targets},),
+        )
+        signals = Signals(topics)
+        with connected(configured) as connector:
+            signals.event("asked", 1, [one, two])
+            found = eventually(lambda: len(acks_of(topics).get("asked", ())) == 2 and acks_of(topics), "both")["asked"]
+            assert (found[one]["status"], found[one]["payload"]) == (200, {"path": "/events/lamp"})
+            assert found[two]["status"] == 404
+            service.status = 503
+            for number in range(2, 6):
+                signals.event(f"e{number}", number, [])
+            eventually(lambda: not connector.turn(), "the end of the connection")
+            service.status = 200
+            accepted_before = len(service.requests)
+
+            def values() -> list[int]:
+                later = service.requests[accepted_before:]
+                return [json.loads(body)["value"] for _, path, _, body in later if path == "/events/lamp"]
+
+            eventually(lambda: connector.turn() and set(values()) == {2, 3, 4, 5}, "the signals")
+            assert list(dict.fromkeys(values())) == [2, 3, 4, 5]
+            signals.event("late", 6, [one])
+            eventually(lambda: "late" in acks_of(topics), "the acknowledgement")
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------

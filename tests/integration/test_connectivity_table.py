@@ -1,4 +1,4 @@
-"""The table of headers for connections, against the running system: real broker, real correlate job."""
+"""The table of headers for connections, against the running system: real brokers, real correlate job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
 from tests.harness.connections import Elsewhere, connected
+from tests.harness.remotes import REMOTES, Remote
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 from tests.prose import each, prose
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
@@ -29,62 +32,138 @@ OUTCOMES = {
     "response published; settled immediately": ("response", "immediately"),
     "aggregate published; settled after acks": ("acks", "after acks"),
 }
+NEGATIVE = "error published; settled negatively"
+FAILED = "failed"
+"""A further row: an aggregate with a failed acknowledgement."""
 
 
 def headers(row: dict[str, Any]) -> dict[str, Any]:
-    return {
+    found = {
         "response_required": row["response-required"],
         "requested_acks": [] if row["requested-acks"] == "empty" else REQUESTED,
-        "timeout": "0" if row["timeout"] == "zero" else "60s",
     }
+    # without one it is the default
+    return found | {"timeout": "0"} if row["timeout"] == "zero" else found
+
+
+class KafkaRows:
+    """A partition for each message, whose commits then show its settlement."""
+
+    name = "kafka"
+
+    def __init__(self, broker: str, number: int) -> None:
+        self._elsewhere = Elsewhere(broker)
+        self._incoming = self._elsewhere.topic("in", number)
+        self._answers = self._elsewhere.topic("answers")
+
+    def connection(self) -> dict[str, Any]:
+        target = {"address": self._answers}
+        source = {"addresses": [self._incoming], "qos": 1, "start": "earliest", "reply_target": target}
+        return {"id": self._elsewhere.id, "type": "kafka", "sources": [source]}
+
+    def send(self, message: dict[str, Any], number: int) -> None:
+        self._elsewhere.send(self._incoming, message, partition=number)
+
+    def settled(self, number: int) -> bool:
+        return bool(self._elsewhere.committed(self._incoming, number))
+
+    def answers(self) -> list[bytes]:
+        return [record.value for record in self._elsewhere.read(self._answers)]
+
+    def rejected(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._elsewhere.close()
+
+
+class RemoteRows:
+    """A queue for each message."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.name = type(remote).__name__.lower()
+        self._remote = remote
+        self._sent: set[int] = set()
+
+    def connection(self) -> dict[str, Any]:
+        return self._remote.connection(reply_target={"address": self._remote.target()["address"]})
+
+    def send(self, message: dict[str, Any], number: int) -> None:
+        self._remote.send(message, number)
+        self._sent.add(number)
+
+    def settled(self, number: int) -> bool:
+        return number in self._sent and self._remote.depth(number) == 0
+
+    def answers(self) -> list[bytes]:
+        return [payload for _, payload in self._remote.receive()]
+
+    def rejected(self) -> int | None:
+        return self._remote.rejected()
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+@pytest.fixture(scope="module", params=[None, *REMOTES], ids=lambda kind: "Kafka" if kind is None else kind.__name__)
+def rows(
+    request: pytest.FixtureRequest, broker: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaRows | RemoteRows]:
+    number = len(ROWS) + 1
+    if request.param is None:
+        found = KafkaRows(broker, number)
+        yield found
+        found.close()
+        return
+    with request.param.broker(tmp_path_factory.mktemp("remote")) as running:
+        remote = RemoteRows(request.param(running, f"table{os.getpid()}", number))
+        yield remote
+        remote.close()
 
 
 @pytest.fixture(scope="module")
-def table(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Send a record for each row; the value tells what was published for each, and when it was settled."""
-    kafka = Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-", partitions=2)
+def table(
+    broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: KafkaRows | RemoteRows
+) -> dict[str, Any]:
+    """Send a message for each row; the value tells what was published for each, and when it was settled."""
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-{rows.name}-", partitions=2)
     system = System(kafka, tmp_path_factory.mktemp("table"), clock=True)
-    elsewhere = Elsewhere(broker)
-    # a partition for each row, whose commits then show its settlement
-    incoming, answers = elsewhere.topic("in", len(ROWS)), elsewhere.topic("answers")
-    source = {
-        "addresses": [incoming],
-        "qos": 1,
-        "start": "earliest",
-        "reply_target": {"address": answers, "expected": ["response", "error", "nack"]},
-    }
-    settings = Settings(kafka=kafka, connections=({"id": elsewhere.id, "type": "kafka", "sources": [source]},))
+    settings = Settings(kafka=kafka, connections=(rows.connection(),))
     ensure_topics(settings)
     given_ = {name: prose("header_defaults")[name]["given"] for name in ROWS}
-    for number, (name, row) in enumerate(given_.items()):
-        elsewhere.send(incoming, system.command_json(name, **headers(row)), partition=number)
+    given_[FAILED] = {"response-required": True, "requested-acks": "non-empty", "timeout": "non-zero"}
+    waiting = {name for name, row in given_.items() if row["requested-acks"] != "empty" and row["timeout"] != "zero"}
+    # MQTT acknowledges in order: what waits comes last
+    order = sorted(given_, key=lambda name: name in waiting)
 
     def settled() -> set[str]:
-        return {name for number, name in enumerate(ROWS) if elsewhere.committed(incoming, number)}
+        return {name for number, name in enumerate(order) if rows.settled(number)}
 
-    waiting = {name for name, row in given_.items() if row["requested-acks"] != "empty" and row["timeout"] != "zero"}
     with system.correlate(spark), connected(settings):
-        eventually(lambda: settled() == set(ROWS) - waiting, "all that awaits nothing is settled")
+        for number, name in enumerate(order):
+            rows.send(system.command_json(name, **headers(given_[name])), number)
+        eventually(lambda: settled() == set(order) - waiting, "all that awaits nothing is settled")
         for name, row in given_.items():
             if row["response-required"] and row["timeout"] != "zero":
                 topic = "org.acme/lamp/things/twin/commands/modify"
                 named = {"correlation-id": name}
-                system.send("acks", {"topic": topic, "headers": named, "path": "/attributes/x", "status": 204})
+                system.answer(name, {"topic": topic, "headers": named, "path": "/attributes/x", "status": 204})
             elif name in waiting:
                 aggregate = system.ack_json(name, "") | {"value": {"twin-persisted": {"status": 204}}}
-                system.send("acks", aggregate)
-        assert settled() == set(ROWS) - waiting
+                system.answer(name, aggregate)
+        assert settled() == set(order) - waiting
         for name in waiting:
-            system.ack(name, "my-ack")
-        eventually(lambda: settled() == set(ROWS), "everything is settled")
-        eventually(lambda: len(elsewhere.read(answers)) == 5, "all answers")
-    published = [decode(record.value) for record in elsewhere.read(answers)]
+            system.ack(name, "my-ack", 404 if name == FAILED else 200)
+        eventually(lambda: settled() == set(order), "everything is settled")
+        eventually(lambda: len(rows.answers()) == 6, "all answers")
+        published = [decode(value) for value in rows.answers()]
+        timeouts = {record["signal"]["timeout_ms"] for record in system.ledger() if "signal" in record}
     system.close()
-    elsewhere.close()
+    assert timeouts == {0, 60_000}
     kinds = {"errors": "error", "commands": "response", "acks": "acks"}
     answered = {answer.headers["correlation-id"]: kinds[answer.topic.criterion] for answer in published}
     assert len(answered) == len(published)
-    return {name: (answered.get(name), "after acks" if name in waiting else "immediately") for name in ROWS}
+    return {name: (answered.get(name), "after acks" if name in waiting else "immediately") for name in given_}
 
 
 @each("header_defaults", "doc-Connectivity-")
@@ -92,6 +171,18 @@ def test_prose_row(
     given_: dict[str, Any], expect: dict[str, Any], table: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     assert given_["api"] == "Connectivity"
-    name = request.node.callspec.id
+    name = next(name for name in ROWS if name in request.node.name)
     assert table[name] == OUTCOMES[expect["outcome"]]
     assert (table[name][0] == "error") is expect["clientError"]
+
+
+def test_an_aggregate_with_a_failed_acknowledgement_is_published_by_default(table: dict[str, Any]) -> None:
+    assert table[FAILED] == ("acks", "after acks")
+
+
+def test_what_is_settled_negatively_is_rejected_where_the_protocol_can_say_so(
+    table: dict[str, Any], rows: KafkaRows | RemoteRows
+) -> None:
+    assert table
+    negative = [name for name in ROWS if prose("header_defaults")[name]["expect"]["outcome"] == NEGATIVE]
+    assert rows.rejected() in (len(negative) + 1, None)

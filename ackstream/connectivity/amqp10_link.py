@@ -1,0 +1,229 @@
+"""A connection to an AMQP 1.0 broker on Qpid Proton, in one thread, and its messages."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from proton import Array, Described, Message, ProtonException, SSLDomain, SSLException, symbol
+from proton.handlers import MessagingHandler
+from proton.reactor import Container, LinkOption
+
+from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage, property_text
+from ackstream.errors import StartError, UnreachableError
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.envelopes import json_text
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.connectivity.transport import OutgoingMessage
+    from ackstream.settings.connections import Amqp10Connection
+
+# it logs each error before it reports it
+logging.getLogger("proton").setLevel(logging.CRITICAL + 1)
+
+IDLE_SECONDS = 30.0
+"""A connection on which nothing arrives for this long is dead; both sides send empty frames."""
+
+_PROPERTIES = {
+    "to": "address", "subject": "subject", "reply-to": "reply_to", CORRELATION_ID: "correlation_id",
+    CONTENT_TYPE: "content_type", "message-id": "id",
+    "group-id": "group_id", "reply-to-group-id": "reply_to_group_id",
+}  # fmt: skip
+"""The properties of a message that are headers: by header, the attribute."""
+
+
+class Node(LinkOption):  # type: ignore[misc]  # proton is not typed
+    """Asks for a queue (or a topic), as JMS clients do; a broker that creates nodes on demand would guess."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def apply(self, link: Any) -> None:
+        """Add the capability to a link before it is attached."""
+        (link.target if link.is_sender else link.source).capabilities.put_object(symbol(self._kind))
+
+
+class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
+    """A connection to the broker, all in one thread: ``pump`` exchanges data and calls the handlers."""
+
+    def __init__(self, connection: Amqp10Connection) -> None:
+        super().__init__(prefetch=0, auto_accept=False, peer_close_is_error=True)
+        self._settings = connection
+        self.error = ""
+        self._opened = False
+        self.container = Container(self)
+        self.container.container_id = f"{connection.id}-{uuid.uuid4().hex[:8]}"
+        self.container.start()
+        options: dict[str, Any] = {}
+        if connection.username is not None:
+            # a broker that offers PLAIN without TLS was configured to
+            options |= {"user": connection.username, "password": connection.secret, "allow_insecure_mechs": True}
+        if connection.virtual_host is not None:
+            options["virtual_host"] = connection.virtual_host
+        if connection.tls:
+            options["ssl_domain"] = _tls()
+        scheme = "amqps" if connection.tls else "amqp"
+        url = f"{scheme}://{connection.host}:{connection.port}"
+        self.connection = self.container.connect(url, reconnect=False, heartbeat=IDLE_SECONDS, **options)
+        self.wait(lambda: self._opened)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Pump until a condition holds; otherwise disconnect.
+
+        :raises UnreachableError: not within 10 s, or the broker refuses
+        """
+        limit = time.monotonic() + CONNECT_SECONDS
+        try:
+            while not until():
+                if time.monotonic() > limit:
+                    raise self.unreachable("it does not answer")
+                self.pump(0.1)
+        except UnreachableError:
+            self.close()
+            raise
+
+    def pump(self, seconds: float) -> None:
+        """Exchange data, waiting for some at most so long.
+
+        :raises UnreachableError: the connection is lost
+        """
+        self.container.timeout = seconds
+        try:
+            runs = self.container.process()
+        except (ProtonException, OSError) as error:
+            raise self.unreachable(repr(error)) from error
+        if self.error or not runs:
+            raise self.unreachable(self.error or "it closed the connection")
+
+    def unreachable(self, reason: str) -> UnreachableError:
+        """Report that the broker does not respond as expected."""
+        found = self._settings
+        return UnreachableError(
+            f"The connection {found.id} cannot use the AMQP broker at {found.host}:{found.port} ({reason}): "
+            f"start the broker, or correct connections.host, port, virtual_host, username or password."
+        )
+
+    def close(self) -> None:
+        """Close the connection; the broker delivers again what was not settled."""
+        self.connection.close()
+        limit = time.monotonic() + CLOSE_SECONDS
+        self.container.timeout = 0.1
+        # whatever was the error: the socket is closed, and credit returned, only if both sides close
+        with suppress(ProtonException, OSError):
+            while time.monotonic() < limit and self.container.process():
+                pass
+
+    def on_connection_opened(self, _event: Any) -> None:
+        """Note that the broker accepts the connection."""
+        self._opened = True
+
+    def on_connection_error(self, event: Any) -> None:
+        """Note why the broker closes the connection."""
+        self.error = condition_text(event.connection.remote_condition)
+
+    def on_transport_error(self, event: Any) -> None:
+        """Note why the connection failed."""
+        self.error = condition_text(event.transport.condition)
+
+    def on_disconnected(self, _event: Any) -> None:
+        """Note that the connection is lost."""
+        self.error = self.error or "it closed the connection"
+
+
+def _tls() -> SSLDomain:
+    """Return how to connect with TLS.
+
+    :raises StartError: no authority is known
+    """
+    paths = ssl.get_default_verify_paths()
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    try:
+        domain.set_trusted_ca_db(paths.cafile or paths.capath or "")
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+    except SSLException as error:
+        raise StartError(
+            f"The certificates of trusted authorities cannot be read ({error}): install those of the operating "
+            f"system (ca-certificates), or name a file of them in SSL_CERT_FILE."
+        ) from error
+    return domain
+
+
+def condition_text(found: Any) -> str:
+    """Return the name and the description of an error of the peer."""
+    return "no reason given" if found is None else f"{found.name}: {found.description}"
+
+
+_DESCRIPTOR = b"\x00"
+"""Each section of a message begins with it."""
+
+
+def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, bool]:
+    """Decode and convert a message; return whether it may have been delivered before, too.
+
+    The payload of one that cannot be read is its bytes, and it names the reason: an error here would end the
+    connection, and the broker would deliver the message again.
+    """
+    try:
+        message = _decoded(encoded)
+        return external_message(message, address), message.delivery_count > 0
+    except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for what a peer may send
+        return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), False
+
+
+def _decoded(encoded: bytes) -> Message:
+    if encoded and not encoded.startswith(_DESCRIPTOR):
+        # proton would return an empty message
+        raise ProtonException("It does not begin with a section of an AMQP message.")
+    message = Message()
+    message.decode(encoded)
+    return message
+
+
+def external_message(message: Message, address: str) -> ExternalMessage:
+    """Convert a message: its application properties, its properties, and ``amqp.address``."""
+    named = {name.lower(): value for name, value in (message.properties or {}).items()}
+    named |= {header: getattr(message, attribute) for header, attribute in _PROPERTIES.items()}
+    # proton reads a missing content type as the symbol None
+    headers = {name: property_text(value) for name, value in named.items() if value not in (None, "", symbol("None"))}
+    body = message.body
+    payload = body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, bytes | memoryview) else b""
+    if not payload and body not in (None, "", b""):
+        payload = json_text(_plain(body)).encode()
+    return ExternalMessage(str(uuid.uuid4()), headers | {"amqp.address": address}, payload)
+
+
+def _plain(value: Any) -> Any:
+    """Convert a body of AMQP's types to JSON's: most of proton's numbers and texts are of subclasses."""
+    if isinstance(value, Described):
+        return _plain(value.value)
+    if isinstance(value, dict):
+        return {property_text(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Array | list):
+        return [_plain(each) for each in (value.elements if isinstance(value, Array) else value)]
+    if isinstance(value, bytes | memoryview):
+        return bytes(value)
+    if value is None or isinstance(value, bool):
+        return value
+    kind = int if isinstance(value, int) else float if isinstance(value, float) else str
+    return kind(value)
+
+
+def proton_message(message: OutgoingMessage) -> Message:
+    """Return a durable message: headers of properties are those, all others application properties."""
+    named = {
+        attribute: message.headers[header] for header, attribute in _PROPERTIES.items() if header in message.headers
+    }
+    others = {name: value for name, value in message.headers.items() if name not in _PROPERTIES}
+    try:
+        # a text, as JMS clients send it
+        body: str | bytes = message.payload.decode()
+    except UnicodeDecodeError:
+        body = message.payload
+    return Message(body=body, durable=True, inferred=isinstance(body, bytes), properties=others, **named)

@@ -1,0 +1,304 @@
+"""The MQTT client, on paho: acknowledgements on request, with a reason, and properties as headers.
+
+paho offers manual acknowledgement, which aiomqtt does not; but it sends PUBREC by itself, after which a broker may
+forget a message, and it cannot send a reason.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import uuid
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTv5, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage
+from ackstream.errors import UnreachableError
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from paho.mqtt.client import MQTTMessage
+
+    from ackstream.settings.connections import MqttConnection
+
+KEEPALIVE_SECONDS = 120
+"""Longer than reading may pause while messages are in flight."""
+
+REJECTED: Final = 0x83
+"""MQTT 5, implementation specific error: the receiver does not accept the message, and is not to get it again."""
+
+TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
+_NEVER, _MAX_RECEIVE = 0xFFFFFFFF, 65_535
+_PACKET_ID = 2
+"""The bytes of a packet's id, with which PUBREC begins."""
+
+_FAILURE = 0x80
+"""The lowest reason of MQTT 5 that is an error."""
+
+MAX_UNCONFIRMED = 20
+"""How many messages it publishes before the broker has confirmed one, unless the broker accepts fewer."""
+
+
+MAX_REPEATED = 3
+"""How often in a row a connection may be lost without a confirmation before its oldest message is reported."""
+
+_NOT_CONFIRMED = ReasonCode(PacketTypes.PUBACK, "Unspecified error")
+
+
+class MqttClient(Client):
+    """A paho client that hands over a message when it arrives, also one of QoS 2, and acknowledges it on request.
+
+    A message of QoS 2 that has been acknowledged is not handed over again (MQTT 4.3.3, method B). A broker may end the
+    connection for a message that it does not accept: after one that was lost without a confirmation the oldest message
+    is sent alone, and after :data:`MAX_REPEATED` of them in a row it is reported as refused.
+
+    :ivar on_session: called when the broker accepted one, with whether it still had the session
+    :ivar on_confirmed: called once for each message that it publishes, with the id and a reason: when the broker has
+        confirmed or refused one of QoS 1 or 2, and, with the negative id, when one of QoS 0 was written, or lost
+    """
+
+    def __init__(self, connection: MqttConnection, name: str, *, persistent: bool, in_flight: int = 20) -> None:
+        """Create the client without connecting it.
+
+        :param name: distinguishes the clients of a connection
+        :param persistent: the broker keeps the session while the client is offline
+        :param in_flight: how many messages the broker may send unacknowledged (MQTT 5)
+        """
+        self._five = connection.type == "mqtt-5"
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"{connection.id}-{name}",
+            clean_session=None if self._five else not persistent,
+            protocol=MQTTv5 if self._five else MQTTv311,
+            manual_ack=True,
+        )
+        self.connect_timeout = CONNECT_SECONDS
+        self.on_session: Callable[[bool], None] = lambda _present: None
+        self.on_confirmed: Callable[[int, ReasonCode], None] = lambda _identity, _reason: None
+        self.on_connect = self._answered
+        self._settings = connection
+        # what the broker answered to the last connection
+        self._answer: ReasonCode | None = None
+        self._has_answered = threading.Event()
+        self.on_publish = self._written
+        # paho reports a confirmed message as it does a written one of QoS 0
+        self._confirming = False
+        self._unconfirmed = MAX_UNCONFIRMED
+        self._oldest, self._repeated = 0, 0
+        # packet ids of QoS 2 that were acknowledged, and for which PUBREL has not come
+        self._unreleased: set[int] = set()
+        self._session: dict[str, Any] = {}
+        if self._five:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # of paho
+            properties.SessionExpiryInterval = _NEVER if persistent else 0
+            properties.ReceiveMaximum = min(in_flight, _MAX_RECEIVE)
+            self._session = {"clean_start": not persistent, "properties": properties}
+        if connection.username is not None:
+            self.username_pw_set(connection.username, connection.secret)
+        if connection.tls:
+            self.tls_set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, or connects again: not if the broker refuses it."""
+        return self._thread is not None and (self._answer is None or not self._answer.is_failure)
+
+    def join(self) -> None:
+        """Connect; from now on the client reconnects by itself.
+
+        :raises UnreachableError: no broker responds at the address, or it refuses the connection
+        """
+        self._has_answered.clear()
+        try:
+            self.connect(self._settings.host, self._settings.port, KEEPALIVE_SECONDS, **self._session)
+        except OSError as error:
+            raise self.unreachable(error) from error
+        self.loop_start()
+        answered = self._has_answered.wait(CONNECT_SECONDS)
+        if not (answered and self.alive):
+            self.leave()
+            raise self.unreachable(self._answer if answered else "it does not answer")
+
+    def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
+        """Subscribe to topic filters."""
+        if self._five:
+            self.subscribe([(each, SubscribeOptions(qos=qos)) for each in filters])
+        else:
+            self.subscribe([(each, qos) for each in filters])
+
+    def leave(self) -> None:
+        """Disconnect; wait for a broker that reads nothing for at most 5 s."""
+        self.disconnect()
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)
+            self._sock_close()
+            self.loop_stop()
+
+    def unreachable(self, reason: Any) -> UnreachableError:
+        """Report that the broker does not respond as expected."""
+        found = self._settings
+        return UnreachableError(
+            f"The connection {found.id} cannot use the MQTT broker at {found.host}:{found.port} ({reason}): "
+            f"start the broker, or correct connections.host, port, username or password."
+        )
+
+    def receipt(self, message: MQTTMessage, *, accepted: bool) -> None:
+        """Acknowledge a message: PUBACK with QoS 1, PUBREC with QoS 2; in MQTT 5 a rejection has its reason.
+
+        Nothing is sent while the client connects: the broker accepts no packet before CONNECT, and sends the message
+        again. That of an accepted one of QoS 2 is not handed over.
+        """
+        command = PUBACK if message.qos == 1 else PUBREC
+        rejects = self._five and not accepted
+        if command == PUBREC and not rejects:
+            self._unreleased.add(message.mid)
+        if not self.is_connected():
+            return
+        if rejects:
+            packet = struct.pack("!BBHB", command, 3, message.mid, REJECTED)
+            self._packet_queue(command, packet, message.mid, message.qos)
+        else:
+            self._send_command_with_mid(command, message.mid, False)  # noqa: FBT003 - of paho
+
+    def forget(self) -> None:
+        """Forget what belongs to a session that the broker no longer has."""
+        self._unreleased.clear()
+
+    def reconnect(self) -> MQTTErrorCode:
+        """Connect again, and report the messages of QoS 0 that were not written: paho drops them without a word."""
+        queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
+        try:
+            return super().reconnect()
+        finally:
+            for packet in queued:
+                self.on_confirmed(-packet["mid"], _NOT_CONFIRMED)
+
+    def _send_pubrec(self, _mid: int) -> MQTTErrorCode:
+        """Send nothing when a message of QoS 2 arrives."""
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        result = super()._handle_publish()
+        with self._in_message_mutex:
+            # of QoS 2, which paho would keep until PUBREL
+            arrived, self._in_messages = list(self._in_messages.values()), OrderedDict()
+        for message in arrived:
+            if message.mid in self._unreleased and message.dup:
+                # PUBREC was lost with the connection
+                self.receipt(message, accepted=True)
+            else:
+                # a broker that returned to an older state of the session gives the id to another message
+                self._unreleased.discard(message.mid)
+                self._handle_on_message(message)
+        return result
+
+    def _handle_pubrel(self) -> MQTTErrorCode:
+        """Complete a message of QoS 2, also one of an earlier process."""
+        identity = int.from_bytes(self._in_packet["packet"][:2], "big")
+        self._unreleased.discard(identity)
+        return self._send_pubcomp(identity)
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        """End the flow of a message that the broker refuses; paho would continue it, and report success."""
+        packet = self._in_packet["packet"]
+        if not self._five or len(packet) <= _PACKET_ID or packet[_PACKET_ID] < _FAILURE:
+            return super()._handle_pubrec()
+        identity = int.from_bytes(packet[:_PACKET_ID], "big")
+        with self._out_message_mutex:
+            if identity not in self._out_messages:
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+            reason = ReasonCode(PacketTypes.PUBREC, identifier=packet[_PACKET_ID])
+            return self._do_on_publish(identity, reason, Properties(PacketTypes.PUBREC))  # type: ignore[no-untyped-call]
+
+    def _do_on_publish(self, mid: int, reason_code: ReasonCode, properties: Properties) -> MQTTErrorCode:
+        """Report a confirmation, and send as many messages as before again."""
+        self.on_confirmed(mid, reason_code)
+        self._max_inflight_messages = self._unconfirmed
+        self._confirming = True
+        try:
+            return super()._do_on_publish(mid, reason_code, properties)
+        finally:
+            self._confirming = False
+
+    def _written(self, _client: Any, _data: Any, identity: int, reason: ReasonCode, _properties: Any) -> None:
+        if not self._confirming:
+            self.on_confirmed(-identity, reason)
+
+    def _answered(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
+        self._answer = reason
+        if not reason.is_failure:
+            self._unconfirmed = min(MAX_UNCONFIRMED, getattr(properties, "ReceiveMaximum", MAX_UNCONFIRMED))
+            self._limit(1 if self._repeats() else self._unconfirmed)
+            self.on_session(flags.session_present)
+        self._has_answered.set()
+
+    def _repeats(self) -> bool:
+        """Return whether the last connection confirmed nothing; report its oldest message if that goes on."""
+        with self._out_message_mutex:
+            oldest = next(iter(self._out_messages), 0)
+            self._repeated = self._repeated + 1 if oldest and oldest == self._oldest else 0
+            self._oldest = oldest
+            if self._repeated < MAX_REPEATED:
+                return self._repeated > 0
+            del self._out_messages[oldest]
+            self._oldest = next(iter(self._out_messages), 0)
+            self._repeated = 0
+        self.on_confirmed(oldest, _NOT_CONFIRMED)
+        return False
+
+    def _limit(self, unconfirmed: int) -> None:
+        """Send so many messages before the first is confirmed; paho would send all that it has kept."""
+        with self._out_message_mutex:
+            self._max_inflight_messages = unconfirmed
+            for message in list(self._out_messages.values())[unconfirmed:]:
+                message.state = MessageState.MQTT_MS_QUEUED
+
+
+def external_message(message: MQTTMessage) -> ExternalMessage:
+    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain``.
+
+    With MQTT 5 also its user properties, ``correlation-id`` (correlation data), ``reply-to`` (response topic) and
+    ``content-type``.
+    """
+    headers = {TOPIC: message.topic, QOS: str(message.qos), RETAIN: str(message.retain).lower()}
+    properties = message.properties
+    if properties is not None:
+        named = {
+            CORRELATION_ID: getattr(properties, "CorrelationData", b"").decode("utf-8", "replace"),
+            REPLY_TO: getattr(properties, "ResponseTopic", ""),
+            CONTENT_TYPE: getattr(properties, "ContentType", ""),
+        }
+        own = {name.lower(): value for name, value in getattr(properties, "UserProperty", ())}
+        headers = own | {name: value for name, value in named.items() if value} | headers
+    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload))
+
+
+def publish_properties(headers: dict[str, str]) -> Properties:
+    """Return the properties of a message to publish with MQTT 5; the inverse of :func:`external_message`.
+
+    :raises Exception: MQTT cannot carry a value, since it has more than 65,535 bytes
+    """
+    others = {name: value for name, value in headers.items() if name not in (TOPIC, QOS, RETAIN)}
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # of paho
+    if correlation_id := others.pop(CORRELATION_ID, ""):
+        properties.CorrelationData = correlation_id.encode()
+    if reply_to := others.pop(REPLY_TO, ""):
+        properties.ResponseTopic = reply_to
+    if kind := others.pop(CONTENT_TYPE, ""):
+        properties.ContentType = kind
+    if others:
+        properties.UserProperty = list(others.items())
+    # an error later would end the thread of the client, which keeps the message and packs it again
+    properties.pack()  # type: ignore[no-untyped-call]  # of paho
+    return properties

@@ -1,0 +1,272 @@
+"""Routes: messages of publishers, passed on to another system and acknowledged hop by hop (Connext 31.12.8, R23).
+
+A route reads like any reader, and publishes in the other system like any publisher. It acknowledges a message once the
+other system has stored it, so its publisher waits for the route, and readers of the other system acknowledge to the
+route. An end-to-end acknowledgement is a label, which is requested by the message.
+
+A message is passed on at least once: after a crash of the route possibly twice, each time with the headers
+``original-writer`` and ``original-seq``. One that has come through a route of this name before is not passed on again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafka.errors import KafkaError
+
+from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
+from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
+from ackstream.client.label_acks import LabelAcks
+from ackstream.client.labels import Labels
+from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.samples import text
+from ackstream.client.worker import Outbox
+from ackstream.connectivity.transport import backoff
+from ackstream.errors import AckstreamError, BadParameterError
+from ackstream.kafka import clients
+from ackstream.kafka.clients import CLOSE_SECONDS, Closing
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from ackstream.client import Receipt, Sample
+    from ackstream.settings import Kafka, Lake, RouteSettings, Settings
+
+log = logging.getLogger(__name__)
+
+PREFIX = "route-"
+"""Before the name of a route: its name as a reader here, and as a publisher there."""
+
+ROUTED_BY, ORIGINAL_WRITER, ORIGINAL_SEQ = "routed-by", "original-writer", "original-seq"
+"""Headers of a message that was passed on: the names of its routes, comma-separated; who published it, as which one."""
+
+TURN_SECONDS = 0.1
+END_TO_END_SECONDS = 0.5
+MAX_AWAITING = 10_000
+"""As many end-to-end acknowledgements are due at most; of those given up the requester's deadline is the answer."""
+STEADY_SECONDS = 60.0
+"""A route that was open for as long is opened again at once."""
+
+
+def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
+    """Return the headers of a message behind a route: its own, the route's name, and its origin."""
+    passed = _passed(sample)
+    origin = {} if passed else {ORIGINAL_WRITER: sample.writer.encode(), ORIGINAL_SEQ: b"%d" % sample.seq}
+    headers = {name: value or b"" for name, value in sample.headers.items()}
+    return [*(headers | origin | {ROUTED_BY: f"{passed},{route}".lstrip(",").encode()}).items()]
+
+
+def has_passed(route: str, sample: Sample) -> bool:
+    """Return whether a message has come through a route of this name."""
+    return route in _passed(sample).split(",")
+
+
+def _passed(sample: Sample) -> str:
+    """Return the routes that a message has come through; only routes are believed, not any publisher."""
+    return text(sample.headers.get(ROUTED_BY)) if sample.writer.startswith(PREFIX) else ""
+
+
+class Route(Client):
+    """Passes messages on until it is closed, or an error ends it (:meth:`wait_closed`).
+
+    A message that the other system refuses stays unacknowledged, is counted and logged, and is tried again at the next
+    start; its publisher learns from ``waiting_for`` that the route has not finished. Once a reader can hold no more of
+    them, the route ends.
+
+    :ivar counts: messages that were ``passed`` on, ``refused`` by the other system, and confirmed ``end_to_end``
+    """
+
+    def __init__(self, route: RouteSettings, kafka: Kafka, lake: Lake | None = None, *, timeout: float = 60.0) -> None:
+        """Connect both sides and begin.
+
+        :param lake: where the tables are, for what Kafka has deleted
+        :param timeout: seconds to wait for persist and settle of both systems
+        :raises ClientError: as a publisher and a reader
+        :raises DittoError: another client has the label
+        """
+        self.counts: Counter[str] = Counter()
+        self._route, self._name = route, PREFIX + route.name
+        self._life = Lifetime(self._end)
+        self._closing = threading.Event()
+        self._changed = threading.Condition()
+        self._passing = 0
+        # by number there: the messages whose end-to-end acknowledgement is due
+        self._awaiting: dict[int, Sample] = {}
+        self._look_at = 0.0
+        self._thread = self._life.thread(self._run, f"ackstream-{self._name}")
+        with ExitStack() as stack:
+            self._labels = Labels(stack, kafka, frozenset(filter(None, [route.label])), None)
+            producer = clients.connect_producer(kafka, kafka.topic("acks")) if route.label else None
+            if producer is not None:
+                stack.callback(clients.close_producer, producer)
+            self._outbox = Outbox(producer, kafka, self._labels)
+            self._label_acks = LabelAcks(self._labels, self._outbox)
+            # first: nothing is read that cannot be passed on
+            self._publisher = Publisher(
+                route.target(kafka),
+                client=self._name,
+                block=False,
+                writer_qos=WriterQos() if route.label else None,
+                logon_timeout=timeout,
+                on_error=self._life.fail,
+            )
+            stack.callback(self._publisher.close)
+            self._reader = SampleReader(
+                kafka,
+                self._name,
+                qos=ReaderQos(kind="application-explicit"),
+                writers=route.writers,
+                topics=route.topics,
+                filter=lambda sample: not has_passed(route.name, sample),
+                lake=lake,
+                start_timeout=timeout,
+                on_error=self._life.fail,
+            )
+            stack.callback(self._reader.close)
+            self._thread.start()
+            self._connected = stack.pop_all()
+
+    def close(self) -> None:
+        """Let what is on its way arrive (for at most 5 s) and acknowledge it; the rest is passed on by the next run."""
+        self._closing.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        with suppress(ClientError):
+            self._publisher.publish_flush(CLOSE_SECONDS if self.alive else 0.0)
+        with self._changed:
+            # an answer that was read is not yet an acknowledgement
+            self._changed.wait_for(lambda: not self._passing, CLOSE_SECONDS if self.alive else 0.0)
+        self._connected.close()
+        self._life.close()
+
+    def _end(self, _error: Exception) -> None:
+        self._closing.set()
+
+    # -- in its thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            now = time.monotonic()
+            self._labels.keep(now)
+            self._outbox.turn(now)
+            if now >= self._look_at:
+                self._look_at = now + END_TO_END_SECONDS
+                self._confirm()
+            try:
+                samples = self._reader.take(timeout=TURN_SECONDS)
+            except ReaderClosedError:
+                return
+            if not samples and not self._passing and self._reader.full:
+                raise HandlerFailedError(
+                    f"The other system has refused all messages that the route {self._route.name} may hold: repair what"
+                    " its log names; they are tried again at the next start."
+                )
+            for sample in samples:
+                self._pass_on(sample)
+
+    def _pass_on(self, sample: Sample) -> None:
+        with self._changed:
+            self._passing += 1
+        headers = headers_behind(self._route.name, sample)
+        while not self._closing.is_set():
+            try:
+                future = self._publisher.publish(
+                    sample.value or b"", topic=sample.topic, key=sample.key, headers=headers
+                )
+            except WouldBlockError:
+                with self._changed:
+                    self._changed.wait(TURN_SECONDS)
+            except (RefusedError, BadParameterError) as error:
+                self._finish(sample, error)
+                return
+            else:
+                future.add_done_callback(partial(self._answered, sample))
+                return
+        self._finish(sample, ReaderClosedError("The route is closed."))
+
+    def _confirm(self) -> None:
+        """Issue the label for messages that all readers behind the route have finished with."""
+        for seq, sample in list(self._awaiting.items()):
+            if self._publisher.is_sample_app_acknowledged(seq):
+                self._awaiting.pop(seq, None)
+                self.counts["end_to_end"] += 1
+                self._label_acks.acknowledged(sample, None, None)
+
+    # -- in the publisher's thread -------------------------------------------------------------------------------------
+
+    def _answered(self, sample: Sample, future: Future[Receipt]) -> None:
+        error = future.exception()
+        if error is None and self._label_acks.requested(sample):
+            self._awaiting[future.result().seq] = replace(sample, value=None)
+            if len(self._awaiting) > MAX_AWAITING:
+                log.warning("%s waits for %s messages end to end, and gives the oldest up.", self._name, MAX_AWAITING)
+                self._awaiting.pop(next(iter(self._awaiting)), None)
+        self._finish(sample, error)
+
+    def _finish(self, sample: Sample, error: BaseException | None) -> None:
+        # otherwise the route or its publisher has ended: the message stays unacknowledged
+        refused = isinstance(error, (RefusedError, BadParameterError))
+        if error is None:
+            self._reader.acknowledge_sample(sample)
+        elif refused:
+            log.error("Message %s of %s was not passed on by %s: %s", sample.seq, sample.writer, self._name, error)
+            self._label_acks.rejected(sample, str(error), 400)
+        with self._changed:
+            self._passing -= 1
+            self.counts["passed"] += error is None
+            self.counts["refused"] += refused
+            self._changed.notify_all()
+
+
+class Router(Closing):
+    """Runs routes, each in a thread; one that cannot be opened or has ended is opened again after 0.1 to 60 s."""
+
+    def __init__(self, settings: Settings, routes: Sequence[RouteSettings]) -> None:
+        """Begin; the routes connect on their own."""
+        self._settings = settings
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._keep_open, args=(route,), name=f"ackstream-{route.name}", daemon=True)
+            for route in routes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Close all routes; what is on its way arrives, or is passed on by the next run."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def run(self) -> None:
+        """Wait until another thread closes the router."""
+        while not self._stop.wait(TURN_SECONDS):
+            pass
+
+    def _keep_open(self, settings: RouteSettings) -> None:
+        attempts = 0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                with Route(settings, self._settings.kafka, self._settings.lake) as route:
+                    log.info("The route %s is open.", settings.name)
+                    while route.alive and not self._stop.wait(TURN_SECONDS):
+                        pass
+                    route.wait_closed(0)
+            except Exception as error:
+                if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
+                    log.exception("The route %s failed.", settings.name)
+                # whatever a client library raises, a thread that ended would never open it again
+                attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
+                wait = backoff(attempts)
+                log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
+                self._stop.wait(wait)

