@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway import responses
-from ackstream.gateway.errors import body_too_large, no_answer
-from ackstream.gateway.operations import PREFIX, Match, find
-from ackstream.gateway.permissions import restrict, visible_part
+from ackstream.gateway.admission import admit
+from ackstream.gateway.conditions import check_headers
+from ackstream.gateway.errors import body_too_large, no_answer, not_acceptable
+from ackstream.gateway.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
+from ackstream.gateway.operations import LIST, OF_MANY, PREFIX, Match, find, methods
+from ackstream.gateway.permissions import restrict
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
     ORIGINATOR,
+    check_parameters,
     command,
     read_request_headers,
-    wire_ids,
 )
 from ackstream.protocol.ditto.errors import unknown_topic_path
-from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.headers import (
+    CORRELATION_ID,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+)
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
-    default_headers,
+    effective_headers,
     signal_kind,
     timeout_milliseconds,
     waits_for_acks,
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
+    from ackstream.gateway.admission import AdmittedCommand
+    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Gateway
@@ -51,7 +62,6 @@ class Api:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._settings = dependencies.settings.gateway
-        self._ids = wire_ids(dependencies.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -63,45 +73,83 @@ class Api:
             response = responses.of_error(error, correlation_id)
         except ClientDisconnect:
             return
+        if request.method == "HEAD":
+            response.body = b""
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        subjects = await self._dependencies.authenticator.identify(request)
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
-        match = find(request.method, raw_path.decode("latin-1").removeprefix(PREFIX))
-        given = read_request_headers(request)
-        client_id = given.get(CORRELATION_ID) or str(uuid.uuid4())
-        given[CORRELATION_ID] = self._ids.issue(client_id, time.monotonic())
-        if self._dependencies.authenticator.required:
-            given[ORIGINATOR] = subjects[0]
+        path = raw_path.decode("latin-1").removeprefix(PREFIX)
+        if request.method == "OPTIONS":
+            return responses.of_methods(methods(path))
+        subjects = await self._dependencies.authenticator.identify(request)
+        match = find(request.method, path)
+        if match.operation.events and request.method == "GET" and accepts_events(request):
+            return await self._stream(request, match, subjects)
+        several = match.operation.kind == "many"
+        if several and "ids" not in request.query_params:
+            match, several = Match(LIST, {}), False
+        operation = match.operation
+        check_parameters(request.query_params, OF_MANY if several else operation.parameters)
+        client_id, given = self._headers(request, operation.kind, subjects)
+        if operation.kind == "whoami":
+            return responses.of_subjects(subjects, client_id)
+        if operation.kind == "messages":
+            raise not_acceptable()
         # the last value counts: this one is the default
         query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
-        body = b"" if match.operation.body is None else await self._body(request)
+        body = b"" if operation.body is None else await self._body(request)
         asked = command(match, given, query, request.headers.get("content-type", ""), body)
-        restrict(self._dependencies.access, subjects, match.operation.kind, asked)
         expectation = expect(asked, self._settings)
+        new_id = partial(self._new_id, client_id)
+        admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
         if not expectation.response:
-            return await self._settle(asked, expectation, client_id)
-        return await self._ask(match, asked, subjects, client_id, f"{str(request.base_url).rstrip('/')}{PREFIX}")
+            return await self._settle(admitted, expectation, client_id)
+        reply = await admitted.ask()
+        if operation.kind == "list" and reply.ok:
+            return responses.of_list(reply, request.url, request.query_params, client_id)
+        return responses.of_reply(reply, asked, client_id, f"{str(request.base_url).rstrip('/')}{PREFIX}")
 
-    async def _ask(
-        self, match: Match, asked: Envelope, subjects: tuple[str, ...], client_id: str, url: str
-    ) -> Response:
-        reply = await self._dependencies.exchange.ask(asked)
-        envelope = reply.envelope
-        envelope.value = visible_part(self._dependencies.access, subjects, match.operation.kind, asked, envelope)
-        return responses.of_reply(reply, asked, client_id, url)
+    def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """Return the client's correlation-id, and the headers of its command."""
+        given = read_request_headers(request)
+        check_headers(kind, given)
+        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or str(uuid.uuid4())
+        if self._dependencies.authenticator.required:
+            given[ORIGINATOR] = subjects[0]
+        return client_id, given
 
-    async def _settle(self, asked: Envelope, expectation: Expectation, client_id: str) -> Response:
-        """Send a command without response: wait for its acknowledgements, or briefly for an error."""
-        acks = expectation.acks
-        seconds = expectation.timeout_ms / 1000 + GRACE_SECONDS if acks else self._settings.fire_and_forget_wait / 1000
-        outcome = await self._dependencies.exchange.settle(asked, seconds, any_answer=not acks)
-        if outcome is not None:
-            return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
-        if acks:
+    def _new_id(self, client_id: str) -> str:
+        return self._dependencies.correlation_ids.issue(client_id, time.monotonic())
+
+    @staticmethod
+    async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
+        """Send a command without response; wait for its acknowledgements, if it requests any."""
+        if not expectation.acks:
+            await admitted.publish()
+            return responses.accepted(client_id)
+        outcome = await admitted.settle(expectation.timeout_ms / 1000 + GRACE_SECONDS)
+        if outcome is None:
             raise no_answer()
-        return responses.accepted(client_id)
+        return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
+
+    async def _stream(self, request: Request, match: Match, subjects: tuple[str, ...]) -> Response:
+        """Respond with server-sent events."""
+        check_parameters(request.query_params, match.operation.event_parameters)
+        kind: Kind = "search" if match.operation.events == "search" else "messages"
+        client_id, given = self._headers(request, kind, subjects)
+        identify = partial(self._dependencies.authenticator.identify, request)
+        if kind == "messages":
+            events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
+            return event_response(events, client_id)
+        asked = command(match, given, request.query_params, "", b"")
+        restrict(self._dependencies.access, subjects, kind, asked)
+        expect(asked, self._settings)
+        search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id), identify)
+        first = await search.begin(request.headers.get("last-event-id"))
+        if not first.ok:
+            return responses.of_reply(first, asked, client_id, "")
+        return event_response(search, client_id)
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes
@@ -139,7 +187,7 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     kind = signal_kind(topic, command.headers)
     if kind is None:
         raise unknown_topic_path(str(topic))
-    headers = default_headers(kind, command.headers)
+    headers = effective_headers(kind, command.headers)
     check_combination("HTTP", kind, headers)
     most = settings.max_timeout
     claims = kind == "message" and topic.subject == "claim"

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import os
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jwt
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.origins import is_loopback
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ log = logging.getLogger(__name__)
 ANONYMOUS = ("anonymous",)
 REMEMBERED = 1_024
 """Number of verified credentials remembered by a keyed hash, since hashing a password takes 50 ms."""
+
+
+class Identity(NamedTuple):
+    """The subjects of a client, and until when they are (epoch seconds; ``None``: without limit)."""
+
+    subjects: tuple[str, ...]
+    expires: float | None = None
 
 
 class Authenticator:
@@ -59,18 +66,36 @@ class Authenticator:
             _check_loopback(settings.host)
 
     async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
-        """Return the subjects of an HTTP request or a WebSocket.
+        """Return the subjects of an HTTP request.
+
+        :raises DittoError: 401 ``gateway:authentication.failed``
+        """
+        return (await self.admit(connection)).subjects
+
+    async def admit(self, connection: HTTPConnection) -> Identity:
+        """Return the subjects of an HTTP request or a WebSocket, and how long its credentials are valid.
 
         :raises DittoError: 401 ``gateway:authentication.failed``
         """
         if not self.required:
-            return ANONYMOUS
+            return Identity(ANONYMOUS)
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "basic" and self._users:
-            return (f"user:{await self._user(credentials.strip())}",)
-        if scheme.lower() == "bearer" and self._tokens is not None:
-            return (f"jwt:{self._tokens.subject(credentials.strip())}",)
+            return Identity((f"user:{await self._user(credentials.strip())}",))
+        if scheme.lower() == "bearer":
+            return self.renew(credentials.strip())
         raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
+
+    def renew(self, token: str) -> Identity:
+        """Return the subjects of a token, and how long it is valid.
+
+        :raises DittoError: 401 ``gateway:authentication.failed``
+        """
+        if not self.required:
+            return Identity(ANONYMOUS)
+        if self._tokens is None:
+            raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
+        return self._tokens.identity(token)
 
     async def _user(self, credentials: str) -> str:
         try:
@@ -91,6 +116,7 @@ class Authenticator:
         return name
 
 
+_NEVER = 2**53
 _ALGORITHMS = set(jwt.algorithms.get_default_algorithms()) - {"none"}
 
 
@@ -117,7 +143,7 @@ class _Tokens:
                     f"({error}): store the key set of the issuer in it."
                 ) from None
 
-    def subject(self, token: str) -> str:
+    def identity(self, token: str) -> Identity:
         try:
             # an expected issuer or audience is required by its value
             claims = jwt.decode(
@@ -132,7 +158,9 @@ class _Tokens:
             raise authentication_failed(
                 f"The token is not accepted: {error}.", ('Bearer error="invalid_token"',)
             ) from None
-        return str(claims["sub"])
+        # PyJWT takes digits in a text, too
+        expires = float(min(int(claims["exp"]), _NEVER)) if "exp" in claims else None
+        return Identity((f"jwt:{claims['sub']}",), expires)
 
     def _signing_key(self, token: str) -> str | jwt.PyJWK:
         if isinstance(self._keys, str):
@@ -160,11 +188,7 @@ def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
 
 
 def _check_loopback(host: str) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise SettingsError(
             f"The setting gateway.host is {host!r}, which other hosts can reach, while authentication is off: "
             f"set gateway.users or gateway.jwt_key_file, or listen on 127.0.0.1."

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ackstream.protocol.ditto.envelopes import encode, error_envelope
+from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError, error_factory, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ackstream.protocol.ditto.envelopes import Envelope
 
 
 class GatewayError(DittoError):
@@ -116,6 +120,39 @@ body_too_large = error_factory(
 
 parameter_invalid = error_factory(400, "gateway:parameter.invalid", "The query parameter '{}' {}.")
 
+protocol_message_refused = error_factory(
+    400,
+    "json.format.invalid",
+    "The body is a Ditto Protocol message, not the value of this resource.",
+    "Send the value alone, or send the message over the WebSocket /ws/2.",
+)
+
+# a header, and why it does not fit the request
+header_unfit = error_factory(
+    400, "header.invalid", "The header '{}' cannot be used here: {}.", "Send the request without this header."
+)
+
+not_acceptable = error_factory(
+    406,
+    "gateway:notacceptable",
+    "Messages are received as server-sent events.",
+    "Send the header 'accept: text/event-stream', or receive them over the WebSocket /ws/2.",
+)
+
+foreign_origin = error_factory(
+    403,
+    "gateway:origin.notallowed",
+    "Pages of the origin '{}' may not do this.",
+    "The operator of the gateway can allow them in the setting gateway.cors_origins.",
+)
+
+foreign_host = error_factory(
+    403,
+    "gateway:host.notallowed",
+    "The gateway has no authentication, and '{}' is not the name of its own machine.",
+    "Use the host localhost. The operator can configure gateway.users or tokens, or name it in gateway.cors_origins.",
+)
+
 correlation_id_in_use = error_factory(
     409,
     "acknowledgement:request.duplicate.correlation-id",
@@ -154,4 +191,30 @@ thing_not_modifiable = error_factory(
     "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
 )
 
+# the message that asks for it
+stream_unavailable = error_factory(
+    501,
+    "gateway:stream.unavailable",
+    "The message '{}' is not supported.",
+    "Policies are not available here, and so their announcements are not.",
+)
+
+# on one WebSocket
+too_many_searches = error_factory(
+    429,
+    "too.many.requests",
+    "The client has {} open searches, which is the maximum.",
+    "Cancel a search, or request its pages until it is complete.",
+)
+
 internal_error = error_factory(500, "internalerror", "There was an error processing your request.", "Sorry for that.")
+
+
+def error_message(error: DittoError, about: Envelope | None, identity: str | None = None) -> str:
+    """Return an error as a message of a WebSocket, with the thing and correlation-id of the message that caused it."""
+    thing_id = channel = None
+    if about is not None:
+        thing_id, channel = None if about.topic.namespace == "_" else about.topic.thing_id, about.topic.channel
+        identity = about.headers.get(CORRELATION_ID)
+    headers = {CORRELATION_ID: identity} if identity else {}
+    return encode(error_envelope(error, thing_id=thing_id, channel=channel, headers=headers)).decode()

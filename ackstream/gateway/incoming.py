@@ -1,4 +1,4 @@
-"""Read what a WebSocket client sends: requests, answers to signals, live events, and control messages.
+"""Read what a WebSocket client sends: requests, searches, answers to signals, live events, and control messages.
 
 Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
 ``ProtocolMessageExtractor``; the table is in ``ditto.md`` 1.8.
@@ -12,8 +12,11 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from ackstream.client.signals import check_answer
+from ackstream.gateway.conditions import check_headers, is_live, with_defaults
+from ackstream.gateway.errors import parameter_invalid, stream_unavailable
 from ackstream.gateway.operations import Kind
-from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.gateway.permissions import addresses_subject
+from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.errors import json_field_missing, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -21,12 +24,18 @@ from ackstream.protocol.ditto.headers import (
     DEFINITIONS,
     RESPONSE_REQUIRED,
     TIMEOUT,
-    read_correlation_id,
     read_headers,
+    request_reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, check_combination, default_headers, signal_kind
+from ackstream.protocol.ditto.signal_defaults import (
+    STREAM_TIMEOUT_MS,
+    check_combination,
+    effective_headers,
+    signal_kind,
+)
 from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
+from ackstream.protocol.ditto.thing_errors import unknown_path
 from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
@@ -38,31 +47,46 @@ _INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A message: a request, with ``response`` if one is required, or an answer or a live event to forward."""
+    """A message: a request, with ``response`` if one is required, a search command, or an answer or a live event."""
 
-    what: Literal["request", "answer", "event"]
+    what: Literal["request", "search", "answer", "event"]
     envelope: Envelope
     kind: Kind = "modify"
     response: bool = False
 
 
 def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
-    """Read a message; its headers become those to forward.
+    """Read a message; its headers become those to forward, or those of the answers to a search command.
 
     :param given: headers of the connection; those of the message take precedence
     :param new_id: the correlation-id of a request that has none
-    :raises DittoError: 400
+    :raises DittoError: 400; 405, 501, as ``check_headers`` does
     """
+    sent = _named(taken_headers(envelope.headers))
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
-        envelope.headers = _named(envelope.headers)
+        envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+        if envelope.topic.criterion == "acks" and envelope.topic.subject is None:
+            envelope.value = _entries(envelope.value)
         return Incoming("answer", envelope)
-    inherited = {name: value for name, value in given.items() if name in _INHERITED}
-    envelope.headers = {**inherited, CORRELATION_ID: new_id, **_named(taken_headers(envelope.headers))}
+    if sent.get(CORRELATION_ID) is None:
+        sent[CORRELATION_ID] = new_id
+    envelope.headers = sent
+    own = read_headers(sent)
+    if envelope.topic.criterion == "search":
+        check_headers("search", own)
+        envelope.headers = request_reply_headers(own)
+        return Incoming("search", envelope)
+    # a null in the message is the absence of a header, whatever the connection has
+    inherited = _INHERITED - {name.lower() for name in sent}
+    defaults = {name: value for name, value in given.items() if name in inherited}
     if stream_of(envelope) == "live-events":
-        read_correlation_id(envelope.headers[CORRELATION_ID])
+        envelope.headers = with_defaults("event", own, defaults, live=True)
+        check_headers("event", envelope.headers, live=True)
         return Incoming("event", envelope)
-    return _request(envelope)
+    operation = _kind(envelope)
+    envelope.headers = with_defaults(operation, own, defaults, live=envelope.topic.channel == "live")
+    return _request(operation, envelope)
 
 
 def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,35 +94,52 @@ def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
 
 
-def _request(envelope: Envelope) -> Incoming:
-    user = read_headers(envelope.headers)
+def _entries(aggregate: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
+    """Return the acknowledgements of an aggregate, each with the headers that are taken from clients."""
+    entries = msgspec.json.decode(aggregate, type=dict[str, dict[str, msgspec.Raw]])  # type: ignore[arg-type]  # checked
+    for entry in entries.values():
+        if "headers" in entry:
+            entry["headers"] = raw(taken_headers(msgspec.json.decode(entry["headers"])))
+    return raw(entries)
+
+
+def _request(operation: Kind, envelope: Envelope) -> Incoming:
+    user = envelope.headers
     kind = signal_kind(envelope.topic, user)
     if kind is None or kind in ("other", "otherQuery"):
         raise unknown_topic_path(str(envelope.topic), "Only commands and messages of things can be sent here.")
-    headers = default_headers(kind, user)
+    _check_address(operation, envelope)
+    headers = effective_headers(kind, user)
     check_combination("WebSocket", kind, headers)
     timeout = user.get(TIMEOUT)
-    if timeout is not None and kind != "smartQuery" and Duration.parse(timeout).capped(2**53) > STREAM_TIMEOUT_MS:
+    if timeout is not None and Duration.parse(timeout).capped(2**53) > STREAM_TIMEOUT_MS:
         user[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
-    envelope.headers = user
-    return Incoming("request", envelope, _kind(envelope), bool(headers.get(RESPONSE_REQUIRED, True)))
+    check_headers(operation, user, live=is_live(envelope))
+    return Incoming("request", envelope, operation, bool(headers.get(RESPONSE_REQUIRED, True)))
 
 
 def _kind(envelope: Envelope) -> Kind:
-    """Return the operation, which decides the required access."""
+    """Return the operation of a command or message, which decides the required access."""
     topic = envelope.topic
     if topic.criterion == "messages":
         return "message"
     match topic.action:
         case "retrieve" if topic.thing_id == "_:_":
-            _check_ids(envelope)
             return "many"
         case "create" | "retrieve" | "merge" | "delete" as action:
             return action
     return "modify"
 
 
-def _check_ids(envelope: Envelope) -> None:
+def _check_address(operation: Kind, envelope: Envelope) -> None:
+    """Reject a request whose path is none of its operation, and a query of several things without ids."""
+    if operation == "message" and not addresses_subject(envelope):
+        raise unknown_path(envelope.path)
+    if operation != "many":
+        return
+    if envelope.path != "/":
+        # a search comes as one, page by page
+        raise unknown_path(envelope.path)
     value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
@@ -106,32 +147,61 @@ def _check_ids(envelope: Envelope) -> None:
 
 
 class Control(msgspec.Struct, frozen=True):
-    """A change of the subscription to a stream, ``None`` to end it, and the text that confirms it."""
+    """A message that starts or stops a stream, such as ``START-SEND-EVENTS?namespaces=…&filter=…``."""
 
-    stream: Stream
-    subscription: Subscription | None
-    confirmation: str
+    name: str
+    parameters: dict[str, str]
+
+    @property
+    def confirmation(self) -> str:
+        """The text that confirms it."""
+        return f"{self.name}:ACK"
+
+    def change(self) -> tuple[Stream, Subscription | None]:
+        """Return the stream and the wanted subscription of it, ``None`` to end that.
+
+        :raises DittoError: 400, the filter or the extra fields cannot be read, or a parameter is unknown; 501, there is
+            no such stream here
+        """
+        stream = _CONTROLS[self.name]
+        if stream is None:
+            raise stream_unavailable(self.name)
+        for name in self.parameters:
+            if name not in _OF_CONTROLS:
+                raise parameter_invalid(name, f"is none of this message: it has {', '.join(_OF_CONTROLS)}")
+        if self.name.startswith("STOP"):
+            return stream, None
+        given = self.parameters
+        return stream, subscription(
+            stream,
+            namespaces=[name for name in given.get("namespaces", "").split(",") if name],
+            filter=given.get("filter"),
+            extra_fields=given.get("extraFields"),
+        )
+
+
+_CONTROLS: dict[str, Stream | None] = {
+    f"{verb}-SEND-{name.upper()}": None if name == "policy-announcements" else name
+    for verb in ("START", "STOP")
+    for name in (*get_args(Stream), "policy-announcements")
+}
+_OF_CONTROLS = ("namespaces", "filter", "extraFields", CORRELATION_ID)
+_TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 
 def read_control(text: str) -> Control | None:
-    """Read a control message such as ``START-SEND-EVENTS?namespaces=…&filter=…``; ``None`` for any other message.
-
-    :raises DittoError: 400, the filter cannot be parsed or evaluated
-    """
-    for stream in get_args(Stream):
-        if text.startswith(start := f"START-SEND-{stream.upper()}"):
-            return Control(stream, _subscription(stream, text), f"{start}:ACK")
-        if text.startswith(stop := f"STOP-SEND-{stream.upper()}"):
-            return Control(stream, None, f"{stop}:ACK")
+    """Read a message that starts or stops a stream; ``None`` for any other message."""
+    for name in _CONTROLS:
+        if text.startswith(name):
+            return Control(name, _parameters(text))
     return None
 
 
-def _subscription(stream: Stream, text: str) -> Subscription:
+def read_token(text: str) -> str | None:
+    """Read the token of ``JWT-TOKEN?jwtToken=…``, which continues a session; ``None`` for any other message."""
+    return _parameters(text).get("jwtToken", "") if text.startswith(_TOKEN) else None
+
+
+def _parameters(text: str) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in text.partition("?")[2].split("&"))
-    given = {unquote_plus(name): unquote_plus(value) for name, _, value in pairs}
-    return subscription(
-        stream,
-        namespaces=[name for name in given.get("namespaces", "").split(",") if name],
-        filter=given.get("filter"),
-        extra_fields=given.get("extraFields"),
-    )
+    return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs if name}

@@ -30,7 +30,7 @@ FAILURES = 50
 STORY_RECORDS = 200
 """Maximum number of records kept per correlation-id, which a client may reuse endlessly."""
 
-STORY_BYTES = 32_000_000
+STORY_BYTES = 8_000_000
 """Bytes of the ledger kept for histories; the tables have older requests."""
 
 
@@ -104,6 +104,7 @@ class Journal:
             ack = used.get(label)
             status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
             self._seen.append(_Seen(written_at, label, status, latency))
+        self._forget(written_at)
         if verdict(outcome.status, outcome.completed_by) != "answered":
             self._failures[record.id] = FailureEntry(
                 correlation_id,
@@ -116,6 +117,11 @@ class Journal:
             )
             if len(self._failures) > FAILURES:
                 self._failures.popitem(last=False)
+
+    def _forget(self, now: int) -> None:
+        # also while nobody looks at the page
+        while self._seen and self._seen[0].at <= now - self._window:
+            self._seen.popleft()
 
     def failures(self) -> list[FailureEntry]:
         """Return recent failures, latest first."""
@@ -145,8 +151,7 @@ class Journal:
 
         A party is the part of a label before the colon.
         """
-        while self._seen and self._seen[0].at <= now - self._window:
-            self._seen.popleft()
+        self._forget(now)
         groups: dict[str, list[_Seen]] = defaultdict(list)
         for seen in self._seen:
             groups[seen.label.partition(":")[0] if parties else seen.label].append(seen)

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 Verdict = Literal["answered", "timed out", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
 
-REMEMBERED = 100_000
+REMEMBERED = 50_000
 """Number of decided requests remembered by id, so that copies written by a replayed batch count once."""
+
+_FORGET_FROM = 1_000
 
 
 def verdict(status: int, completed_by: str) -> Verdict:
@@ -80,6 +82,7 @@ class Meter:
         self._window = window
         self._open: dict[str, int] = {}
         self._recent: list[tuple[int, Verdict, int]] = []
+        self._forget_at = _FORGET_FROM
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
         # ordered: the oldest is forgotten first
         self._decided: dict[str, None] = {}
@@ -116,10 +119,17 @@ class Meter:
             del self._decided[next(iter(self._decided))]
         self._totals[how] += 1
         self._recent.append((at, how, latency))
+        # also while nobody looks
+        if len(self._recent) >= self._forget_at:
+            self._forget(at)
+
+    def _forget(self, now: int) -> None:
+        self._recent = [one for one in self._recent if one[0] > now - self._window]
+        self._forget_at = max(_FORGET_FROM, 2 * len(self._recent))
 
     def snapshot(self, now: int) -> Snapshot:
         """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
-        self._recent = [one for one in self._recent if one[0] > now - self._window]
+        self._forget(now)
         counts = {}
         for how in VERDICTS:
             latencies = [latency for _, found, latency in self._recent if found == how]
@@ -213,14 +223,17 @@ class LedgerFeed(Closing):
         return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())
 
     def lags(self) -> list[Lag]:
-        """Return the lag of correlate on signals and acks, and of archive on the ledger.
+        """Return the lag of correlate on signals, acks and twin-acks, and of archive on the ledger.
 
         :raises KafkaError: the broker is unavailable
         """
         settings = self._settings
         correlate, archive = settings.correlate.group, settings.archive.group
-        groups = {"signals": correlate, "acks": correlate, "ledger": archive}
+        groups = {"signals": correlate, "acks": correlate, "twin-acks": correlate, "ledger": archive}
         topics = {settings.kafka.topic(name): group for name, group in groups.items()}
+        if (of_twin := settings.kafka.topic("twin-acks")) not in self._admin.list_topics():
+            # before the first start of this release
+            del topics[of_twin]
         ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, topics))
         try:
             committed = self._admin.list_group_offsets([correlate, archive])

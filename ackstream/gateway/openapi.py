@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream import __version__
-from ackstream.gateway.operations import OPERATIONS, PREFIX, Body, Operation
-from ackstream.gateway.translation import HEADER_PARAMETERS, MERGE_PATCH
+from ackstream.gateway.event_streams import MEDIA_TYPE
+from ackstream.gateway.operations import (
+    COUNT_PARAMETERS,
+    OPERATIONS,
+    PREFIX,
+    SEARCH_PARAMETERS,
+    Body,
+    EventKind,
+    Operation,
+)
+from ackstream.gateway.translation import FORM, HEADER_PARAMETERS, MERGE_PATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_HEADERS = {
-    "requested-acks": "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
-    "response-required": "`true` or `false`; the default is true unless the timeout is zero.",
-    "timeout": "The maximum wait, such as `10s`, `500ms` or `1m`.",
-    "channel": "`twin`, or `live` for the device itself.",
-    "correlation-id": "Identifies the request; its outcome is recorded under this id.",
-    "condition": "An RQL filter that the thing must match.",
-}
 _PARAMETERS = {
     "fields": "Which fields to return, such as `thingId,attributes(location)`.",
     "ids": "Comma-separated thing ids.",
@@ -29,6 +30,7 @@ _PARAMETERS = {
     "namespaces": "Only things of these namespaces, comma-separated.",
     "filter": "An RQL filter, such as `and(eq(attributes/floor,3),exists(features/lamp))`.",
     "option": "`size(25)`, `sort(+thingId)`, `cursor(…)`, comma-separated.",
+    "extraFields": "Fields of the thing that are added to each event, though they have not changed.",
 }
 _NAMES = {
     "thingId": "The id of the thing, `namespace:name`.",
@@ -37,22 +39,37 @@ _NAMES = {
     "propertyPath": "The JSON pointer of the property; may contain slashes.",
     "subject": "The subject of the message; may contain slashes.",
 }
-_BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*"}
-_TAGS = {"many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages"}
+_EVENTS: dict[EventKind, str] = {
+    "events": "each change as it happens, as the changed part of the thing.",
+    "messages": "each message as it is sent; the subject is the name of the event.",
+    "search": "all things found; the thing's id is that of the event, and `last-event-id` continues behind it.",
+}
+_BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*", "form": FORM}
+_TAGS = {
+    "many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages",
+    "messages": "Messages", "whoami": "Sender",
+}  # fmt: skip
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The sender is not authenticated.",
     "403": "The sender lacks permission.",
     "404": "The thing or part does not exist, or the sender may not see it.",
+    "406": "Messages are sent as server-sent events only.",
     "408": "The response did not arrive in time.",
     "409": "The correlation-id is in use, or the thing already exists.",
     "412": "A precondition or the condition does not hold.",
     "413": "The body is too large.",
     "415": "The media type of the body is not supported.",
+    "501": "A header, field or member is not available.",
     "424": "Some acknowledgements failed or did not arrive in time; the body has an entry for each.",
     "503": "Kafka or the service is unavailable, or the gateway is stopping: retry after Retry-After seconds.",
 }
-_OWN_ERRORS = {"409": ("create",), "413": ("json", "merge-patch", "any"), "415": ("json", "merge-patch")}
+_OWN_ERRORS = {
+    "406": ("messages",),
+    "409": ("create",),
+    "413": ("json", "merge-patch", "any", "form"),
+    "415": ("json", "merge-patch", "form"),
+}
 
 
 @cache
@@ -76,9 +93,7 @@ def document() -> dict[str, Any]:
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
             },
-            "parameters": {
-                name: _parameter(name, _HEADERS.get(name, "Same as the header.")) for name in HEADER_PARAMETERS
-            },
+            "parameters": {name: _parameter(name, description) for name, description in HEADER_PARAMETERS.items()},
             "schemas": {
                 "error": {
                     "type": "object",
@@ -96,7 +111,8 @@ def document() -> dict[str, Any]:
 def _operation(operation: Operation) -> dict[str, Any]:
     names = [part.strip("{+}") for part in operation.template.split("/") if part.startswith("{")]
     parameters = [{**_parameter(name, _NAMES[name]), "in": "path", "required": True} for name in names]
-    parameters += [_parameter(name, _PARAMETERS[name]) for name in operation.parameters]
+    own = dict.fromkeys((*operation.parameters, *operation.event_parameters))
+    parameters += [_parameter(name, _PARAMETERS[name]) for name in own]
     parameters += [{"$ref": f"#/components/parameters/{name}"} for name in HEADER_PARAMETERS]
     found: dict[str, Any] = {
         "summary": operation.summary,
@@ -105,9 +121,22 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "parameters": parameters,
         "responses": _responses(operation),
     }
+    if operation.events is not None:
+        found["description"] = f"With `accept: {MEDIA_TYPE}`: {_EVENTS[operation.events]}"
     if operation.body is not None:
-        found["requestBody"] = {"required": operation.body != "any", "content": {_BODIES[operation.body]: {}}}
+        found["requestBody"] = {
+            "required": operation.body != "any",
+            "content": {_BODIES[operation.body]: _body(operation)},
+        }
     return found
+
+
+def _body(operation: Operation) -> dict[str, Any]:
+    if operation.body != "form":
+        return {}
+    names = SEARCH_PARAMETERS if operation.kind == "search" else COUNT_PARAMETERS
+    fields = {name: {"type": "string", "description": _PARAMETERS[name]} for name in names}
+    return {"schema": {"type": "object", "properties": fields}}
 
 
 _PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": ""})
@@ -118,7 +147,7 @@ def _parameter(name: str, description: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    query = operation.kind in ("retrieve", "many", "search", "count")
+    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami")
     done = {"200": "The result."} if query else {"200": "The response, or an entry for each acknowledgement."}
     if operation.kind in ("create", "modify", "merge"):
         done["201"] = "Created; `location` has the URL."
@@ -131,7 +160,10 @@ def _responses(operation: Operation) -> dict[str, Any]:
         for status, text in _ERRORS.items()
         if status not in _OWN_ERRORS or {operation.kind, operation.body} & {*_OWN_ERRORS[status]}
     }
-    described = {status: {"description": text} for status, text in done.items()}
+    described: dict[str, Any] = {status: {"description": text} for status, text in done.items()}
+    if operation.events is not None:
+        plain: dict[str, Any] = {} if operation.kind == "messages" else {"application/json": {}}
+        described["200"]["content"] = plain | {MEDIA_TYPE: {"schema": {"type": "string"}}}
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
     return described | {status: {"description": text, "content": content} for status, text in errors.items()}
 
@@ -153,6 +185,8 @@ def page() -> str:
             given = [(f"`{parameter['name']}` ({parameter['in']})", parameter["description"]) for parameter in own]
             if "requestBody" in operation:
                 given.append(("body", f"`{', '.join(operation['requestBody']['content'])}`"))
+            if "description" in operation:
+                given.append(("events", operation["description"]))
             answers = [(status, answer["description"]) for status, answer in operation["responses"].items()]
             parts.append(
                 f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/2"
 THING = "/things/{thingId}"
-Kind = Literal["create", "retrieve", "modify", "merge", "delete", "many", "search", "count", "message"]
-Body = Literal["json", "merge-patch", "any"]
+Kind = Literal[
+    "create", "retrieve", "modify", "merge", "delete", "message",
+    "many", "list", "search", "count", "messages", "whoami",
+]  # fmt: skip
+Body = Literal["json", "merge-patch", "any", "form"]
+EventKind = Literal["events", "messages", "search"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Operation:
     """One method of one resource.
 
     ``pointer`` is the part of the template after the thing, a JSON pointer. ``parameters`` lists the query parameters
-    other than those that stand for headers.
+    other than those that stand for headers. ``events``: what the resource sends to those who accept server-sent events,
+    with ``event_parameters``.
     """
 
     method: str
@@ -37,6 +42,8 @@ class Operation:
     pointer: str = ""
     body: Body | None = None
     parameters: tuple[str, ...] = ()
+    events: EventKind | None = None
+    event_parameters: tuple[str, ...] = ()
 
 
 _PARTS = {
@@ -56,35 +63,56 @@ _PARTS = {
 _NOT_DELETED = ("/policyId",)
 _BOXES = {"inbox": "to", "outbox": "from"}
 SEARCH_PARAMETERS = ("filter", "namespaces", "option", "fields")
+COUNT_PARAMETERS = SEARCH_PARAMETERS[:2]
+_OF_EVENTS = ("filter", "namespaces", "extraFields")
+
+LIST = Operation(
+    "GET", "/search/things", "list", "Retrieve all things, page by page", parameters=("namespaces", "option", "fields")
+)
+"""What GET of all things does without ids."""
+
+OF_MANY = ("ids", "fields")
+"""The parameters of GET of all things with ids."""
 
 
 def _operations() -> Iterator[Operation]:
-    yield Operation("GET", "/things", "many", "Retrieve several things by their ids", parameters=("ids", "fields"))
+    yield Operation("GET", "/whoami", "whoami", "Retrieve the subjects of the sender")
+    yield Operation(
+        "GET",
+        "/things",
+        "many",
+        "Retrieve several things by their ids, or all of them page by page",
+        parameters=("ids", *LIST.parameters),
+        events="events",
+        event_parameters=("ids", "fields", *_OF_EVENTS),
+    )
     yield Operation(
         "POST", "/things", "create", "Create a thing under a generated id", body="json", parameters=("namespace",)
     )
     for part, title in _PARTS.items():
         template = THING + part
-        yield Operation("GET", template, "retrieve", f"Retrieve {title}", part, parameters=("fields",))
+        # the path of a part stands for the fields of an event
+        shown = _OF_EVENTS if part else ("fields", *_OF_EVENTS)
+        yield Operation("GET", template, "retrieve", f"Retrieve {title}", part, None, ("fields",), "events", shown)
         yield Operation("PUT", template, "modify", f"Create or replace {title}", part, "json")
         yield Operation("PATCH", template, "merge", f"Merge a patch (RFC 7396) into {title}", part, "merge-patch")
         if part not in _NOT_DELETED:
             yield Operation("DELETE", template, "delete", f"Delete {title}", part)
-    yield Operation(
-        "GET", "/search/things", "search", "Search for things with an RQL filter", parameters=SEARCH_PARAMETERS
-    )
-    yield Operation(
-        "GET",
-        "/search/things/count",
-        "count",
-        "Count the things that match an RQL filter",
-        parameters=SEARCH_PARAMETERS[:2],
-    )
+    search, found = "/search/things", "Search for things with an RQL filter"
+    yield Operation("GET", search, "search", found, "", None, SEARCH_PARAMETERS, "search", SEARCH_PARAMETERS)
+    yield Operation("POST", search, "search", f"{found} in a form", body="form")
+    count, counted = f"{search}/count", "Count the things that match an RQL filter"
+    yield Operation("GET", count, "count", counted, parameters=COUNT_PARAMETERS)
+    yield Operation("POST", count, "count", f"{counted} in a form", body="form")
     yield Operation("POST", f"{THING}/inbox/claim", "message", "Send a claim message", "/inbox/messages/claim", "any")
     for of, whose in (("", "a thing"), ("/features/{featureId}", "a feature")):
         for box, direction in _BOXES.items():
-            part = f"{of}/{box}/messages/{{subject+}}"
+            whole = f"{of}/{box}/messages"
+            part = f"{whole}/{{subject+}}"
             yield Operation("POST", THING + part, "message", f"Send a message {direction} {whose}", part, "any")
+            for path, which in ((whole, "all messages"), (part, "the messages of a subject")):
+                title = f"Receive {which} {direction} {whose}"
+                yield Operation("GET", THING + path, "messages", title, path, events="messages")
 
 
 OPERATIONS = tuple(_operations())
@@ -115,20 +143,36 @@ def fill(template: str, values: dict[str, str]) -> str:
 def find(method: str, raw_path: str) -> Match:
     """Find the operation of a request.
 
+    HEAD finds what GET does.
+
     :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
     :raises DittoError: 404 for an unknown path, 405 for an unsupported method
     """
+    wanted = "GET" if method == "HEAD" else method
+    for operation, found in _at(raw_path):
+        if operation.method == wanted:
+            values = {name: _decoded(operation.template, name, text) for name, text in found.groupdict().items()}
+            return Match(operation, values)
+    raise method_not_allowed(method, methods(raw_path))
+
+
+def methods(raw_path: str) -> list[str]:
+    """Return the methods of a resource.
+
+    :raises DittoError: 404 for an unknown path
+    """
+    found = [operation.method for operation, _ in _at(raw_path)]
+    if not found:
+        raise not_found(PREFIX + raw_path)
+    return [*dict.fromkeys(found), *(("HEAD",) if "GET" in found else ()), "OPTIONS"]
+
+
+def _at(raw_path: str) -> Iterator[tuple[Operation, re.Match[str]]]:
+    """Yield the operations of a path."""
     path = raw_path.removesuffix("/")
-    allowed = []
     for operation, pattern in _PATTERNS:
         if found := pattern.fullmatch(path):
-            if operation.method == method:
-                values = {name: _decoded(operation.template, name, text) for name, text in found.groupdict().items()}
-                return Match(operation, values)
-            allowed.append(operation.method)
-    if allowed:
-        raise method_not_allowed(method, dict.fromkeys(allowed))
-    raise not_found(PREFIX + raw_path)
+            yield operation, found
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -5,6 +5,7 @@ As in Ditto, a thing without any readable part does not exist for the subject.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,9 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.errors import NOT_FOUND
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
@@ -25,14 +28,20 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.subscriptions import Publication
 
 
-CONDITIONS = ("condition", "live-channel-condition")
+_OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
+_OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
+"""Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
+
+_ETAG = "etag"
+_BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
 _NOTHING = 'eq(thingId,"")'
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises DittoError: 404 for a thing without any readable part, 403 for a change that is not permitted
+    :raises DittoError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is not
+        permitted
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -40,7 +49,7 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
         if command.fields is not None and "*" not in access.whole_things(subjects):
             # the id decides which part of each thing is visible
             command.fields += ",thingId"
-    elif kind in ("search", "count"):
+    elif kind in ("list", "search", "count"):
         _narrow(access, subjects, command)
     else:
         _check(access, subjects, kind, command)
@@ -49,15 +58,18 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
 def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     thing_id = command.topic.thing_id
     if kind == "retrieve":
-        allowed = access.knows(subjects, thing_id)
+        # whether a hidden part exists is hidden, too
+        allowed = access.knows(subjects, thing_id, command.path)
     else:
         # a merge patch changes the paths of those of its values that are not objects
         start = "" if command.path == "/" else command.path
         paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
         allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
-    if allowed and any(name in command.headers for name in CONDITIONS):
+    if allowed and any(name in command.headers for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
         allowed = access.may("READ", subjects, thing_id, "/")
+    if allowed and any(name in command.headers for name in _OF_THE_PART):
+        allowed = access.may("READ", subjects, thing_id, command.path)
     if not allowed:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
         raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
@@ -72,41 +84,74 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
-    """Restrict a search to fully readable things, since a filter may name any path in them."""
+    """Restrict a search to fully readable things, since a filter may name any path in them.
+
+    The restriction is no part of the filter: a cursor, which has the filter, comes from the client.
+    """
     patterns = access.whole_things(subjects)
     if "*" in patterns:
         return
     wanted = _decoded(command.value)
     visible = [f"like(thingId,{json_text(pattern)})" for pattern in patterns] or [_NOTHING]
-    only = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
-    wanted["filter"] = f"and({wanted['filter']},{only})" if "filter" in wanted else only
+    wanted["only"] = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
     command.value = raw(wanted)
 
 
-def visible_part(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> Any:
-    """Return the visible part of the value of a query's reply.
+def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
+    """Reduce a reply to what its receiver may read.
+
+    Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
+    those who guess: it is left to those who may read the whole of what the command addresses.
 
     :raises DittoError: 404 if nothing is visible
     """
-    if reply.value is UNSET or reply.topic.criterion != "commands":
-        return reply.value
-    if kind == "retrieve":
-        thing_id = command.topic.thing_id
-        if access.may("READ", subjects, thing_id, command.path):
-            return reply.value
+    if kind == "many":
+        if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
+            things = _decoded(reply.value) or ()
+            seen = [access.visible(subjects, str(thing.get("thingId")), "/", thing) for thing in things]
+            reply.value = raw([thing for thing in seen if thing is not UNSET])
+        return
+    thing_id = command.topic.thing_id
+    if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
+        return
+    reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}
+    if reply.topic.criterion == "acks" and reply.topic.subject is None:
+        reply.value = _without_tags(reply.value)
+    if kind != "retrieve":
+        return
+    if reply.topic.criterion == "commands" and reply.value is not UNSET:
         value = access.visible(subjects, thing_id, command.path, _decoded(reply.value))
         if value is UNSET:
             raise thing_not_found(thing_id)
-        return raw(value)
-    if kind == "many" and "*" not in access.whole_things(subjects):
-        things = _decoded(reply.value)
-        seen = [access.visible(subjects, str(thing.get("thingId")), "/", thing) for thing in things]
-        return raw([thing for thing in seen if thing is not UNSET])
-    return reply.value
+        reply.value = raw(value)
+    elif reply.status == NOT_FOUND:
+        # where only hidden parts might be, none and hidden ones are the same
+        raise thing_not_found(thing_id)
+
+
+def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
+    if aggregate is UNSET:
+        return UNSET
+    entries = msgspec.json.decode(aggregate, type=dict[str, dict[str, Raw]])
+    for entry in entries.values():
+        if headers := entry.get("headers"):
+            kept = msgspec.json.decode(headers, type=dict[str, Raw])
+            kept.pop(_ETAG, None)
+            entry["headers"] = raw(kept)
+    return raw(entries)
 
 
 def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
+
+
+def addresses_subject(message: Envelope) -> bool:
+    """Return whether the path of a message (``/inbox/messages/ask``) is that of its subject.
+
+    Access is granted by path, receivers act on the subject. Source: Eclipse Ditto, ``MessageCommand#getResourcePath``.
+    """
+    box = _BOX.match(message.path)
+    return box is not None and message.path[box.end() :] == message.topic.subject
 
 
 def seen_by(access: Access, subjects: tuple[str, ...], signal: Publication) -> Publication | None:
@@ -115,7 +160,9 @@ def seen_by(access: Access, subjects: tuple[str, ...], signal: Publication) -> P
     An event is reduced to the readable part of the change; commands and messages are visible entirely or not at all.
     """
     envelope = signal.envelope
-    if access is OPEN or access.may("READ", subjects, signal.thing_id, envelope.path):
+    # a producer may have written any path
+    path = "/" if signal.stream == "messages" and not addresses_subject(envelope) else envelope.path
+    if access is OPEN or access.may("READ", subjects, signal.thing_id, path):
         return signal
     if signal.stream not in ("events", "live-events") or envelope.value is UNSET:
         return None

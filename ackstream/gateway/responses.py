@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -17,17 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ackstream.gateway.errors import internal_error, method_not_allowed, not_found
-from ackstream.gateway.translation import is_json, media_type
+from ackstream.gateway.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
 from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from starlette.datastructures import URL, QueryParams
     from starlette.requests import Request
 
     from ackstream.client import Reply
@@ -43,7 +44,12 @@ _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definitio
     "requested-acks",
     "accept",
     "reply-to",
+    # browsers go where it points: it comes from the gateway alone
+    _LOCATION,
 }
+EXPOSED = (*sorted(_SHOWN), _LOCATION, "link", "retry-after", "allow")
+"""Headers that pages of other origins may read."""
+
 _UNRESERVED = "/:@!$&'()*+,;=~"
 _SINGLE = frozenset(RESPONSE_LABELS.values())
 
@@ -73,10 +79,9 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> 
     if message and status == BAD_GATEWAY:
         # a 502 would blame this gateway
         status = OK
-    if status == CREATED and not message:
-        headers[_LOCATION] = location
     content_type = str(envelope.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE)) if message else JSON_CONTENT_TYPE
-    return _answer(status, headers, envelope.value, content_type)
+    created = location if status == CREATED and not message else None
+    return _answer(status, headers, envelope.value, content_type, created)
 
 
 def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> Response:
@@ -94,29 +99,65 @@ def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) ->
     return _answer(status, headers, body, JSON_CONTENT_TYPE)
 
 
+def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> Response:
+    """Convert a page of all things: the things alone; the link to the next page is in a header.
+
+    Source: Eclipse Ditto, ``ThingsRoute#transformQueryThingsResult``.
+    """
+    envelope = reply.envelope
+    relative = f"{url.path}{'?' if url.query else ''}{url.query}"
+    links = [f'<{relative}>; rel="canonical"']
+    if cursor := reply.value.get("cursor"):
+        sizes = [option for option in options_in(query) if option.startswith("size")]
+        kept = [("fields", fields) for fields in query.getlist("fields")]
+        following = urlencode([*kept, ("option", ",".join([*sizes, f"cursor({cursor})"]))])
+        links.append(f'<{url.path}?{following}>; rel="next"')
+    headers = {**envelope.headers, CORRELATION_ID: correlation_id}
+    response = _answer(OK, headers, raw(reply.value["items"]), JSON_CONTENT_TYPE)
+    for link in links:
+        response.headers.append("link", link)
+    return response
+
+
+def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
+    """Return who the sender is."""
+    found = raw({"defaultSubject": subjects[0], "subjects": subjects})
+    return _answer(OK, {CORRELATION_ID: correlation_id}, found, JSON_CONTENT_TYPE)
+
+
+def of_methods(methods: Iterable[str]) -> Response:
+    """Return the methods of a resource."""
+    return Response(None, NO_CONTENT, {"allow": ", ".join(methods)})
+
+
 def accepted(correlation_id: str) -> Response:
-    """Return 202 for a request without response that succeeded or is still open."""
+    """Return 202 for a request without response that is stored, or has all it requested."""
     return Response(None, ACCEPTED, {CORRELATION_ID: correlation_id})
 
 
 def _of_acks(
     entries: list[Acknowledgement], headers: dict[str, Any], on_wire: str, correlation_id: str, location: str
 ) -> Response:
+    created = None
     for entry in entries:
         if entry.headers.get(CORRELATION_ID) == on_wire:
             entry.headers[CORRELATION_ID] = correlation_id
         if entry.label == TWIN_PERSISTED and entry.status == CREATED:
-            entry.headers[_LOCATION] = location
+            entry.headers[_LOCATION] = created = location
     status, body = http_body(entries)
-    content_type = JSON_CONTENT_TYPE
-    if len(entries) == 1:
-        headers = {**entries[0].headers, **headers}
-        content_type = str(entries[0].headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE))
-    return _answer(status, headers, body, content_type)
+    if len(entries) != 1:
+        return _answer(status, headers, body, JSON_CONTENT_TYPE)
+    (entry,) = entries
+    content_type = str(entry.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE))
+    return _answer(status, {**entry.headers, **headers}, body, content_type, created)
 
 
-def _answer(status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str) -> Response:
+def _answer(
+    status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
+) -> Response:
     shown = {name: text for name, text in map(_header, headers.items()) if name in _SHOWN and _sendable(text)}
+    if location is not None:
+        shown[_LOCATION] = location
     if status in _BODILESS or value is UNSET:
         return Response(None, status, shown)
     kind = media_type(content_type)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,13 @@ log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 5
 UNREAD_SECONDS = 30.0
 """The time within which a client reads something of what waits for it."""
+
+_HIGH_WATER = 65_536
+"""asyncio's: while so many bytes wait, nothing more is written for a client."""
+
+_SEND_BYTES = 131_072
+"""What the system holds of a connection, doubled. It takes more once a third of that has been read, and only then is
+seen that a client reads; left to itself it holds 4 MB, a third of which nobody reads slowly within the time."""
 
 _BACKLOG = 2_048
 _TICKS = 10
@@ -64,6 +72,9 @@ class Server(uvicorn.Server):
         """Listen and report the URL."""
         await super().startup(sockets)
         if self.started:
+            for listening in self.servers[0].sockets:
+                # the connections inherit it
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
@@ -91,12 +102,23 @@ class Server(uvicorn.Server):
 
 
 class _Wait:
-    """For what the server waits, since when, and the least number of unread bytes since then."""
+    """For what the server waits, since when the client does nothing about it, and the unread bytes of the last look."""
 
     __slots__ = ("since", "step", "unread")
 
     def __init__(self, step: object, unread: int, since: float) -> None:
         self.step, self.unread, self.since = step, unread, since
+
+    def look(self, step: object, unread: int, now: float) -> None:
+        """Begin again if the client has done something: a step, or it has read.
+
+        Where nothing was written, more unread bytes than before are a rest that the client has read, and what came
+        after it.
+        """
+        read = unread < self.unread or (self.unread >= _HIGH_WATER and unread != self.unread)
+        if step != self.step or read:
+            self.step, self.since = step, now
+        self.unread = unread
 
 
 class Stalls:
@@ -110,10 +132,8 @@ class Stalls:
         waits, found = {}, []
         for connection in connections:
             step, unread, owes = _state(connection)
-            wait = self._waits.get(connection)
-            if wait is None or wait.step != step or unread < wait.unread:
-                wait = _Wait(step, unread, now)
-            waits[connection] = wait
+            wait = waits[connection] = self._waits.get(connection) or _Wait(step, unread, now)
+            wait.look(step, unread, now)
             limit = UNREAD_SECONDS if unread else REQUEST_SECONDS
             if (unread or owes) and now - wait.since >= limit:
                 found.append(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
@@ -25,10 +26,12 @@ from ackstream.gateway.errors import (
     unavailable,
 )
 from ackstream.gateway.operations import PREFIX
+from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
 from ackstream.gateway.responses import on_error
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
+from ackstream.gateway.translation import wire_ids
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
+    from ackstream.protocol.correlation_ids import UniqueIds
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
@@ -66,17 +70,29 @@ class Exchange:
 
         :raises DittoError: 408, it did not arrive within ``seconds``; 503, the gateway is shutting down
         """
-        reading = asyncio.ensure_future(body)
-        timer = reading.get_loop().call_later(seconds, reading.cancel)
+        found = await self.within(body, seconds, not_sent)
+        if found is None:
+            raise body_incomplete(seconds)
+        return found
+
+    async def within(
+        self, what: Coroutine[Any, Any, T], seconds: float, interrupted: Callable[[], DittoError] = shutting_down
+    ) -> T | None:
+        """Await something for a client; return ``None`` if it does not happen within ``seconds``.
+
+        :raises DittoError: 503, the gateway is shutting down
+        """
+        awaited = asyncio.ensure_future(what)
+        timer = awaited.get_loop().call_later(seconds, awaited.cancel)
         try:
-            return await self._wait(reading, not_sent)
+            return await self._wait(awaited, interrupted)
         except asyncio.CancelledError:
-            if not reading.cancelled():
+            if not awaited.cancelled():
                 raise
-            raise body_incomplete(seconds) from None
+            return None
         finally:
             timer.cancel()
-            reading.cancel()
+            awaited.cancel()
 
     async def ask(self, command: Envelope) -> Reply:
         """Send a request that requires a response, and return its reply."""
@@ -90,16 +106,15 @@ class Exchange:
         with _as_http():
             await self._wait(self._requester.publish(command))
 
-    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> RequestOutcome | None:
+    async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
         """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``.
 
         :param command: with its correlation-id
-        :param any_answer: no acknowledgements are awaited: the first answer, most likely an error, is the outcome
         """
         self._check()
         with (
             _as_http(),
-            self._outcomes.expect(command.headers[CORRELATION_ID], any_answer=any_answer) as outcome,
+            self._outcomes.expect(command.headers[CORRELATION_ID]) as outcome,
         ):
             await self._wait(self._requester.publish(command))
             try:
@@ -155,7 +170,7 @@ def _as_http() -> Iterator[None]:
         raise no_answer() from error
 
 
-TOPICS = ("signals", "acks", "replies", "ledger", "events", "declarations")
+TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "events", "declarations")
 """The topics the gateway reads and writes, without the prefix."""
 
 
@@ -185,7 +200,9 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
 
 def application(dependencies: Dependencies) -> Starlette:
     """Build the ASGI application with all routes."""
+    gateway = dependencies.settings.gateway
     return Starlette(
+        middleware=origin_middleware(gateway.cors_origins, authenticated=dependencies.authenticator.required),
         routes=[
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
@@ -209,3 +226,8 @@ class Dependencies:
     exchange: Exchange
     live: Live
     streaming: Streaming
+
+    @cached_property
+    def correlation_ids(self) -> UniqueIds:
+        """Those of all commands that the gateway sends, whichever way they came."""
+        return wire_ids(self.settings)

@@ -1,6 +1,6 @@
 """The session of one WebSocket: signals of the client go to Kafka, replies and subscribed signals come back.
 
-All outgoing messages pass through one queue, which keeps them in order.
+All messages to the client pass through one queue, which keeps them in order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -17,16 +18,19 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway import responses
-from ackstream.gateway.errors import body_too_large, internal_error, unavailable
-from ackstream.gateway.incoming import Incoming, read_control, read_incoming
-from ackstream.gateway.permissions import restrict, seen_by, visible_part
-from ackstream.gateway.translation import ORIGINATOR, read_request_headers
+from ackstream.gateway.admission import AdmissionOrder, admit
+from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
+from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
+from ackstream.gateway.permissions import restrict, seen_by
+from ackstream.gateway.searches import Searches
+from ackstream.gateway.translation import ORIGINATOR, check_parameters, read_request_headers
+from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
-from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope
+from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS
-from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.ditto.thing_errors import thing_not_found
@@ -38,14 +42,13 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
+    from ackstream.gateway.authentication import Identity
+    from ackstream.gateway.incoming import Control
     from ackstream.gateway.service import Dependencies
-    from ackstream.protocol.ditto.subscriptions import Publication, Subscription
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.subscriptions import Publication, Stream, Subscription
 
 log = logging.getLogger(__name__)
-
-MAX_WAITING = 10_000
-MAX_WAITING_CHARACTERS = 64 * 1024 * 1024
-"""Maximum number and length of unread messages; beyond it the socket is closed rather than dropping some."""
 
 MAX_OPEN = 1_000
 """Maximum number of open requests; beyond it, reading from the client pauses."""
@@ -53,36 +56,40 @@ MAX_OPEN = 1_000
 DECLARE_SECONDS = 15.0
 STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
-
-Outgoing = str | asyncio.Task[str | None]
+_REASON_BYTES = 123
 
 
 class SocketSession:
     """One client during its connection."""
 
     def __init__(
-        self, websocket: WebSocket, dependencies: Dependencies, subjects: tuple[str, ...], given: dict[str, Any]
+        self, websocket: WebSocket, dependencies: Dependencies, identity: Identity, given: dict[str, Any]
     ) -> None:
         """Serve an accepted socket; ``given`` are headers of the connection, those of messages take precedence."""
         self._websocket = websocket
         self._dependencies = dependencies
         self._streaming = dependencies.streaming
-        self._subjects = subjects
+        self._subjects = identity.subjects
+        self._expiry: asyncio.TimerHandle | None = None
         self._given = given
         if dependencies.authenticator.required:
-            self._given[ORIGINATOR] = subjects[0]
+            self._given[ORIGINATOR] = self._subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
         self._forwarding = UniqueIds(STREAM_SECONDS)
         self._issued = RecentIds(STREAM_SECONDS)
-        self._outgoing: asyncio.Queue[Outgoing] = asyncio.Queue(MAX_WAITING)
-        self._waiting_characters = 0
+        slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
+        self._unread = UnreadMessages(slow)
+        self._put = self._unread.put
+        self._searches = Searches(self._query, self._unread, self._start)
+        self._order = AdmissionOrder()
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._expire(identity.expires)
 
     async def run(self, labels: frozenset[str]) -> None:
         """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
-        streaming = self._streaming
+        code, reason, streaming = _NORMAL, "", self._streaming
         declared = streaming.declarer.declare(labels, lost=self._lost()) if labels else None
         try:
             if declared is not None:
@@ -91,12 +98,13 @@ class SocketSession:
                 streaming.add_labels(self, labels)
             self._start(self._send())
             self._start(self._receive())
-            code = await self._end
+            code, reason = await self._end
         except asyncio.TimeoutError:
-            code = await self._refuse(unavailable("Kafka does not accept declarations at the moment.", "Try again."))
+            await self._refuse(unavailable("Kafka does not accept declarations at the moment.", "Try again."))
         except DittoError as error:
-            code = await self._refuse(error)
+            await self._refuse(error)
         finally:
+            self._expire(None)
             streaming.remove(self, self._subscriber.labels)
             if declared is not None:
                 streaming.declarer.release(declared)
@@ -105,9 +113,9 @@ class SocketSession:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             # a client that does not read delays the end
-            self._outgoing = asyncio.Queue()
+            self._unread.drop()
         with suppress(RuntimeError, WebSocketDisconnect):
-            await self._websocket.close(code)
+            await self._websocket.close(code, reason)
 
     # -- from the client -----------------------------------------------------------------------------------------------
 
@@ -124,15 +132,23 @@ class SocketSession:
 
     async def _take(self, text: str) -> None:
         envelope = None
+        maximum = self._dependencies.settings.gateway.max_body_bytes
         try:
+            if len(text) > maximum:
+                raise body_too_large(maximum)
             if control := read_control(text):
-                self._subscribe(control.stream, control.subscription)
-                self._put(control.confirmation)
+                self._control(control)
                 return
-            envelope = self._decode(text)
+            if (token := read_token(text)) is not None:
+                self._renew(token)
+                return
+            envelope = decode(text.encode("utf-8", "replace"))
             incoming = read_incoming(envelope, self._given, self._subscriber.labels, str(uuid.uuid4()))
+            if incoming.what == "search":
+                self._searches.take(incoming.envelope)
+                return
         except DittoError as error:
-            self._put(_error(error, envelope))
+            self._put(error_message(error, envelope))
             return
         if incoming.what == "request":
             await self._room.acquire()
@@ -140,13 +156,15 @@ class SocketSession:
         else:
             self._pass_on(incoming)
 
-    def _decode(self, text: str) -> Envelope:
-        maximum = self._dependencies.settings.gateway.max_body_bytes
-        if len(text) > maximum:
-            raise body_too_large(maximum)
-        return decode(text.encode("utf-8", "replace"))
+    def _control(self, control: Control) -> None:
+        try:
+            self._subscribe(*control.change())
+            self._put(control.confirmation)
+        except DittoError as error:
+            identity = control.parameters.get(CORRELATION_ID) or self._given.get(CORRELATION_ID)
+            self._put(error_message(error, None, identity))
 
-    def _subscribe(self, stream: Any, wanted: Subscription | None) -> None:
+    def _subscribe(self, stream: Stream, wanted: Subscription | None) -> None:
         subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
         if wanted is None:
             self._streaming.unsubscribe(self, stream)
@@ -155,44 +173,68 @@ class SocketSession:
             self._streaming.subscribe(self, stream)
         self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
+    def _renew(self, token: str) -> None:
+        """Continue with the token's expiry; a token that is not valid or is another subject's ends the session."""
+        try:
+            identity = self._dependencies.authenticator.renew(token)
+        except DittoError as error:
+            self._finish(_NORMAL, error.message)
+            return
+        if identity.subjects != self._subjects:
+            self._finish(_NORMAL, "The token belongs to another subject.")
+        self._expire(identity.expires)
+
+    def _expire(self, moment: float | None) -> None:
+        """End the session at a time (epoch seconds) instead of any earlier choice; ``None``: do not."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if moment is not None:
+            loop, seconds = asyncio.get_running_loop(), moment - time.time()
+            self._expiry = loop.call_later(seconds, self._finish, _NORMAL, "The token has expired.")
+
+    async def _query(self, command: Envelope) -> Envelope:
+        """Send a query of a search, and return its reply."""
+        originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
+        command.headers = {CORRELATION_ID: str(uuid.uuid4()), **originator}
+        restrict(self._dependencies.access, self._subjects, "search", command)
+        return (await self._dependencies.exchange.ask(command)).envelope
+
     async def _ask(self, incoming: Incoming) -> None:
         command = incoming.envelope
         client_id = str(command.headers[CORRELATION_ID])
-        now = time.monotonic()
-        command.headers[CORRELATION_ID] = self._streaming.correlation_ids.issue(client_id, now)
-        self._issued.add(command.headers[CORRELATION_ID], now)
-        access, exchange = self._dependencies.access, self._dependencies.exchange
         try:
-            restrict(access, self._subjects, incoming.kind, command)
+            new_id = partial(self._new_id, client_id)
+            admission = admit(self._dependencies, self._subjects, incoming.kind, command, new_id)
+            admitted = await self._order.keep(command.topic.thing_id, admission)
             if not incoming.response:
-                await exchange.publish(command)
+                await admitted.publish()
                 return
-            message = (await exchange.ask(command)).envelope
-            message.value = visible_part(access, self._subjects, incoming.kind, command, message)
+            message = (await admitted.ask()).envelope
             message.headers[CORRELATION_ID] = client_id
             self._put(encode(message).decode())
         except DittoError as error:
-            command.headers[CORRELATION_ID] = client_id
-            if incoming.response:
-                self._put(_error(error, command))
+            # without a response, too: what was not sent is in no table
+            self._put(error_message(error, command))
         except Exception:
             log.exception("The request %s failed.", client_id)
-            self._put(_error(internal_error(), command))
+            self._put(error_message(internal_error(), command))
         finally:
             self._room.release()
 
+    def _new_id(self, client_id: str) -> str:
+        """Return a correlation-id to send, whose signal does not come back to the client."""
+        now = time.monotonic()
+        issued = self._dependencies.correlation_ids.issue(client_id, now)
+        self._issued.add(issued, now)
+        return issued
+
     def _pass_on(self, incoming: Incoming) -> None:
         """Forward an answer to a signal, or a live event."""
-        envelope, access = incoming.envelope, self._dependencies.access
+        envelope, access, subjects = incoming.envelope, self._dependencies.access, self._subjects
         thing_id = envelope.topic.thing_id
         event = incoming.what == "event"
-        allowed = (
-            access.may("WRITE", self._subjects, thing_id, envelope.path)
-            if event
-            else access.knows(self._subjects, thing_id)
-        )
-        if not allowed:
-            self._put(_error(thing_not_found(thing_id), envelope))
+        if not (access.may("WRITE", subjects, thing_id, envelope.path) if event else access.knows(subjects, thing_id)):
+            self._put(error_message(thing_not_found(thing_id), envelope))
             return
         identity = str(envelope.headers[CORRELATION_ID])
         if event:
@@ -205,7 +247,7 @@ class SocketSession:
 
     def receive(self, signal: Publication, moment: datetime) -> None:
         """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
-        if signal.correlation_id in self._issued:
+        if self._issued.known(signal.correlation_id, time.monotonic()):
             # as in Ditto, the originator does not receive its own signal
             return
         shown = seen_by(self._dependencies.access, self._subjects, signal)
@@ -217,11 +259,15 @@ class SocketSession:
         if text is not None:
             self._put(text)
 
+    def fail(self) -> None:
+        """End the session: a signal could not be handled."""
+        self._finish(_INTERNAL_ERROR)
+
     async def _enriched(self, signal: Publication, fields: str, moment: datetime) -> str | None:
         try:
             extra = await self._streaming.enrich(signal.thing_id, fields, signal)
         except DittoError as error:
-            return _error(error, signal.envelope)
+            return error_message(error, signal.envelope)
         if extra:
             extra = self._dependencies.access.visible(self._subjects, signal.thing_id, "/", extra) or {}
         return self._decide(signal, moment, visible=True, extra=extra)
@@ -243,22 +289,9 @@ class SocketSession:
         published = self._forwarding.issue(signal.correlation_id, now, seconds)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
-    def _put(self, message: Outgoing) -> None:
-        self._waiting_characters += _length(message)
-        if self._outgoing.full() or self._waiting_characters > MAX_WAITING_CHARACTERS:
-            log.warning("Closing a WebSocket whose client left %s messages unread.", self._outgoing.qsize())
-            self._finish(_TRY_AGAIN_LATER)
-        else:
-            self._outgoing.put_nowait(message)
-
     async def _send(self) -> None:
         try:
-            while True:
-                message = await self._outgoing.get()
-                self._waiting_characters -= _length(message)
-                text = message if isinstance(message, str) else await message
-                if text is not None:
-                    await self._websocket.send_text(text)
+            await self._unread.send_all(self._websocket.send_text)
         except (WebSocketDisconnect, RuntimeError):
             # the client closed it
             self._finish(_NORMAL)
@@ -281,14 +314,14 @@ class SocketSession:
 
         return lost
 
-    async def _refuse(self, error: DittoError) -> int:
+    async def _refuse(self, error: DittoError) -> None:
         with suppress(WebSocketDisconnect, RuntimeError):
-            await self._websocket.send_text(_error(error, None))
-        return _NORMAL
+            await self._websocket.send_text(error_message(error, None))
 
-    def _finish(self, code: int) -> None:
+    def _finish(self, code: int, reason: str = "") -> None:
         if not self._end.done():
-            self._end.set_result(code)
+            # a frame that ends a WebSocket has room for no more (RFC 6455, 5.5)
+            self._end.set_result((code, reason.encode()[:_REASON_BYTES].decode("utf-8", "ignore")))
 
     def _start(self, coroutine: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -297,34 +330,19 @@ class SocketSession:
         return task
 
 
-def _length(message: Outgoing) -> int:
-    # of one with extra fields it is not known yet: the number alone limits those
-    return len(message) if isinstance(message, str) else 0
-
-
-def _error(error: DittoError, about: Envelope | None) -> str:
-    """Encode an error with the thing and correlation-id of the message that caused it."""
-    headers: dict[str, Any] = {}
-    thing_id = channel = None
-    if about is not None:
-        thing_id, channel = about.topic.thing_id, about.topic.channel
-        if about.headers.get(CORRELATION_ID):
-            headers[CORRELATION_ID] = about.headers[CORRELATION_ID]
-    return encode(error_envelope(error, thing_id=thing_id, channel=channel, headers=headers)).decode()
-
-
 def socket_route(dependencies: Dependencies) -> WebSocketRoute:
     """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
 
     async def endpoint(websocket: WebSocket) -> None:
         try:
-            subjects = await dependencies.authenticator.identify(websocket)
+            identity = await dependencies.authenticator.admit(websocket)
+            check_parameters(websocket.query_params, ())
             given = read_request_headers(websocket)
-            labels = frozenset(map(parse_label, given.get(DECLARED_ACKS, ())))
+            labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
         except DittoError as error:
             await websocket.send_denial_response(responses.of_error(error))
             return
         await websocket.accept()
-        await SocketSession(websocket, dependencies, subjects, given).run(labels)
+        await SocketSession(websocket, dependencies, identity, given).run(labels)
 
     return WebSocketRoute("/ws/2", endpoint)

@@ -1,6 +1,6 @@
-"""Distribute signals to the WebSocket sessions of a gateway.
+"""Distribute signals to the WebSocket sessions and event streams of a gateway.
 
-Regardless of the number of sockets, one thread reads Kafka and one maintains the declared labels; everything else runs
+Regardless of their number, one thread reads Kafka and one maintains the declared labels; everything else runs
 in the event loop.
 """
 
@@ -10,14 +10,13 @@ import asyncio
 import logging
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ackstream.client.commands import fields_in, retrieval
 from ackstream.client.group import Work
 from ackstream.client.labels import Declarer
 from ackstream.client.signals import read_publication
 from ackstream.client.worker import Worker
-from ackstream.gateway.translation import wire_ids
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ackstream.gateway.service import Exchange
-    from ackstream.gateway.session import SocketSession
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication, Stream
     from ackstream.settings import Settings
@@ -37,6 +35,16 @@ log = logging.getLogger(__name__)
 
 TOPICS = ("signals", "events")
 _UNTRACKED = 0
+
+
+class Listener(Protocol):
+    """A session, or a stream of server-sent events."""
+
+    def receive(self, signal: Publication, moment: datetime) -> None:
+        """Handle a signal; must not block."""
+
+    def fail(self) -> None:
+        """End: a signal could not be handled, and the client must not miss it unnoticed."""
 
 
 class Streaming(Closing):
@@ -49,11 +57,10 @@ class Streaming(Closing):
         """
         self._exchange = exchange
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._streams: dict[Stream, set[SocketSession]] = {}
-        self._labels: dict[str, SocketSession] = {}
+        self._streams: dict[Stream, set[Listener]] = {}
+        self._labels: dict[str, Listener] = {}
         self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
-        self.correlation_ids = wire_ids(settings)
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
             self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))
@@ -66,26 +73,28 @@ class Streaming(Closing):
 
     # -- for sessions, in the event loop -------------------------------------------------------------------------------
 
-    def subscribe(self, session: SocketSession, stream: Stream) -> None:
+    def subscribe(self, session: Listener, stream: Stream) -> None:
         """Subscribe a session to a stream."""
         self._loop = asyncio.get_running_loop()
         self._streams.setdefault(stream, set()).add(session)
 
-    def unsubscribe(self, session: SocketSession, stream: Stream) -> None:
+    def unsubscribe(self, session: Listener, stream: Stream) -> None:
         """End the subscription of a session to a stream; signals that request its labels still arrive."""
         self._streams.get(stream, set()).discard(session)
 
-    def add_labels(self, session: SocketSession, labels: Collection[str]) -> None:
+    def add_labels(self, session: Listener, labels: Collection[str]) -> None:
         """Deliver signals that request one of the labels to a session."""
         self._loop = asyncio.get_running_loop()
         self._labels.update(dict.fromkeys(labels, session))
 
-    def remove(self, session: SocketSession, labels: Collection[str]) -> None:
+    def remove(self, session: Listener, labels: Collection[str]) -> None:
         """Remove a session."""
         for sessions in self._streams.values():
             sessions.discard(session)
         for label in labels:
-            self._labels.pop(label, None)
+            # after a lapse of its lease another session may have it
+            if self._labels.get(label) is session:
+                del self._labels[label]
 
     def text(self, envelope: Envelope) -> str:
         """Encode a message; the latest is cached, since many sessions may receive the same one."""
@@ -145,3 +154,4 @@ class Streaming(Closing):
             except Exception:
                 # other sessions still receive it
                 log.exception("A session failed to handle the signal %s.", signal.correlation_id)
+                session.fail()

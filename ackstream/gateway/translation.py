@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from starlette.datastructures import QueryParams
 
 from ackstream.gateway.errors import (
     divergent_header,
@@ -19,42 +20,59 @@ from ackstream.gateway.errors import (
     live_creation,
     media_type_unsupported,
     parameter_invalid,
+    protocol_message_refused,
     thing_id_differs,
     thing_id_generated,
 )
+from ackstream.gateway.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
 from ackstream.protocol.correlation_ids import UniqueIds
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
+from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
+    CONDITION,
     CONTENT_TYPE,
     CORRELATION_ID,
+    DECLARED_ACKS,
     DEFINITIONS,
+    LIVE_CHANNEL_CONDITION,
+    LIVE_CHANNEL_TIMEOUT_STRATEGY,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
     TIMEOUT,
     external_in,
     read_headers,
 )
-from ackstream.protocol.ditto.things import check_id
+from ackstream.protocol.ditto.things import check_id, check_policy_members
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from starlette.datastructures import QueryParams
     from starlette.requests import HTTPConnection
 
     from ackstream.gateway.operations import Match
     from ackstream.settings import Settings
 
-HEADER_PARAMETERS = (
-    "channel", CORRELATION_ID, "requested-acks", "declared-acks", "response-required", TIMEOUT,
-    "live-channel-timeout-strategy", "allow-policy-lockout", "condition", "live-channel-condition",
-    "at-historical-revision", "at-historical-timestamp", "dry-run",
-)  # fmt: skip
-"""Query parameters that stand for headers."""
+HEADER_PARAMETERS = {
+    CHANNEL: "`twin`, or `live` for the device itself.",
+    CORRELATION_ID: "Identifies the request; its outcome is recorded under this id.",
+    REQUESTED_ACKS: "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
+    RESPONSE_REQUIRED: "`true` or `false`; the default is true unless the timeout is zero.",
+    TIMEOUT: "The maximum wait, such as `10s`, `500ms` or `1m`.",
+    CONDITION: "An RQL filter that the thing must match.",
+    LIVE_CHANNEL_CONDITION: "Of a query: an RQL filter; if the twin matches it, the device itself is asked.",
+    LIVE_CHANNEL_TIMEOUT_STRATEGY: "`use-twin`: the twin answers if the device does not; the default is `fail`.",
+    "allow-policy-lockout": "Has no effect, since there are no policies.",
+}
+"""Query parameters that stand for headers, and their meaning."""
 
-MERGE_PATCH = "application/merge-patch+json"
-_JSON_TYPES = (JSON_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
-"""Media types that Ditto treats as JSON, because clients send them by default."""
+OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
+"""Those of Ditto that are read, and refused."""
+
+MERGE_PATCH, FORM = "application/merge-patch+json", "application/x-www-form-urlencoded"
+_JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
+"""JSON, and media types that are treated as JSON because clients send them by default."""
 
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
 """Protocol headers that mean something else in HTTP, or that only the gateway sets."""
@@ -80,11 +98,24 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
             given[name] = value
     taken = external_in(given)
     query = connection.query_params
-    parameters = external_in({name: query[name] for name in HEADER_PARAMETERS if name in query})
+    names = (*HEADER_PARAMETERS, *OTHER_HEADER_PARAMETERS)
+    parameters = external_in({name: query[name] for name in names if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
             raise divergent_header(name)
     return read_headers(taken)
+
+
+def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
+    """Reject parameters that a resource does not have: a misspelt one would change what is meant.
+
+    :param headers: those that stand for headers are accepted, too
+    :raises DittoError: 400 ``gateway:parameter.invalid``
+    """
+    for name in given:
+        if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
+            own = f"it has {', '.join(known)}" if known else "it has none"
+            raise parameter_invalid(name, f"is none of this resource: {own}{', besides headers' if headers else ''}")
 
 
 def wire_ids(settings: Settings) -> UniqueIds:
@@ -103,8 +134,8 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
     """
     kind = match.operation.kind
     given = {**headers, "version": _SCHEMA_VERSION}
-    if kind in ("many", "search", "count"):
-        return _query(match, given, query)
+    if kind in ("many", "list", "search", "count"):
+        return _query(match, given, _form(kind, content_type, body) if match.operation.body == "form" else query)
     if kind == "message":
         return _message(match, given, content_type, body)
     channel = "live" if headers.get(CHANNEL) == "live" else "twin"
@@ -122,7 +153,8 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
         if match.path == "/" and kind == "modify":
             value = _thing(value, thing_id, post=False)
     topic = _topic(thing_id, channel, "commands", action=kind)
-    return Envelope(topic, given, match.path, value, fields=_fields(query) if kind == "retrieve" else None)
+    fields = fields_in(query, whole=match.path == "/") if kind == "retrieve" else None
+    return Envelope(topic, given, match.path, value, fields=fields)
 
 
 def _topic(
@@ -136,35 +168,64 @@ def _topic(
 def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
-    # only the twin can answer for several things
-    headers.pop(CHANNEL, None)
     if kind == "many":
-        ids = _pieces(query, "ids")
-        if not ids:
-            raise parameter_invalid("ids", "is missing: list thing ids, separated by commas")
-        for thing_id in ids:
-            check_id(thing_id)
-        return Envelope(topic, headers, "/", raw({"thingIds": list(dict.fromkeys(ids))}), fields=_fields(query))
+        return Envelope(topic, headers, "/", raw({"thingIds": thing_ids(query)}), fields=fields_in(query))
     wanted: dict[str, Any] = {}
     if filters := query.getlist("filter"):
         wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
-    if namespaces := _pieces(query, "namespaces"):
+    if namespaces := pieces(query, "namespaces"):
         wanted["namespaces"] = namespaces
-    if kind == "search":
-        if options := [option for text in query.getlist("option") for option in _options(text)]:
+    if kind != "count":
+        if options := options_in(query):
             wanted["options"] = options
-        if fields := _fields(query):
+        if fields := fields_in(query):
             wanted["fields"] = fields
     return Envelope(topic, headers, match.operation.template, raw(wanted))
 
 
-def _pieces(query: QueryParams, name: str) -> list[str]:
+def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
+    """Read the form of a search or count."""
+    if media_type(content_type) != FORM:
+        raise media_type_unsupported(content_type, FORM)
+    form = QueryParams(body)
+    check_parameters(form, SEARCH_PARAMETERS if kind == "search" else COUNT_PARAMETERS, headers=False)
+    return form
+
+
+def pieces(query: QueryParams, name: str) -> list[str]:
     """Return the comma-separated items of all values of a parameter."""
     return [piece for value in query.getlist(name) for piece in value.split(",") if piece]
 
 
-def _fields(query: QueryParams) -> str | None:
-    return ",".join(_pieces(query, "fields")) or None
+def thing_ids(query: QueryParams) -> list[str]:
+    """Return the ids of the parameter ``ids``, each once.
+
+    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` if there is none
+    """
+    ids = list(dict.fromkeys(pieces(query, "ids")))
+    if not ids:
+        # a list that a program has computed means these things, not all
+        raise parameter_invalid("ids", "is empty: list thing ids, separated by commas")
+    for thing_id in ids:
+        check_id(thing_id)
+    return ids
+
+
+def fields_in(query: QueryParams, name: str = "fields", *, whole: bool = True) -> str | None:
+    """Return the field selector of a parameter.
+
+    :param whole: it selects from a whole thing
+    :raises DittoError: as ``check_fields_of_thing`` does
+    """
+    fields = ",".join(pieces(query, name)) or None
+    if fields is not None and whole:
+        check_fields_of_thing(fields)
+    return fields
+
+
+def options_in(query: QueryParams) -> list[str]:
+    """Return the options of a search, one by one."""
+    return [option for text in query.getlist("option") for option in _options(text)]
 
 
 def _options(text: str) -> list[str]:
@@ -217,7 +278,9 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
         headers[CONTENT_TYPE] = MERGE_PATCH
     elif kind not in _JSON_TYPES:
         raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
-    _parse(body)
+    parsed = _parse(body)
+    if kind == PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
+        raise protocol_message_refused()
     return Raw(body)
 
 
@@ -233,6 +296,7 @@ def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
     thing = msgspec.json.decode(value)  # type: ignore[arg-type]  # these operations have a body
     if not isinstance(thing, dict):
         raise json_format_invalid("A thing is a JSON object.")
+    check_policy_members(thing)
     given = thing.get("thingId")
     if given is not None and post:
         raise thing_id_generated()

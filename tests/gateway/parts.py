@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ackstream.client.replies import Reply
 from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.service import Dependencies, application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ackstream.client.replies import RequestOutcome
     from ackstream.protocol.errors import DittoError
 
-URL = "http://gateway.example"
+URL = "http://localhost:8080"
 
 
 class Exchange:
@@ -30,23 +32,39 @@ class Exchange:
 
     def __init__(self, answer: Callable[[Envelope], Any]) -> None:
         self.sent: list[Envelope] = []
-        self.waits: list[tuple[float, bool]] = []
+        self.waits: list[float] = []
         self._answer = answer
+        self.interrupted = False
 
     async def receive(self, body: Coroutine[Any, Any, bytes], _seconds: float) -> bytes:
         return await body
 
     async def ask(self, command: Envelope) -> Reply:
         self.sent.append(command)
-        envelope, completed_by = self._answer(command)
-        return Reply(
-            command.headers["correlation-id"], "r-1", envelope.status or 200, completed_by, encode(envelope), 0
-        )
+        # the client of Kafka gives an id to a command that has none
+        known = replace(command, headers={"correlation-id": "of-its-own", **command.headers})
+        envelope, completed_by = self._answer(known)
+        return Reply(known.headers["correlation-id"], "r-1", envelope.status or 200, completed_by, encode(envelope), 0)
 
-    async def settle(self, command: Envelope, seconds: float, *, any_answer: bool) -> RequestOutcome | None:
+    async def publish(self, command: Envelope) -> None:
         self.sent.append(command)
-        self.waits.append((seconds, any_answer))
+
+    async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
+        self.sent.append(command)
+        self.waits.append(seconds)
         return self._answer(command)
+
+    async def within(self, what: Coroutine[Any, Any, Any], _seconds: float) -> Any:
+        """Wait for nothing: what is not there at once does not come."""
+        awaited = asyncio.ensure_future(what)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if awaited.done():
+            return awaited.result()
+        awaited.cancel()
+        if self.interrupted:
+            raise shutting_down()
+        return None
 
 
 def response(status: int, value: Any = UNSET, **headers: Any) -> Callable[[Envelope], Any]:

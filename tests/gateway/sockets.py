@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Closed(Exception):  # noqa: N818 - what happened, as the library of a real client calls it
     """The server ended the connection; ``code`` is the WebSocket's, or the HTTP status of a refusal."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, reason: str = "") -> None:
         super().__init__(str(code))
-        self.code = code
+        self.code, self.reason = code, reason
 
 
 class Socket:
@@ -40,7 +40,7 @@ class Socket:
                 return str(message["text"])
             case "websocket.http.response.start":
                 raise Closed(message["status"])
-        raise Closed(message["code"])
+        raise Closed(message["code"], message["reason"])
 
     def leave(self) -> None:
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, {"type": "websocket.disconnect", "code": 1000})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,11 +13,16 @@ from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from tests.gateway.parts import URL, Web, aggregate, decoded, failure, response
+from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.prose import each, prose
+
+if TYPE_CHECKING:
+    from ackstream.protocol.ditto.envelopes import Envelope
 
 LAMP = "org.acme:lamp"
 THING = f"/things/{LAMP}"
 PATCH = {"content-type": "application/merge-patch+json"}
+PROTOCOL = {"content-type": "application/vnd.eclipse.ditto+json"}
 
 
 def outcome(status: int, completed_by: str, *entries: tuple[str, int], error: Any = None) -> Any:
@@ -35,6 +40,8 @@ def outcome(status: int, completed_by: str, *entries: tuple[str, int], error: An
         ("PUT", THING, {"json": {"attributes": {"a": 1}}}, "twin/commands/modify", "/", {"attributes": {"a": 1}}),
         ("PUT", f"{THING}/attributes/a/b", {"json": 5}, "twin/commands/modify", "/attributes/a/b", 5),
         ("PUT", f"{THING}/policyId", {"json": "a:b"}, "twin/commands/modify", "/policyId", "a:b"),
+        ("PUT", f"{THING}/features", {"content": "{}", "headers": PROTOCOL}, "twin/commands/modify", "/features", {}),
+        ("PUT", f"{THING}/attributes/a?dry-run=false", {"json": 5}, "twin/commands/modify", "/attributes/a", 5),
         ("DELETE", f"{THING}/features/f", {}, "twin/commands/delete", "/features/f", None),
         ("GET", f"{THING}/features/f/properties", {}, "twin/commands/retrieve", "/features/f/properties", None),
         (
@@ -97,7 +104,16 @@ def test_several_things_are_one_query() -> None:
     assert web.sent.fields == "thingId,attributes(x,y)"
 
 
-def test_a_search_is_a_query() -> None:
+SEARCH = {
+    "filter": 'and(eq(attributes/a,"x"),gt(attributes/b,1))',
+    "namespaces": ["org.acme", "org.other"],
+    "options": ["sort(+thingId,-attributes/a)", "size(5)"],
+    "fields": "thingId",
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_search_is_a_query(method: str) -> None:
     web = Web(response(200, {"items": []}))
     query = {
         "filter": ['eq(attributes/a,"x")', "gt(attributes/b,1)"],
@@ -105,22 +121,57 @@ def test_a_search_is_a_query() -> None:
         "fields": "thingId",
         "namespaces": "org.acme,org.other",
     }
-    assert web("GET", "/search/things", params=query).json() == {"items": []}
+    found = web(method, "/search/things", **({"params": query} if method == "GET" else {"data": query}))
+    assert found.json() == {"items": []}
+    assert (web.sent.path, decoded(web.sent.value)) == ("/search/things", SEARCH)
+
+
+def test_all_things_are_a_list_with_a_link_to_its_next_page() -> None:
+    web = Web(response(200, {"items": [{"thingId": "a:b"}], "cursor": "C1"}))
+    answer = web("GET", "/things?fields=thingId&namespaces=a&option=size(1)")
+    assert answer.json() == [{"thingId": "a:b"}]
     assert (web.sent.path, decoded(web.sent.value)) == (
         "/search/things",
-        {
-            "filter": 'and(eq(attributes/a,"x"),gt(attributes/b,1))',
-            "namespaces": ["org.acme", "org.other"],
-            "options": ["sort(+thingId,-attributes/a)", "size(5)"],
-            "fields": "thingId",
-        },
+        {"namespaces": ["a"], "options": ["size(1)"], "fields": "thingId"},
     )
+    canonical, following = answer.headers.get_list("link")
+    assert canonical == '</api/2/things?fields=thingId&namespaces=a&option=size(1)>; rel="canonical"'
+    assert following.endswith('>; rel="next"')
+    web("GET", following[len("</api/2") : following.index(">")])
+    assert decoded(web.exchange.sent[-1].value) == {"options": ["size(1)", "cursor(C1)"], "fields": "thingId"}
+
+
+def test_the_last_page_of_all_things_has_no_next() -> None:
+    answer = Web(response(200, {"items": []}))("GET", "/things")
+    assert (answer.json(), answer.headers.get_list("link")) == ([], ['</api/2/things>; rel="canonical"'])
+
+
+@pytest.mark.parametrize("path", [THING, "/search/things", "/whoami"])
+def test_head_is_get_without_its_body(path: str) -> None:
+    whole, head = (Web(response(200, {"items": []}, etag='"rev:1"'))(method, path) for method in ("GET", "HEAD"))
+    assert (head.status_code, head.content) == (200, b"")
+    without_id = [{k: v for k, v in found.headers.items() if k != "correlation-id"} for found in (whole, head)]
+    assert without_id[0] == without_id[1]
+
+
+def test_options_are_the_methods_of_a_resource_without_authentication() -> None:
+    web = Web(users=USERS, access=ACCESS)
+    assert web("OPTIONS", THING).headers["allow"] == "GET, PUT, PATCH, DELETE, HEAD, OPTIONS"
+    assert web("OPTIONS", f"{THING}/inbox/claim").headers["allow"] == "POST, OPTIONS"
+    assert web("OPTIONS", "/nothing").status_code == 404
+
+
+def test_the_sender_is_known_by_the_subjects_of_its_credentials() -> None:
+    assert Web()("GET", "/whoami").json() == {"defaultSubject": "anonymous", "subjects": ["anonymous"]}
+    web = Web(users=USERS, access=ACCESS)
+    found = web("GET", "/whoami", headers={"correlation-id": "c-1"}, **as_("ada"))
+    assert found.json() == {"defaultSubject": "user:ada", "subjects": ["user:ada"]}
+    assert (found.headers["correlation-id"], web.exchange.sent) == ("c-1", [])
 
 
 def test_a_count_is_a_number() -> None:
     web = Web(response(200, 42))
-    assert web("GET", "/search/things/count?filter=exists(attributes/a)&channel=live").text == "42"
-    assert "channel" not in web.sent.headers
+    assert web("GET", "/search/things/count?filter=exists(attributes/a)").text == "42"
     assert (web.sent.path, decoded(web.sent.value)) == ("/search/things/count", {"filter": "exists(attributes/a)"})
 
 
@@ -173,11 +224,10 @@ def test_query_parameters_stand_for_headers() -> None:
         "timeout": "5s",
         "response-required": "true",
         "condition": "x",
-        "other": "y",
     }
     assert web("PUT", f"{THING}/attributes/a", json=1, params=query, headers={"timeout": "5s"}).status_code == 204
     expected = {"requested-acks": ["my-ack"], "timeout": "5s", "response-required": True, "condition": "x"}
-    assert {name: web.sent.headers.get(name) for name in (*expected, "other")} == {**expected, "other": None}
+    assert {name: web.sent.headers.get(name) for name in expected} == expected
 
 
 @each("header_validation", "query-and-header-")
@@ -206,6 +256,21 @@ def test_a_correlation_id_that_is_used_again_gets_a_suffix_that_its_client_never
     for answer in answers:
         assert answer.headers["correlation-id"] == "mine"
         assert {entry["headers"]["correlation-id"] for entry in answer.json().values()} == {"mine"}
+
+
+def test_a_post_that_is_repeated_concerns_the_same_thing() -> None:
+    web = Web(response(201, {"thingId": "x"}))
+    for _ in range(2):
+        web("POST", "/things", json={}, headers={"correlation-id": "mine"})
+    first, second = web.exchange.sent
+    assert first.topic == second.topic
+    assert [sent.headers["correlation-id"] for sent in (first, second)] == ["mine", "mine#0"]
+
+
+@pytest.mark.parametrize("name", ["option", "namespaces"])
+def test_things_by_their_ids_are_not_searched(name: str) -> None:
+    answer = Web(response(200, []))("GET", f"/things?ids=a:b&{name}=x")
+    assert (answer.status_code, answer.json()["error"]) == (400, "gateway:parameter.invalid")
 
 
 def test_a_request_without_a_correlation_id_gets_one() -> None:
@@ -237,7 +302,7 @@ def test_prose_bound_of_a_request(given_: dict[str, Any], expect: dict[str, Any]
     if zero and method == "GET":
         # the bound holds; a query with nothing to wait for is another error
         return
-    answer = Web(outcome(200, "response") if zero else response(200, 1))(method, path, params={"timeout": timeout})
+    answer = Web(response(200, 1))(method, path, params={"timeout": timeout})
     if "error" in expect:
         assert (answer.status_code, answer.json()) == (400, expect["error"])
     else:
@@ -259,7 +324,11 @@ def test_prose_the_default_timeout_of_a_message(given_: dict[str, Any], expect: 
 
 
 def _ask(given: dict[str, Any], status: int, *, of_message: int = 200) -> tuple[Any, Web]:
-    """Make the request of a case; downstream answers with this status."""
+    """Make the request of a case; downstream answers with this status.
+
+    Without acknowledgements nothing downstream is waited for: the only errors are those of access, which the gateway
+    itself decides.
+    """
     headers = {
         name: json.dumps(value) if isinstance(value, (list, bool)) else value
         for name, value in given["headers"].items()
@@ -268,17 +337,22 @@ def _ask(given: dict[str, Any], status: int, *, of_message: int = 200) -> tuple[
     no_response = given["headers"].get("response-required") is False or (
         "response-required" not in given["headers"] and str(given["headers"].get("timeout", "")).startswith("0")
     )
-    if no_response:
+    what: Any = None
+    denied: dict[str, Any] = {}
+    if no_response and status >= 400 and not given["headers"].get("requested-acks"):
+        denied = {"users": USERS, "access": ACCESS}
+    elif no_response:
         what = outcome(status, "error" if status >= 400 else "response", error={"status": status})
     elif status >= 400:
         what = failure(thing_not_found(LAMP))
     else:
         what = response(of_message if signal == "message" else status)
-    web = Web(what)
+    web = Web(what, **denied)
+    options: dict[str, Any] = as_("bob") if denied else {}
     if signal == "message":
-        return web("POST", f"{THING}/inbox/messages/ask", headers=headers), web
+        return web("POST", f"{THING}/inbox/messages/ask", headers=headers, **options), web
     channel = {"channel": "live"} if signal == "live" else {}
-    return web("PUT", f"{THING}/attributes/a", json=1, headers=headers | channel), web
+    return web("PUT", f"{THING}/attributes/a", json=1, headers=headers | channel, **options), web
 
 
 @each("header_defaults", "interaction-HTTP-")
@@ -298,7 +372,8 @@ def test_prose_silence_is_accepted(given_: dict[str, Any], expect: dict[str, Any
     web = Web(lambda _command: None)
     answer = web("PUT", f"{THING}/attributes/a", json=1, headers=given_["headers"])
     assert answer.status_code == expect["httpStatus"]
-    assert web.exchange.waits == [(3.0, True)]
+    # at once: nothing but the broker is waited for
+    assert (len(web.exchange.sent), web.exchange.waits) == (1, [])
 
 
 @each("header_defaults", "doc-HTTP-")
@@ -322,8 +397,8 @@ def test_prose_the_table_over_http(given_: dict[str, Any], expect: dict[str, Any
         assert (answer.status_code, answer.json()) == (200, bodies[expect["outcome"]])
     else:
         assert (answer.status_code, answer.content) == (202, b"")
-        # without acknowledgements a moment for errors, else as long as the timeout and a while
-        assert web.exchange.waits == [(3.0, True) if expect["outcome"] == "202 immediately" else (20.0, False)]
+        # without acknowledgements not at all, else as long as the timeout and a while
+        assert web.exchange.waits == ([] if expect["outcome"] == "202 immediately" else [20.0])
 
 
 def test_no_outcome_within_the_timeout_is_503_with_retry_after() -> None:
@@ -347,6 +422,20 @@ def test_a_created_thing_has_its_location_and_its_tag() -> None:
     assert answer.headers["location"] == f"{URL}/api/2{THING}"
     assert answer.headers["etag"] == '"rev:1"'
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_who_answers_does_not_decide_where_the_sender_goes_next() -> None:
+    evil = "https://evil.example/"
+
+    def acknowledged(command: Envelope) -> Any:
+        envelope, completed_by = aggregate(("my-ack", 302, 1))(command)
+        envelope.headers["location"] = evil
+        return envelope, completed_by
+
+    for answer, path in ((response(302, 1, location=evil), f"{THING}/inbox/messages/ask"), (acknowledged, THING)):
+        found = Web(answer)("POST" if "inbox" in path else "PUT", path, json={})
+        assert found.status_code == 302
+        assert "location" not in found.headers
 
 
 def test_not_modified_and_no_content_have_no_body() -> None:
@@ -480,7 +569,55 @@ def test_an_error_is_told_although_no_response_is_wanted(
         ("PUT", THING, {"content": b"x" * 1001}, 413, "gateway:payload.toolarge"),
         ("PUT", "/things/lamp", {"json": {}}, 400, "things:id.invalid"),
         ("PUT", "/things/org.acme:l%2Famp", {"json": {}}, 400, "things:id.invalid"),
-        ("GET", "/things", {}, 400, "gateway:parameter.invalid"),
+        ("GET", "/things?ids=", {}, 400, "gateway:parameter.invalid"),
+        ("PUT", f"{THING}/attributes/a?requested_acks=my-ack", {"json": 1}, 400, "gateway:parameter.invalid"),
+        ("GET", "/things?filter=exists(attributes/a)", {}, 400, "gateway:parameter.invalid"),
+        ("POST", "/search/things?filter=exists(attributes/a)", {"data": {}}, 400, "gateway:parameter.invalid"),
+        ("POST", "/search/things", {"data": {"timeout": "5s"}}, 400, "gateway:parameter.invalid"),
+        ("POST", "/search/things/count", {"data": {"option": "size(5)"}}, 400, "gateway:parameter.invalid"),
+        ("POST", "/search/things", {"json": {}}, 415, "mediatype.unsupported"),
+        ("GET", f"{THING}/inbox/messages/ask", {}, 406, "gateway:notacceptable"),
+        ("PUT", f"{THING}?dry-run=true", {"json": {}}, 501, "command.notavailable"),
+        ("GET", f"{THING}?at-historical-revision=1", {}, 501, "command.notavailable"),
+        ("GET", f"{THING}?at-historical-timestamp=x", {}, 501, "command.notavailable"),
+        ("PUT", THING, {"json": {}, "headers": {"put-metadata": "[]"}}, 501, "command.notavailable"),
+        ("GET", THING, {"headers": {"get-metadata": "attributes"}}, 501, "command.notavailable"),
+        ("DELETE", THING, {"headers": {"delete-metadata": "attributes"}}, 501, "command.notavailable"),
+        (
+            "PATCH",
+            THING,
+            {"content": "{}", "headers": PATCH | {"merge-thing-patch-conditions": "{}"}},
+            501,
+            "command.notavailable",
+        ),
+        ("GET", f"{THING}?fields=thingId,_policy", {}, 501, "command.notavailable"),
+        ("GET", "/search/things?fields=_metadata", {}, 501, "command.notavailable"),
+        ("GET", f"{THING}?fields=a(b", {}, 400, "json.fieldselector.invalid"),
+        ("PUT", THING, {"json": {"_policy": {}}}, 501, "command.notavailable"),
+        ("POST", "/things", {"json": {"_copyPolicyFrom": "a:b"}}, 501, "command.notavailable"),
+        ("PUT", f"{THING}?declared-acks=my-ack", {"json": {}}, 400, "header.invalid"),
+        ("GET", "/search/things/count?channel=live", {}, 400, "header.invalid"),
+        ("GET", "/things?ids=a:b&condition=eq(attributes/a,1)", {}, 400, "header.invalid"),
+        ("POST", "/things?condition=eq(attributes/a,1)", {"json": {}}, 400, "header.invalid"),
+        ("DELETE", THING, {"headers": {"if-equal": "skip"}}, 400, "header.invalid"),
+        ("PUT", THING, {"json": {}, "headers": {"if-equal": "perhaps"}}, 400, "header.invalid"),
+        ("GET", "/search/things", {"headers": {"if-none-match": '"rev:1"'}}, 400, "header.invalid"),
+        (
+            "PUT",
+            f"{THING}/attributes?live-channel-condition=exists(attributes/a)",
+            {"json": {}},
+            405,
+            "things:live.channelcondition.notallowed",
+        ),
+        ("GET", f"{THING}?channel=live&live-channel-condition=exists(attributes/a)", {}, 400, "header.invalid"),
+        ("GET", f"{THING}?live-channel-timeout-strategy=use-twin", {}, 400, "header.invalid"),
+        (
+            "PUT",
+            THING,
+            {"json": {"topic": "a/b/things/twin/commands/modify", "path": "/"}, "headers": PROTOCOL},
+            400,
+            "json.format.invalid",
+        ),
         ("POST", "/things?channel=live", {"json": {}}, 405, "things:thing.notcreatable"),
         ("GET", "/things?ids=lamp", {}, 400, "things:id.invalid"),
         ("GET", "/nothing", {}, 404, "gateway:resource.notfound"),

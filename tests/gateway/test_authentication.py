@@ -147,18 +147,21 @@ def test_of_several_things_only_the_visible_ones_are_asked_for_and_shown() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "only"),
     [
-        ("admin", "eq(attributes/a,1)"),
-        ("ada", 'and(eq(attributes/a,1),like(thingId,"org.acme:door"))'),
-        ("bob", 'and(eq(attributes/a,1),eq(thingId,""))'),
+        ("admin", {}),
+        ("ada", {"only": 'like(thingId,"org.acme:door")'}),
+        ("bob", {"only": 'eq(thingId,"")'}),
     ],
 )
-def test_a_search_finds_things_that_may_be_read_entirely(name: str, found: str) -> None:
+def test_a_search_finds_things_that_may_be_read_entirely(name: str, only: dict[str, str]) -> None:
     for path in ("/search/things", "/search/things/count"):
         client = web(response(200, 0))
         assert client("GET", path, params={"filter": "eq(attributes/a,1)"}, **as_(name)).status_code == 200
-        assert decoded(client.sent.value) == {"filter": found}
+        assert decoded(client.sent.value) == {"filter": "eq(attributes/a,1)", **only}
+    client = web(response(200, {"items": []}))
+    assert client("GET", "/things?option=cursor(x)", **as_(name)).status_code == 200
+    assert decoded(client.sent.value) == {"options": ["cursor(x)"], **only}
 
 
 def test_the_answers_to_a_change_are_not_cut() -> None:

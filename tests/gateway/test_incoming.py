@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.gateway.incoming import Control, Incoming, read_control, read_incoming
+from ackstream.gateway.incoming import Control, Incoming, read_control, read_incoming, read_token
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
@@ -25,8 +25,11 @@ from tests.prose import each
     ],
 )
 def test_each_stream_is_started_and_stopped_with_a_confirmation(name: str, stream: str):
-    assert read_control(f"START-SEND-{name}") == Control(stream, subscription(stream), f"START-SEND-{name}:ACK")
-    assert read_control(f"STOP-SEND-{name}") == Control(stream, None, f"STOP-SEND-{name}:ACK")
+    start, stop = read_control(f"START-SEND-{name}"), read_control(f"STOP-SEND-{name}")
+    assert start is not None
+    assert stop is not None
+    assert (start.change(), start.confirmation) == ((stream, subscription(stream)), f"START-SEND-{name}:ACK")
+    assert (stop.change(), stop.confirmation) == ((stream, None), f"STOP-SEND-{name}:ACK")
 
 
 def test_a_subscription_has_namespaces_a_filter_and_extra_fields():
@@ -34,32 +37,73 @@ def test_a_subscription_has_namespaces_a_filter_and_extra_fields():
         "START-SEND-EVENTS?namespaces=org.acme,org.other&extraFields=attributes%2Fx,features"
         "&filter=and(gt(attributes/x,1),like(attributes/y,%22a+b%3D*%22))"
     )
-    assert read_control(text) == Control(
+    control = read_control(text)
+    assert control is not None
+    wanted = subscription(
         "events",
-        subscription(
-            "events",
-            namespaces=["org.acme", "org.other"],
-            filter='and(gt(attributes/x,1),like(attributes/y,"a b=*"))',
-            extra_fields="attributes/x,features",
-        ),
-        "START-SEND-EVENTS:ACK",
+        namespaces=["org.acme", "org.other"],
+        filter='and(gt(attributes/x,1),like(attributes/y,"a b=*"))',
+        extra_fields="attributes/x,features",
     )
+    assert control.change() == ("events", wanted)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "START-SEND", "START-SEND-POLICY-ANNOUNCEMENTS", "start-send-events"])
+def test_a_control_message_may_have_a_correlation_id():
+    text = "START-SEND-EVENTS?namespaces=&correlation-id=c%201"
+    assert read_control(text) == Control("START-SEND-EVENTS", {"namespaces": "", "correlation-id": "c 1"})
+
+
+def test_announcements_of_policies_are_refused():
+    for name in ("START-SEND-POLICY-ANNOUNCEMENTS", "STOP-SEND-POLICY-ANNOUNCEMENTS"):
+        control = read_control(f"{name}?correlation-id=mine")
+        assert control is not None
+        with pytest.raises(DittoError) as caught:
+            control.change()
+        assert (caught.value.status, caught.value.error) == (501, "gateway:stream.unavailable")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "START-SEND", "START-SEND-THINGS", "start-send-events"])
 def test_anything_else_is_none(text: str):
     assert read_control(text) is None
 
 
+@pytest.mark.parametrize("name", ["filer", "extrafields"])
+def test_a_parameter_that_a_control_message_does_not_have_is_refused(name: str):
+    control = read_control(f"START-SEND-EVENTS?{name}=eq(attributes/x,1)")
+    assert control is not None
+    with pytest.raises(DittoError) as caught:
+        control.change()
+    assert (caught.value.status, caught.value.error) == (400, "gateway:parameter.invalid")
+
+
 def test_a_filter_that_cannot_be_read_is_refused():
+    control = read_control("START-SEND-EVENTS?filter=eq(")
+    assert control is not None
     with pytest.raises(DittoError):
-        read_control("START-SEND-EVENTS?filter=eq(")
+        control.change()
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("JWT-TOKEN?jwtToken=a.b.c", "a.b.c"),
+        ("JWT-TOKEN?x=1&jwtToken=a%2Eb", "a.b"),
+        ("JWT-TOKEN", ""),
+        ("jwt-token?jwtToken=a", None),
+        ('{"topic":"JWT-TOKEN"}', None),
+    ],
+)
+def test_a_token_may_be_renewed(text: str, token: str | None):
+    assert read_token(text) == token
 
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 MESSAGE = "org.acme/lamp/things/live/messages/ask"
 LIVE_EVENT = "org.acme/lamp/things/live/events/modified"
 ACK = "org.acme/lamp/things/twin/acks/my-ack"
+SEARCH = "_/_/things/twin/search"
+STRATEGY = "live-channel-timeout-strategy"
+SMART = {"live-channel-condition": "eq(attributes/online,true)", STRATEGY: "use-twin"}
 
 
 def read(
@@ -87,7 +131,8 @@ def test_headers_have_the_effect_they_have_in_ditto(given_: dict[str, Any], expe
     if status == 400:
         assert refused(topic, headers=given_["headers"])["error"] == "header.invalid"
     else:
-        assert read(topic, headers=given_["headers"]).response is (status is not None)
+        path = "/inbox/messages/ask" if topic == MESSAGE else "/"
+        assert read(topic, path=path, headers=given_["headers"]).response is (status is not None)
 
 
 def test_headers_of_the_connection_lie_under_those_of_the_message():
@@ -118,7 +163,8 @@ def test_a_timeout_above_the_maximum_is_cut(written: str, sent: str):
         (COMMAND.replace("modify", "merge"), {}, "merge"),
         (COMMAND.replace("modify", "migrate"), {}, "modify"),
         (COMMAND.replace("modify", "retrieve"), {}, "retrieve"),
-        (MESSAGE, {}, "message"),
+        (MESSAGE, {"path": "/inbox/messages/ask"}, "message"),
+        (f"{MESSAGE}/me", {"path": "/features/f/outbox/messages/ask/me"}, "message"),
         ("_/_/things/twin/commands/retrieve", {"value": {"thingIds": ["a:b"]}}, "many"),
     ],
 )
@@ -131,8 +177,8 @@ def test_a_request_says_what_access_it_needs(topic: str, fields: dict[str, Any],
     ("topic", "error"),
     [
         ("org.acme/lamp/policies/commands/modify", "protocoladapter:unknown.topicpath"),
-        ("_/_/things/twin/search/subscribe", "protocoladapter:unknown.topicpath"),
         ("org.acme/lamp/things/twin/events/modified", "protocoladapter:unknown.topicpath"),
+        ("org.acme/lamp/things/twin/messages/ask", "protocoladapter:unknown.topicpath"),
         ("_/_/things/twin/commands/retrieve", "json.field.missing"),
         ("nothing", "protocoladapter:unknown.topicpath"),
     ],
@@ -150,9 +196,109 @@ def test_a_correlation_id_that_the_service_would_refuse_is_refused(topic: str, f
     assert "1,024 bytes" in error["message"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/attributes/mine", "/inbox/messages", "/inbox/messages/other", "/inbox/messages/ask/me", "/x/messages/ask",
+     "/features/f/g/inbox/messages/ask", "inbox/messages/ask"],
+)  # fmt: skip
+def test_a_message_whose_path_is_not_that_of_its_subject_is_refused(path: str):
+    assert refused(MESSAGE, path=path)["error"] == "protocoladapter:unknown.path"
+
+
+@pytest.mark.parametrize("path", ["/search/things", "/search/things/count", "/attributes"])
+def test_a_query_of_several_things_has_no_path(path: str):
+    error = refused("_/_/things/twin/commands/retrieve", path=path, value={"thingIds": [], "filter": "x"})
+    assert (error["status"], error["error"]) == (400, "protocoladapter:unknown.path")
+
+
+@pytest.mark.parametrize(
+    ("topic", "headers", "status"),
+    [
+        (COMMAND, {"live-channel-condition": "eq(attributes/x,1)"}, 405),
+        (COMMAND, {"live-channel-timeout-strategy": "use-twin"}, 400),
+        (COMMAND, {"dry-run": True}, 501),
+        (COMMAND.replace("modify", "create"), {"condition": "eq(attributes/x,1)"}, 400),
+        ("org.acme/lamp/things/live/commands/retrieve", {"live-channel-condition": "eq(attributes/x,1)"}, 400),
+        ("org.acme/lamp/things/live/commands/modify", {"if-match": '"rev:3"'}, 400),
+        ("org.acme/lamp/things/live/commands/modify", {"if-none-match": "*"}, 400),
+        ("org.acme/lamp/things/live/commands/modify", {"if-equal": "skip"}, 400),
+        ("org.acme/lamp/things/live/commands/retrieve", {"at-historical-revision": "2"}, 501),
+        (COMMAND, {"channel": "live", "put-metadata": []}, 501),
+        (MESSAGE, {"get-metadata": "*"}, 501),
+        (LIVE_EVENT, {"condition": "eq(attributes/x,1)"}, 400),
+        (LIVE_EVENT, {"If-Match": '"rev:3"'}, 400),
+        (f"{SEARCH}/subscribe", {"condition": "eq(attributes/x,1)"}, 400),
+        (f"{SEARCH}/subscribe", {"declared-acks": ["a-a"]}, 400),
+        (f"{SEARCH}/request", {"dry-run": True}, 501),
+    ],
+)
+def test_a_header_that_would_have_no_effect_is_refused(topic: str, headers: dict[str, Any], status: int):
+    path = "/inbox/messages/ask" if topic == MESSAGE else "/"
+    assert refused(topic, headers=headers, path=path)["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "kept"),
+    [
+        (COMMAND, {}, {"condition", "if-equal"}),
+        (COMMAND.replace("modify", "retrieve"), {}, {"condition", "live-channel-condition", STRATEGY}),
+        (COMMAND.replace("modify", "create"), {}, set()),
+        (COMMAND.replace("modify", "delete"), {}, {"condition"}),
+        ("_/_/things/twin/commands/retrieve", {"value": {"thingIds": ["a:b"]}}, set()),
+        ("org.acme/lamp/things/live/commands/retrieve", {}, {"condition"}),
+        (MESSAGE, {"path": "/inbox/messages/ask"}, {"condition"}),
+        (LIVE_EVENT, {}, set()),
+    ],
+)
+def test_a_header_of_the_connection_is_for_those_messages_on_which_it_has_an_effect(
+    topic: str, fields: dict[str, Any], kept: set[str]
+):
+    given = {"condition": "eq(attributes/x,1)", "if-equal": "skip", "timeout": "3s"} | SMART
+    found = read(topic, given=given, **fields).envelope.headers
+    assert found.keys() == {"correlation-id", "timeout"} | kept
+
+
+def test_the_channel_of_the_connection_is_for_single_things():
+    assert read(given={"channel": "live"}).envelope.headers["channel"] == "live"
+    topic, query = "_/_/things/twin/commands/retrieve", {"value": {"thingIds": ["a:b"]}}
+    assert "channel" not in read(topic, given={"channel": "live"}, **query).envelope.headers
+    assert refused(topic, headers={"channel": "live"}, **query)["status"] == 400
+
+
+def test_a_strategy_of_the_connection_is_for_queries_with_a_condition_of_their_own():
+    given = {STRATEGY: "use-twin"}
+    query = COMMAND.replace("modify", "retrieve")
+    assert STRATEGY not in read(query, given=given).envelope.headers
+    own = {"live-channel-condition": "eq(attributes/x,1)"}
+    assert read(query, given=given, headers=own).envelope.headers[STRATEGY] == "use-twin"
+
+
+def test_a_null_is_the_absence_of_a_header():
+    given = {"condition": "eq(attributes/x,1)"}
+    assert read(given=given, headers={"Condition": None}).envelope.headers == {"correlation-id": "new"}
+    for topic in (COMMAND, LIVE_EVENT, f"{SEARCH}/subscribe"):
+        assert read(topic, headers={"correlation-id": None}).envelope.headers["correlation-id"] == "new"
+
+
+def test_a_device_decides_on_a_trial_itself():
+    found = read("org.acme/lamp/things/live/commands/modify", headers={"dry-run": True})
+    assert found.envelope.headers["dry-run"] is True
+
+
 def test_a_live_event_is_passed_on():
     found = read("org.acme/lamp/things/live/events/modified")
     assert (found.what, found.envelope.headers) == ("event", {"correlation-id": "new"})
+
+
+def test_the_events_of_a_search_have_the_headers_of_the_command_alone():
+    topic = "_/_/things/twin/search/subscribe"
+    given = {"ditto-originator": "user:ann", "timeout": "3s"}
+    headers = {"Correlation-Id": "mine", "requested-acks": ["a-a"], "etag": "1", "x-own": 5}
+    found = read(topic, given=given, headers=headers)
+    assert found.what == "search"
+    assert found.envelope.headers == {"correlation-id": "mine", "x-own": "5", "response-required": False}
+    assert read(topic).envelope.headers["correlation-id"] == "new"
+    assert refused(topic, headers={"correlation-id": ""})["error"] == "header.invalid"
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -168,6 +314,44 @@ def test_acknowledgements_of_declared_labels_are_forwarded(given_: dict[str, Any
     else:
         error = refused(topic, declared=tuple(given_["declaredAcks"]), **fields)
         assert expect["error"].items() <= error.items()
+
+
+FORGED = {
+    "ditto-originator": "user:admin", "WWW-Authenticate": "Basic realm=x", "etag": "x", "entity-revision": 5,
+    "ditto-weak-ack": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields"),
+    [(ACK, {}), (MESSAGE, {"path": "/inbox/messages/ask"}), ("org.acme/lamp/things/live/errors", {})],
+)
+def test_an_answer_has_no_headers_that_only_the_system_sets(topic: str, fields: dict[str, Any]):
+    sent = {"Correlation-Id": "c", "x-own": "y"}
+    found = read(topic, declared=("my-ack",), status=401, headers=sent | FORGED, **fields).envelope
+    assert found.headers == {"correlation-id": "c", "x-own": "y"}
+
+
+def test_no_acknowledgement_of_an_aggregate_has_headers_that_only_the_system_sets():
+    value = {"my-ack": {"status": 401, "payload": 1.50, "headers": FORGED | {"x-own": "y"}}, "b-b": {"status": 200}}
+    fields: dict[str, Any] = {"status": 424, "headers": {"correlation-id": "c"}, "value": value}
+    found = read(ACK.rpartition("/")[0], declared=("my-ack", "b-b"), **fields).envelope
+    assert msgspec.json.decode(found.value) == {
+        "my-ack": {"status": 401, "payload": 1.5, "headers": {"x-own": "y"}},
+        "b-b": {"status": 200},
+    }
+
+
+@pytest.mark.parametrize("label", ["twin-persisted", "live-response", "search-persisted"])
+def test_built_in_labels_are_refused_alone_and_in_aggregates(label: str):
+    fields = {"status": 200, "headers": {"correlation-id": "c"}}
+    topic = "org.acme/lamp/things/twin/acks"
+    aggregate = {"value": {"a-a": {"status": 200}, label: {"status": 200}}, **fields}
+    for error in (
+        refused(f"{topic}/{label}", declared=(label,), **fields),
+        refused(topic, declared=("a-a", label), **aggregate),
+    ):
+        assert (error["status"], error["error"]) == (400, "acknowledgement:ditto.acklabel.forbidden")
 
 
 def test_the_labels_of_an_aggregate_have_to_be_declared_too():

@@ -108,6 +108,13 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
     assert len(journal.failures()) == 1
 
 
+def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks() -> None:
+    journal = Journal(1000)
+    for number in range(10):
+        journal.take(f"c-{number}", outcome(identity=f"r-{number}"), 500 * number)
+    assert {seen.at for seen in journal._seen} == {4000, 4500}
+
+
 def test_the_latest_failure_comes_first() -> None:
     journal = Journal(1000)
     for number in range(module.FAILURES + 2):

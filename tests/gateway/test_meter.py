@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,6 +83,21 @@ def test_an_end_that_is_read_late_does_not_keep_older_ones_in_the_window():
     meter.decided("a", 9_000, "answered", 1)
     meter.decided("b", 1_000, "answered", 1)
     assert meter.snapshot(12_000).counts["answered"].recent == 1
+
+
+def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(meters, "REMEMBERED", 1_000)
+    meter, used = Meter(60_000), []
+    tracemalloc.start()
+    try:
+        for first in (0, 10_000):
+            for second in range(first, first + 10_000):
+                meter.decided(str(second), second * 1_000, "answered", 5_000)
+            used.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert used[1] - used[0] < 200_000
+    assert meter.snapshot(19_999_000).counts["answered"].recent == 60
 
 
 def test_the_copies_of_a_replayed_batch_count_once():
@@ -212,10 +228,16 @@ def test_the_lag_is_what_a_group_has_still_to_read(settings: Settings):
         ends = consumer.end_offsets(places)
         consumer.commit({place: OffsetAndMetadata(ends[place] - 1, "", -1) for place in places})
         consumer.commit({TopicPartition(kafka.topic("acks"), 0): OffsetAndMetadata(0, "", -1)})
+
+    def lags(feed: LedgerFeed) -> dict[str, int | None]:
+        return {lag.topic.removeprefix(kafka.topic_prefix): lag.records for lag in feed.lags()}
+
     with LedgerFeed(settings, 0) as feed:
-        lags = {lag.topic.removeprefix(kafka.topic_prefix): lag.records for lag in feed.lags()}
-    # of acks one partition alone has been read; of the ledger nothing
-    assert lags == {"signals": kafka.partitions, "acks": 4, "ledger": None}
+        # of acks one partition alone has been read; of the ledger nothing
+        assert lags(feed) == {"signals": kafka.partitions, "acks": 4, "ledger": None}
+        # most answers come from the twin
+        ensure_topics(settings, ("twin-acks",))
+        assert lags(feed) == {"signals": kafka.partitions, "acks": 4, "twin-acks": None, "ledger": None}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,11 @@ THING = "/things/org.acme:lamp"
         ("PATCH", f"{THING}/features/f/definition", "merge", "/features/f/definition"),
         ("GET", "/search/things", "search", "/"),
         ("GET", "/search/things/count", "count", "/"),
+        ("POST", "/search/things", "search", "/"),
+        ("HEAD", f"{THING}/attributes/a", "retrieve", "/attributes/a"),
+        ("GET", f"{THING}/inbox/messages/", "messages", "/inbox/messages"),
+        ("GET", f"{THING}/features/f/outbox/messages/a/b", "messages", "/features/f/outbox/messages/a/b"),
+        ("GET", "/whoami", "whoami", "/"),
         ("POST", f"{THING}/inbox/messages/ask/twice", "message", "/inbox/messages/ask/twice"),
         ("POST", f"{THING}/outbox/messages/told", "message", "/outbox/messages/told"),
         ("POST", f"{THING}/features/f/inbox/messages/ask", "message", "/features/f/inbox/messages/ask"),
@@ -51,7 +56,7 @@ def test_every_operation_is_found_by_its_own_path(operation: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/", "/nothing", "/things//attributes", f"{THING}/nothing", f"{THING}/inbox/messages/", "/search"]
+    "path", ["", "/", "/nothing", "/things//attributes", f"{THING}/nothing", f"{THING}/inbox", "/search"]
 )
 def test_a_path_that_is_not_there_is_404(path: str) -> None:
     error = refusal(find, "GET", path)
@@ -61,4 +66,4 @@ def test_a_path_that_is_not_there_is_404(path: str) -> None:
 def test_a_method_that_is_not_there_is_405_and_names_the_others() -> None:
     error = refusal(find, "DELETE", f"{THING}/policyId")
     assert (error.status, error.error) == (405, "gateway:method.notallowed")
-    assert error.headers == (("allow", "GET, PUT, PATCH"),)  # type: ignore[attr-defined]
+    assert error.headers == (("allow", "GET, PUT, PATCH, HEAD, OPTIONS"),)  # type: ignore[attr-defined]

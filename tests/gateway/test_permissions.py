@@ -1,15 +1,21 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from ackstream.gateway.permissions import seen_by
+from ackstream.gateway.permissions import conceal, restrict, seen_by
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
-from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.subscriptions import Publication, publication
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from ackstream.gateway.operations import Kind
 
 SOME = Access([Rule(("user:a",), ("org.acme:*",), "/attributes/x"), Rule(("user:b",), ("org.acme:*",), "/inbox")])
 
@@ -41,3 +47,86 @@ def test_of_an_event_one_sees_what_one_may_read_and_filters_see_no_more():
 )
 def test_what_one_may_not_read_is_hidden(subject: str, given: Publication, seen: bool):  # noqa: FBT001 - a column
     assert (seen_by(SOME, (subject,), given) is not None) is seen
+
+
+def test_a_message_whose_path_is_not_that_of_its_subject_is_seen_by_those_who_may_read_everything():
+    forged = signal("org.acme/lamp/things/live/messages/self-destruct", "/inbox/messages/ask", 1)
+    assert seen_by(SOME, ("user:b",), forged) is None
+    assert seen_by(Access([Rule(("user:b",))]), ("user:b",), forged) is forged
+
+
+# -- commands and replies ----------------------------------------------------------------------------------------------
+
+PARTS = Access(
+    [
+        Rule(("user:a",), ("boss:*",), "/attributes/name"),
+        Rule(("user:w",), ("boss:*",), "/attributes/salary", ("WRITE",)),
+        Rule(("user:w",), ("boss:*",), "/attributes/name", ("READ",)),
+    ]
+)
+
+
+def command(action: str, path: str, value: Any = 1, **headers: str) -> Envelope:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Envelope(TopicPath.parse(f"boss/ceo/things/twin/commands/{action}"), named, path, raw(value))
+
+
+def refused(subject: str, kind: Kind, given: Envelope) -> tuple[int, str]:
+    with pytest.raises(DittoError) as caught:
+        restrict(PARTS, (subject,), kind, given)
+    return caught.value.status, caught.value.error
+
+
+@pytest.mark.parametrize("path", ["/attributes/salary", "/attributes/none", "/features"])
+def test_a_hidden_part_is_not_found_whether_it_exists_or_not(path: str):
+    assert refused("user:a", "retrieve", command("retrieve", path)) == (404, "things:thing.notfound")
+    for visible in ("/", "/attributes", "/attributes/name", "/attributes/name/first"):
+        restrict(PARTS, ("user:a",), "retrieve", command("retrieve", visible))
+
+
+@pytest.mark.parametrize("header", ["if_match", "if_none_match", "if_equal"])
+def test_a_precondition_needs_what_it_compares_to_be_readable(header: str):
+    given = {header: "x"}
+    assert refused("user:a", "retrieve", command("retrieve", "/attributes", **given))[0] == 404
+    restrict(PARTS, ("user:a",), "retrieve", command("retrieve", "/attributes/name", **given))
+    assert refused("user:w", "modify", command("modify", "/attributes/salary", **given))[0] == 403
+    assert refused("user:w", "merge", command("merge", "/attributes", {"salary": 1}, **given))[0] == 403
+    restrict(PARTS, ("user:w",), "merge", command("merge", "/attributes", {"salary": 1}))
+
+
+def shown(subject: str, kind: Kind, given: Envelope, reply: Envelope) -> Envelope:
+    conceal(PARTS, (subject,), kind, given, reply)
+    return reply
+
+
+def test_the_entity_tag_is_that_of_what_the_sender_may_read_whole():
+    value = {"name": "x", "salary": 7777}
+    for path, part, tagged in (("/attributes", {"name": "x"}, False), ("/attributes/name", "x", True)):
+        asked = command("retrieve", path)
+        whole = value if path == "/attributes" else "x"
+        found = shown("user:a", "retrieve", asked, Envelope(asked.topic, {"etag": "t"}, path, raw(whole), status=200))
+        assert msgspec.json.decode(found.value) == part
+        assert ("etag" in found.headers) is tagged
+
+
+def test_one_who_merges_a_part_gets_no_entity_tag_of_the_rest():
+    asked = command("merge", "/attributes", {"salary": 1})
+    plain = Envelope(asked.topic, {"etag": "t", "x": "y"}, "/attributes", status=204)
+    assert shown("user:w", "merge", asked, plain).headers == {"x": "y"}
+    acks = [Acknowledgement("twin-persisted", 204, headers={"etag": "t", "x": "y"}), Acknowledgement("a-b", 200)]
+    whole = write_acks(acks, thing_id="boss:ceo", channel="twin", headers={"etag": "t"})
+    found = shown("user:w", "merge", asked, whole)
+    assert "etag" not in found.headers
+    assert msgspec.json.decode(found.value) == {
+        "twin-persisted": {"status": 204, "headers": {"x": "y"}}, "a-b": {"status": 200}
+    }  # fmt: skip
+
+
+def test_nothing_and_nothing_visible_are_the_same():
+    asked = command("retrieve", "/attributes")
+    hidden = Envelope(asked.topic, {}, "/attributes", raw({"salary": 1}), status=200)
+    absent = DittoError(404, "things:attributes.notfound", "There are none.")
+    for reply in (hidden, error_envelope(absent, thing_id="boss:ceo", channel="twin", headers={})):
+        with pytest.raises(DittoError) as caught:
+            conceal(PARTS, ("user:a",), "retrieve", asked, reply)
+        assert caught.value.to_dict() == thing_not_found("boss:ceo").to_dict()

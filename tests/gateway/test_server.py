@@ -17,11 +17,12 @@ import h11
 import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from ackstream.client.replies import Reply
-from ackstream.gateway import api, server, session
+from ackstream.gateway import api, server, session, unread
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.server import REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.service import Dependencies, Exchange
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
 
 THING = "/api/2/things/org.acme:lamp"
-HEAD = f"PUT {THING}/attributes/x HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
+HEAD = f"PUT {THING}/attributes/x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()
 HOST = "127.0.0.1"
 TOGETHER = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 SMALL = (socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -91,8 +92,8 @@ class Clients:
 
 
 @contextmanager
-def serving(answer: Callable[[Envelope], Any] | None = parts.NO_CONTENT) -> Iterator[Running]:
-    settings = Settings(gateway=Gateway(port=0))
+def serving(answer: Callable[[Envelope], Any] | None = parts.NO_CONTENT, **given_: Any) -> Iterator[Running]:
+    settings = Settings(gateway=Gateway(port=0, **given_))
     authenticator = Authenticator(settings.gateway)
     hub, address = Hub(), Future[str]()
     clients = Clients(answer)
@@ -183,16 +184,35 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: p
     large = parts.response(200, "x" * 20_000_000)
     with serving(large) as running:
         with running.raw(SMALL) as client:
-            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             eventually(lambda: running.open == 0, "the end of the connection")
         # one that reads slowly gets it all
         with running.raw((socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)) as client:
-            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+            client.sendall(f"GET {THING} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             began, found = time.monotonic(), 0
             while chunk := client.recv(262_144):
                 found += len(chunk)
                 time.sleep(max(0.0, began + 3.0 * found / 20_000_000 - time.monotonic()))
             assert found > 20_000_000
+
+
+def test_a_client_is_seen_to_read_before_it_has_read_much() -> None:
+    """Of a system with large buffers it would have to read more than a megabyte."""
+    large = parts.response(200, "x" * 20_000_000)
+    with serving(large) as running, running.raw((socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)) as client:
+        client.sendall(f"GET {THING} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        eventually(lambda: any(each.flow.write_paused for each in _http(running)), "a full connection")
+        time.sleep(0.2)
+        before = _unread(running)
+        found = 0
+        while found < 300_000:
+            found += len(client.recv(4_096))
+        eventually(lambda: _unread(running) != before, "a sign that it reads")
+
+
+def _unread(running: Running) -> int:
+    (one,) = _http(running)
+    return int(one.transport.get_write_buffer_size())
 
 
 def connection(cycle: Any = None, state: Any = h11.IDLE, unread: int = 0) -> Any:
@@ -217,6 +237,10 @@ DONE, OPEN = SimpleNamespace(response_complete=True), SimpleNamespace(response_c
         pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 9}, True, id="unread"),
         pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 10}, True, id="unread and more"),
         pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 8}, False, id="read a little"),
+        pytest.param(
+            {"cycle": OPEN, "unread": 65_835}, {"cycle": OPEN, "unread": 66_325}, False, id="read and refilled"
+        ),
+        pytest.param({"cycle": OPEN, "unread": 65_835}, None, True, id="full and unread"),
     ],
 )
 def test_only_a_client_that_makes_no_progress_is_stalled(
@@ -229,6 +253,25 @@ def test_only_a_client_that_makes_no_progress_is_stalled(
     limit = UNREAD_SECONDS if first.get("unread") else REQUEST_SECONDS
     assert stalls.find([one], limit - 0.1) == []
     assert stalls.find([one], limit) == ([one] if ends else [])
+
+
+def test_a_client_that_reads_less_than_comes_is_not_stalled() -> None:
+    """Its level hardly falls, as the stream is written again whenever there is room."""
+    one, stalls = connection(OPEN, h11.DONE), Stalls()
+    levels = [65_835 + (37 * second) % 600 for second in range(600)]
+    for second, level in enumerate(levels):
+        one.transport = SimpleNamespace(get_write_buffer_size=lambda level=level: level)
+        assert stalls.find([one], float(second)) == []
+
+
+def test_a_client_that_reads_nothing_of_a_stream_is_stalled_whatever_is_added_to_it() -> None:
+    one, stalls = connection(OPEN, h11.DONE), Stalls()
+    found = []
+    for second in range(100):
+        one.transport = SimpleNamespace(get_write_buffer_size=lambda second=second: 3 * (1 + second // 10))
+        if stalls.find([one], float(second)):
+            found.append(second)
+    assert found[0] == UNREAD_SECONDS
 
 
 # -- WebSockets --------------------------------------------------------------------------------------------------------
@@ -269,11 +312,11 @@ def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
             for _ in range(1_000):
                 assert json.loads(other.recv())["headers"]["correlation-id"] == f"c-{heard}"
                 heard += 1
-        assert made[0]._end.result() == 1013
-        assert number >= session.MAX_WAITING
+        assert made[0]._end.result()[0] == 1013
+        assert number >= unread.MAX_WAITING
         monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
         eventually(lambda: running.open == 1, "the end of its connection")
-        assert made[0]._outgoing.empty()
+        assert made[0]._unread.empty
         with pytest.raises(ConnectionClosed):
             list(iter(deaf.recv, None))
         running.hub.publish(EVENT, "last")
@@ -281,7 +324,7 @@ def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
 
 
 def test_large_messages_that_are_not_read_are_limited_by_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_WAITING_CHARACTERS", 20_000_000)
+    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 20_000_000)
     with serving() as running, subscribed(running, SMALL) as deaf:
         for number in range(60):
             running.hub.publish(EVENT, f"c-{number}", "x" * 1_000_000)
@@ -349,7 +392,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
     with ExitStack() as stack:
         running = stack.enter_context(serving(large))
         client = stack.enter_context(running.raw(SMALL))
-        client.sendall(2 * f"GET {THING} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        client.sendall(2 * f"GET {THING} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         deaf = stack.enter_context(subscribed(running, SMALL))
         for number in range(100):
             running.hub.publish(EVENT, f"c-{number}", "x" * 100_000)
@@ -370,11 +413,58 @@ def _http(running: Running) -> list[Any]:
 def test_a_proxy_for_tls_on_this_machine_says_what_its_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"host": "things.example", "x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.1"}
     answer = parts.response(201, 1)
-    with serving(answer) as running:
+    known = {"cors_origins": ["https://things.example"]}
+    with serving(answer, **known) as running:
         assert running.ask(headers=headers).headers["location"] == f"https://things.example{THING}/attributes/x"
         (sent,) = running.clients.sent
     assert not sent.headers.keys() & headers.keys()
     # of a proxy elsewhere nothing is believed, unless the environment names it
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.9")
-    with serving(answer) as running:
+    with serving(answer, **known) as running:
         assert running.ask(headers=headers).headers["location"].startswith("http://things.example/")
+
+
+def test_a_page_of_another_site_opens_no_websocket() -> None:
+    with serving(cors_origins=["https://app.example"]) as running:
+        url = f"ws{running.url.removeprefix('http')}/ws/2"
+        with pytest.raises(InvalidStatus) as caught, connect(url, origin=Origin("https://evil.example")):
+            pass
+        assert caught.value.response.status_code == 403
+        for origin in (None, running.url, "https://app.example"):
+            with connect(url, origin=None if origin is None else Origin(origin)) as socket_:
+                socket_.send("START-SEND-EVENTS")
+                assert socket_.recv(PATIENCE_SECONDS) == "START-SEND-EVENTS:ACK"
+
+
+# -- server-sent events ------------------------------------------------------------------------------------------------
+
+EVENTS = {"accept": "text/event-stream"}
+
+
+def test_events_arrive_as_they_happen_until_the_client_leaves() -> None:
+    with (
+        serving() as running,
+        httpx.stream("GET", f"{running.url}{THING}", headers=EVENTS, timeout=PATIENCE_SECONDS) as got,
+    ):
+        assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
+        lines = got.iter_lines()
+        assert next(lines) == ":"
+        for number in range(3):
+            running.hub.publish(EVENT, f"c-{number}", number)
+            found = next(line for line in lines if line.startswith("data"))
+            assert found == f'data: {{"thingId":"org.acme:lamp","attributes":{{"x":{number}}}}}'
+        assert running.hub.listeners == 1
+        got.close()
+        eventually(lambda: running.hub.listeners == 0, "the end of the subscription")
+
+
+def test_a_gateway_that_stops_ends_its_event_streams_at_once() -> None:
+    with (
+        serving() as running,
+        httpx.stream("GET", f"{running.url}{THING}", headers=EVENTS, timeout=PATIENCE_SECONDS) as got,
+    ):
+        lines = got.iter_lines()
+        assert next(lines) == ":"
+        running.gateway.should_exit = True
+        assert set(lines) <= {"", ":"}
+        eventually(lambda: running.hub.listeners == 0, "the end of the subscription")

@@ -27,7 +27,7 @@ class Clients:
 
     def __init__(self, *, full: bool = False) -> None:
         self.futures: list[Future[Any]] = []
-        self.expected: list[tuple[str, bool]] = []
+        self.expected: list[str] = []
         self._full = full
 
     def send(self, _command: Any) -> Future[Any]:
@@ -39,8 +39,8 @@ class Clients:
     publish = send
 
     @contextmanager
-    def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[Any]]:
-        self.expected.append((correlation_id, any_answer))
+    def expect(self, correlation_id: str) -> Iterator[Future[Any]]:
+        self.expected.append(correlation_id)
         yield self.send(None)
         self.expected.pop()
 
@@ -95,10 +95,10 @@ def test_an_outcome_is_awaited_from_before_the_request_is_sent() -> None:
     clients = Clients()
 
     async def go() -> Any:
-        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 60, any_answer=True))
+        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 60))
         await asyncio.sleep(0)
         expected, sent = clients.futures
-        assert clients.expected == [("c-1", True)]
+        assert clients.expected == ["c-1"]
         expected.set_result(RequestOutcome(404, "error"))
         sent.set_result(None)
         return await waiting
@@ -111,7 +111,7 @@ def test_an_outcome_that_does_not_come_is_none() -> None:
     clients = Clients()
 
     async def go() -> Any:
-        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 0.001, any_answer=True))
+        waiting = asyncio.ensure_future(exchange(clients).settle(COMMAND, 0.001))
         await asyncio.sleep(0)
         clients.futures[1].set_result(None)
         return await waiting
@@ -137,6 +137,22 @@ def test_an_interruption_ends_every_wait_and_lets_nobody_wait_any_more() -> None
         return ended
 
     assert [error.status for error in asyncio.run(go())] == [503, 503, 503]
+
+
+def test_what_does_not_happen_in_time_is_none_and_an_interruption_ends_the_wait() -> None:
+    async def go() -> None:
+        asked, queue = exchange(Clients()), asyncio.Queue[int]()
+        assert await asked.within(queue.get(), 0.001) is None
+        queue.put_nowait(1)
+        assert await asked.within(queue.get(), 60) == 1
+        waiting = asyncio.ensure_future(asked.within(queue.get(), 60))
+        await asyncio.sleep(0)
+        asked.interrupt()
+        with pytest.raises(DittoError) as raised:
+            await waiting
+        assert raised.value.status == 503
+
+    asyncio.run(go())
 
 
 def test_a_client_that_went_away_leaves_nothing_behind() -> None:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
+import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import jwt
 import msgspec
 import pytest
 from starlette.applications import Starlette
 
 from ackstream.client.labels import Declaration
-from ackstream.gateway import session
+from ackstream.gateway import session, unread
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
 from ackstream.gateway.service import Dependencies
 from ackstream.gateway.session import socket_route
-from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import condition_failed, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Settings
@@ -32,6 +34,7 @@ from tests.prose import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 EVENT = "org.acme/lamp/things/twin/events/modified"
@@ -66,7 +69,6 @@ class Hub:
 
     def __init__(self) -> None:
         self.declarer = Declarer()
-        self.correlation_ids = UniqueIds(65.0)
         self.answers: list[tuple[str, Envelope]] = []
         self.extra: Any = {}
         self._came = threading.Condition()
@@ -76,6 +78,11 @@ class Hub:
     def subscribe(self, listener: Any, _stream: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners.add(listener)
+
+    @property
+    def listeners(self) -> int:
+        """The number of those who receive signals."""
+        return len(self._listeners)
 
     def add_labels(self, listener: Any, _labels: frozenset[str]) -> None:
         self.subscribe(listener, "")
@@ -106,6 +113,10 @@ class Hub:
         for listener in list(self._listeners):
             self._loop.call_soon_threadsafe(listener.receive, signal, NOW)
 
+    def fail(self) -> None:
+        for listener in list(self._listeners):
+            self._loop.call_soon_threadsafe(listener.fail)
+
     def wait(self, number: int) -> list[tuple[str, Envelope]]:
         with self._came:
             assert self._came.wait_for(lambda: len(self.answers) >= number, 10)
@@ -120,7 +131,8 @@ class World:
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
         parts: Any = (settings, authenticator, access, self.exchange, None, self.hub)
-        self._app = Starlette(routes=[socket_route(Dependencies(*parts))])
+        self.dependencies = Dependencies(*parts)
+        self._app = Starlette(routes=[socket_route(self.dependencies)])
 
     @contextmanager
     def client(self, query: str = "", **headers: str) -> Iterator[Client]:
@@ -166,8 +178,15 @@ def test_who_is_not_known_is_refused_before_the_connection():
     assert here.exchange.sent[0].headers["ditto-originator"] == "user:ann"
 
 
-def test_an_invalid_label_is_refused_before_the_connection():
-    with pytest.raises(Closed) as caught, world().client("declared-acks=no+label"):
+@pytest.mark.parametrize("label", ["no+label", "twin-persisted", "my-ack,live-response", "search-persisted"])
+def test_an_invalid_or_built_in_label_is_refused_before_the_connection(label: str):
+    with pytest.raises(Closed) as caught, world().client(f"declared-acks={label}"):
+        pass
+    assert caught.value.code == 400
+
+
+def test_a_parameter_that_the_connection_does_not_have_is_refused():
+    with pytest.raises(Closed) as caught, world().client("declared-ack=my-ack"):
         pass
     assert caught.value.code == 400
 
@@ -246,12 +265,270 @@ def test_what_cannot_be_read_is_answered_and_the_session_goes_on():
         assert client.get()["status"] == 204
 
 
+def test_a_subscription_that_cannot_be_read_is_answered_under_the_correlation_id_of_its_message():
+    with world().client(correlation_id="connection") as client:
+        for control, code, identity in (
+            ("START-SEND-EVENTS?filter=eq(&correlation-id=mine", "rql.expression.invalid", "mine"),
+            ("START-SEND-MESSAGES?filter=eq(", "rql.expression.invalid", "connection"),
+            ("START-SEND-EVENTS?correlation-id=mine&extraFields=attributes(", "json.fieldselector.invalid", "mine"),
+        ):
+            client.write(control)
+            error = client.get()
+            assert (error["topic"], error["status"]) == ("unknown/unknown/things/twin/errors", 400)
+            assert (error["value"]["error"], error["headers"]["correlation-id"]) == (code, identity)
+    with world().client() as client:
+        client.write("START-SEND-EVENTS?filter=eq(")
+        assert "correlation-id" not in client.get()["headers"]
+        client.write(f"START-SEND-EVENTS?filter={'x' * 1_000_001}")
+        assert client.get()["status"] == 413
+
+
 READER = {"subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/attributes/x", "grant": ["READ"]}
 ANN = {"authorization": "Basic YW5uOnNlY3JldA=="}
 
 
 def reader(answer: Callable[[Envelope], Any] = response(204)) -> World:  # noqa: B008 - it has no state
     return world(answer, users={"ann": hash_password("secret")}, access=(READER,))
+
+
+def test_an_ack_of_an_undeclared_label_is_an_error_for_its_sender_alone():
+    here = world()
+    with here.client("declared-acks=my-ack") as client:
+        topic = "org.acme/lamp/things/twin/acks"
+        for fields in ({"topic": f"{topic}/other"}, {"topic": topic, "value": {"other": {"status": 200}}}):
+            client.tell(path="/", status=200, headers={"correlation-id": "c-1"}, **fields)
+            error = client.get()
+            assert (error["topic"], error["status"]) == ("org.acme/lamp/things/twin/errors", 400)
+            assert error["value"]["error"] == "acknowledgement:label.not.declared"
+            assert error["value"]["message"].startswith("Cannot send acknowledgement with label <other>")
+            assert error["headers"]["correlation-id"] == "c-1"
+        client.tell(f"{topic}/my-ack", status=200, headers={"correlation-id": "c-1"})
+        ((_, forwarded),) = here.hub.wait(1)
+    assert str(forwarded.topic) == f"{topic}/my-ack"
+
+
+DOOR = "org.acme/door/things/live/messages/open"
+UNLOCKED = {"condition": "eq(attributes/locked,false)", "correlation-id": "mine", "timeout": "5s"}
+
+
+def twin(*, matches: bool) -> Callable[[Envelope], Any]:
+    """Answer as the twin, which matches conditions or not, and as the device."""
+
+    def answer(command: Envelope) -> Any:
+        if command.topic.channel == "live":
+            return response(200, "device")(command)
+        if "condition" in command.headers and not matches:
+            return failure(condition_failed())(command)
+        return response(200, "twin")(command)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("topic", "path"), [(DOOR, "/inbox/messages/open"), ("org.acme/door/things/live/commands/modify", "/attributes/x")]
+)
+def test_the_condition_of_a_live_command_is_decided_by_the_twin_before_a_device_gets_it(topic: str, path: str):
+    here = world(twin(matches=False))
+    with here.client() as client:
+        client.tell(topic, path, headers=UNLOCKED, value=1)
+        error = client.get()
+    assert (error["status"], error["headers"]["correlation-id"]) == (412, "mine")
+    (question,) = here.exchange.sent
+    assert str(question.topic) == "org.acme/door/things/twin/commands/retrieve"
+    here = world(twin(matches=True))
+    with here.client() as client:
+        client.tell(topic, path, headers=UNLOCKED, value=1)
+        assert client.get()["value"] == "device"
+    assert [sent.topic.channel for sent in here.exchange.sent] == ["twin", "live"]
+    assert here.exchange.sent[1].headers["correlation-id"] == "mine"
+
+
+def test_a_message_that_needs_no_response_is_sent_if_its_condition_holds_else_there_is_an_error():
+    quiet = {**UNLOCKED, "response-required": False}
+    here = world(twin(matches=False))
+    with here.client() as client:
+        client.tell(DOOR, "/inbox/messages/open", headers=quiet)
+        error = client.get()
+    assert (error["status"], error["headers"]["correlation-id"]) == (412, "mine")
+    assert [sent.topic.channel for sent in here.exchange.sent] == ["twin"]
+    here = world(twin(matches=True))
+    with here.client() as client:
+        client.tell(DOOR, "/inbox/messages/open", headers=quiet)
+        client.tell(COMMAND, value=1)
+        assert client.get()["value"] == "twin"
+    assert "live" in [sent.topic.channel for sent in here.exchange.sent]
+
+
+def test_commands_for_a_thing_are_sent_in_their_order_whatever_their_conditions_take():
+    """The twin answers the first question last, and refuses the second condition."""
+    here = world(twin(matches=True))
+    ask, told = here.exchange.ask, 0
+
+    async def slow(command: Envelope) -> Any:
+        nonlocal told
+        if command.fields == "thingId":
+            told = number = told + 1
+            await asyncio.sleep(0.3 if number == 1 else 0.0)
+            if number == 2:
+                raise condition_failed()
+        return await ask(command)
+
+    here.exchange.ask = slow  # type: ignore[method-assign]
+    with here.client() as client:
+        for subject, condition in (("unlock", True), ("open", True), ("lock", True), ("status", False)):
+            headers = UNLOCKED if condition else {}
+            topic = f"org.acme/door/things/live/messages/{subject}"
+            client.tell(topic, f"/inbox/messages/{subject}", headers={**headers, "correlation-id": subject})
+        # another thing does not wait
+        client.tell("org.acme/other/things/live/messages/ring", "/inbox/messages/ring", headers={"correlation-id": "r"})
+        answered = [client.get()["headers"]["correlation-id"] for _ in range(5)]
+    assert answered[0] == "r"
+    sent = [command.topic.subject for command in here.exchange.sent if command.topic.criterion == "messages"]
+    assert sent == ["ring", "unlock", "lock", "status"]
+
+
+def test_a_session_ends_while_commands_wait_for_each_other():
+    here = world()
+
+    async def never(_command: Envelope) -> Any:
+        await asyncio.Event().wait()
+
+    here.exchange.ask = never  # type: ignore[method-assign]
+    with here.client() as client:
+        for _ in range(3):
+            client.tell(DOOR, "/inbox/messages/open", headers=UNLOCKED)
+        client.subscribe("START-SEND-EVENTS")
+
+
+@pytest.mark.parametrize(("matches", "answered"), [(True, ("device", "live")), (False, ("twin", "twin"))])
+def test_a_query_goes_to_the_device_if_the_twin_matches_its_live_channel_condition(
+    matches: bool,  # noqa: FBT001 - a column
+    answered: tuple[str, str],
+):
+    here = world(twin(matches=matches))
+    with here.client() as client:
+        client.tell(COMMAND.replace("modify", "retrieve"), headers={"live-channel-condition": "eq(attributes/on,true)"})
+        found = client.get()
+    assert (found["value"], found["headers"]["channel"]) == answered
+    assert found["headers"]["live-channel-condition-matched"] is matches
+
+
+def test_a_correlation_id_is_unique_among_http_and_websockets():
+    here = world()
+    here.dependencies.correlation_ids.issue("mine", time.monotonic())
+    with here.client() as client:
+        client.tell(COMMAND, value=1, headers={"correlation-id": "mine"})
+        assert client.get()["headers"]["correlation-id"] == "mine"
+    assert here.exchange.sent[0].headers["correlation-id"] == "mine#0"
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+SEARCH = "_/_/things/twin/search"
+
+
+def test_a_search_brings_pages_as_they_are_requested():
+    here = world(response(200, {"items": [{"thingId": "org.acme:lamp"}]}))
+    with here.client() as client:
+        client.tell(f"{SEARCH}/subscribe", headers={"correlation-id": "s"}, value={"filter": "eq(attributes/x,1)"})
+        created = client.get()
+        assert (created["topic"], created["headers"]["correlation-id"]) == (f"{SEARCH}/created", "s")
+        identity = created["value"]["subscriptionId"]
+        client.tell(
+            f"{SEARCH}/request", headers={"correlation-id": "r"}, value={"subscriptionId": identity, "demand": 2}
+        )
+        found, end = client.get(), client.get()
+    assert (found["topic"], found["headers"]["correlation-id"]) == (f"{SEARCH}/next", "r")
+    assert found["value"] == {"subscriptionId": identity, "items": [{"thingId": "org.acme:lamp"}]}
+    assert (end["topic"], end["value"]) == (f"{SEARCH}/complete", {"subscriptionId": identity})
+    (query,) = here.exchange.sent
+    assert (query.path, msgspec.json.decode(query.value)) == ("/search/things", {"filter": "eq(attributes/x,1)"})
+
+
+def test_a_search_finds_what_the_client_may_read_whole():
+    rules = ({"subjects": ["user:ann"], "things": ["org.acme:*"], "grant": ["READ"]},)
+    here = world(response(200, {"items": []}), users={"ann": hash_password("secret")}, access=rules)
+    with here.client(**ANN) as client:
+        client.tell(f"{SEARCH}/subscribe", value={"filter": "exists(attributes)"})
+        client.tell(f"{SEARCH}/request", value={"subscriptionId": client.get()["value"]["subscriptionId"], "demand": 1})
+        assert client.get()["topic"] == f"{SEARCH}/complete"
+    (query,) = here.exchange.sent
+    assert query.headers["ditto-originator"] == "user:ann"
+    asked = msgspec.json.decode(query.value)
+    assert (asked["filter"], asked["only"]) == ("exists(attributes)", 'like(thingId,"org.acme:*")')
+
+
+def test_a_search_command_that_cannot_be_read_is_answered_under_its_correlation_id():
+    with world().client() as client:
+        client.tell(f"{SEARCH}/request", headers={"correlation-id": "mine"}, value={"demand": 1})
+        error = client.get()
+        assert (error["topic"], error["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.invalid")
+        assert error["headers"]["correlation-id"] == "mine"
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+SECRET = "a secret of at least thirty-two bytes"
+ROBOTS = ({"subjects": ["jwt:*"], "things": ["*"], "grant": ["READ", "WRITE"]},)
+
+
+def token(seconds: float, subject: str = "robot", key: str = SECRET) -> str:
+    return jwt.encode({"sub": subject, "exp": int(time.time() + seconds)}, key, "HS256")
+
+
+def robots(directory: Path) -> World:
+    key = directory / "key"
+    key.write_text(SECRET, "utf-8")
+    return world(jwt_key_file=str(key), jwt_algorithms=["HS256"], access=ROBOTS)
+
+
+def test_a_session_ends_with_its_token(tmp_path: Path):
+    with robots(tmp_path).client(authorization=f"Bearer {token(2)}") as client:
+        client.tell(COMMAND, value=1)
+        assert client.get()["status"] == 204
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.code == 1000
+
+
+def test_a_new_token_of_the_same_subject_continues_the_session(tmp_path: Path):
+    with robots(tmp_path).client(authorization=f"Bearer {token(2)}") as client:
+        client.write(f"JWT-TOKEN?jwtToken={token(60)}")
+        time.sleep(2.1)
+        client.tell(COMMAND, value=1)
+        assert client.get()["status"] == 204
+
+
+@pytest.mark.parametrize(
+    "second", [token(3600, "other"), token(-60), token(3600, key="another secret of at least thirty-two bytes"), ""]
+)
+def test_a_token_that_is_not_valid_or_another_subjects_ends_the_session(tmp_path: Path, second: str):
+    with robots(tmp_path).client(authorization=f"Bearer {token(60)}") as client:
+        client.write(f"JWT-TOKEN?jwtToken={second}")
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.code == 1000
+
+
+def test_the_reason_of_an_end_fits_its_frame(tmp_path: Path):
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "crit": ["ü" * 200]}).encode()).rstrip(b"=").decode()
+    with robots(tmp_path).client(authorization=f"Bearer {token(60)}") as client:
+        client.write(f"JWT-TOKEN?jwtToken={header}.e30.AA")
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.code == 1000
+    assert 0 < len(caught.value.reason.encode()) <= 123
+
+
+def test_a_session_with_a_password_is_not_continued_by_a_token_and_one_without_credentials_needs_none():
+    with reader().client(**ANN) as client:
+        client.write(f"JWT-TOKEN?jwtToken={token(60)}")
+        with pytest.raises(Closed):
+            client.get()
+    with world().client() as client:
+        client.write(f"JWT-TOKEN?jwtToken={token(-60)}")
+        client.tell(COMMAND, value=1)
+        assert client.get()["status"] == 204
 
 
 def test_access_rules_hold_for_requests_their_answers_and_signals():
@@ -299,6 +576,27 @@ def test_a_client_does_not_hear_what_it_caused():
         assert client.get()["headers"]["correlation-id"] == "other"
 
 
+def test_what_a_client_caused_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "STREAM_SECONDS", 0.0)
+    here = world()
+    with here.client() as client:
+        client.subscribe("START-SEND-EVENTS")
+        client.tell(COMMAND, value=1, headers={"correlation-id": "1"})
+        assert client.get()["status"] == 204
+        here.hub.publish(EVENT, "1")
+        assert client.get()["headers"]["correlation-id"] == "1"
+
+
+def test_a_signal_that_cannot_be_handled_ends_the_session():
+    here = world()
+    with here.client() as client:
+        client.subscribe("START-SEND-EVENTS")
+        here.hub.fail()
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.code == 1011
+
+
 def test_extra_fields_come_with_the_signal_in_its_order():
     here = world()
     with here.client() as client:
@@ -309,6 +607,22 @@ def test_extra_fields_come_with_the_signal_in_its_order():
         here.hub.extra = thing_not_found("org.acme:lamp")
         here.hub.publish(EVENT, "c-2")
         assert client.get()["status"] == 404
+
+
+def test_a_signal_that_cannot_be_completed_ends_the_session_with_a_log(caplog: pytest.LogCaptureFixture):
+    here = world()
+    with here.client() as client:
+        client.subscribe("START-SEND-EVENTS?extraFields=attributes/room")
+
+        async def broken(*_arguments: Any) -> Any:
+            raise LookupError("oops")
+
+        here.hub.enrich = broken  # type: ignore[method-assign]
+        here.hub.publish(EVENT, "c-1")
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.code == 1011
+    assert "oops" in caplog.text
 
 
 def test_live_events_and_responses_are_passed_on():
@@ -322,7 +636,7 @@ def test_live_events_and_responses_are_passed_on():
 
 
 def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session, "MAX_WAITING", 2)
+    monkeypatch.setattr(unread, "MAX_WAITING", 2)
     here = world()
     with here.client() as client:
         client.subscribe("START-SEND-EVENTS?extraFields=attributes")
