@@ -4,6 +4,7 @@ Importing it loads neither Spark nor the libraries that read tables.
 """
 
 from ackstream.client.commands import Command, fields_of
+from ackstream.client.durable_readers import delete_durable_subscription, known_readers
 from ackstream.client.errors import (
     AcknowledgementTimeout,
     BindTimeout,
@@ -20,6 +21,7 @@ from ackstream.client.errors import (
     ReaderTimeout,
     RequestError,
     RequestTimeout,
+    SamplesGoneError,
     SettleTimeout,
     StoreError,
     StreamClosedError,
@@ -33,12 +35,13 @@ from ackstream.client.open_requests import RequesterStatistics, Stored
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
+from ackstream.client.queue_session import FlowQos
 from ackstream.client.queued_messages import QueueMessage
 from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt
 from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.replies import Reply
 from ackstream.client.requester import Requester
-from ackstream.client.sample_reader import ReaderStatistics, SampleReader, remove_reader
+from ackstream.client.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
 from ackstream.errors import ClientError, UnreachableError
@@ -56,6 +59,7 @@ __all__ = [
     "CorrelationIdInUseError",
     "Delivered",
     "FailedMessage",
+    "FlowQos",
     "FlushTimeout",
     "HandlerFailedError",
     "LogonTimeout",
@@ -85,6 +89,7 @@ __all__ = [
     "Response",
     "Sample",
     "SampleReader",
+    "SamplesGoneError",
     "SettleTimeout",
     "Signal",
     "StoreError",
@@ -98,6 +103,7 @@ __all__ = [
     "UnreachableError",
     "WouldBlockError",
     "WriterQos",
+    "delete_durable_subscription",
     "fields_of",
-    "remove_reader",
+    "known_readers",
 ]

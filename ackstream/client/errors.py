@@ -94,6 +94,10 @@ class ReaderClosedError(ClientError):
     """The reader was closed; a reader of the same name receives what it had not acknowledged."""
 
 
+class SamplesGoneError(ClientError):
+    """Samples that a reader has not acknowledged are no longer in Kafka, and it has no ``lake`` to read them from."""
+
+
 class HandlerFailedError(ClientError):
     """The handler of a reader has failed for as many samples as the reader may keep."""
 
@@ -157,6 +161,10 @@ class NotSupportedError(RefusedError):
 
 class OutcomeUnknownError(RefusedError):
     """The message was sent again after its outcome was forgotten; the table ``messages`` has it."""
+
+
+class QueueShutdownError(RefusedError):
+    """A work queue of the topic takes no messages for the moment; none of the others has the message either."""
 
 
 class SequenceGapError(RefusedError):

@@ -1,8 +1,7 @@
-"""Declaring labels: claims in a log, renewed until they are released; the labels of one client, and their acks."""
+"""Declaring labels: claims in a log, renewed until they are released; the labels of one client."""
 
 from __future__ import annotations
 
-import base64
 import logging
 import math
 import threading
@@ -17,30 +16,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.client.group import Work
 from ackstream.client.lifetime import call_handler
-from ackstream.client.samples import text
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
-from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
-from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
-from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_label
-from ackstream.protocol.ditto.subscriptions import FILTERED
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_declared
+from ackstream.protocol.errors import CONFLICT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
-    from ackstream.client.samples import Sample
-    from ackstream.client.worker import Outbox
-    from ackstream.protocol.readers import AutoReason
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
@@ -53,7 +42,6 @@ RETRY_SECONDS = 1.0
 _RENEWALS = 3
 """How often a lease is renewed before it would expire."""
 
-ENTITY_ID = "ditto-entity-id"
 DECLARE_SECONDS = 15.0
 REDECLARE_SECONDS = 5.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -130,10 +118,12 @@ class Declarer(Closing):
         :param group: its members share exactly these labels
         :param lost: called (in the declarer's thread) when held labels are lost: they could not be renewed in time, and
             another client has declared them
-        :raises DittoError: 400, a label is invalid
+        :raises DittoError: 400, a label is invalid or built in
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
-        own = Declaration(frozenset(map(parse_label, labels)), group, lost=lost, send_at=time.monotonic() + self._pause)
+        own = Declaration(
+            frozenset(map(parse_declared, labels)), group, lost=lost, send_at=time.monotonic() + self._pause
+        )
         with self._lock:
             self._own[own.key] = own
         self._send(own)
@@ -227,11 +217,14 @@ class Declarer(Closing):
 class Labels:
     """The labels of one subscriber, which are declared again when they are lost."""
 
-    def __init__(self, stack: ExitStack, kafka: Kafka, wanted: frozenset[str], group: str | None) -> None:
+    def __init__(
+        self, stack: ExitStack, kafka: Kafka, wanted: frozenset[str], group: str | None, *, required: bool = True
+    ) -> None:
         """Declare the labels.
 
         :param stack: closes the declarer
-        :raises DittoError: 409, another client has one of them
+        :param required: whether to raise if another client has one of them; otherwise ``keep`` declares them again
+        :raises DittoError: 409, another client has one of them; 400, one is invalid or built in
         :raises UnreachableError: the broker did not store the declaration in time
         """
         self._group = group
@@ -247,77 +240,40 @@ class Labels:
                     f"The broker at {kafka.bootstrap} did not store the declaration of labels within "
                     f"{DECLARE_SECONDS:g} s: look into its log."
                 ) from None
+            except DittoError as error:
+                if required or error.status != CONFLICT:
+                    raise
 
     @property
     def held(self) -> frozenset[str]:
         """The labels held now: all or none."""
         return self._declared.labels if self._declared.held else frozenset()
 
+    @property
+    def complete(self) -> bool:
+        """Whether all wanted labels are held."""
+        return self._declared.held
+
+    @property
+    def taken(self) -> bool:
+        """Whether another client has one of them; if not, labels that are not held were not renewed in time."""
+        declared = self._declared
+        return declared.future.done() and not declared.granted
+
+    @property
+    def ready(self) -> bool:
+        """Whether to acknowledge now: not while they are declared again, or their lapsed lease may be renewed."""
+        return self.complete or self.taken
+
+    @property
+    def issued(self) -> frozenset[str]:
+        """The labels to acknowledge under, perhaps later (:attr:`ready`): all of them, or none if they are taken."""
+        return frozenset() if self.taken else self._declared.labels
+
     def keep(self, now: float) -> None:
         """Declare lost labels again; to be called several times a second."""
         if self._declared.granted or not self._declared.future.done() or now < self._again_at:
             return
         self._again_at = now + REDECLARE_SECONDS
-        log.error("The labels %s were lost; they are declared again.", ", ".join(sorted(self._declared.labels)))
+        log.warning("The labels %s are not held; they are declared again.", ", ".join(sorted(self._declared.labels)))
         self._declared = self._declarer.declare(self._declared.labels, group=self._group)
-
-
-class LabelAcks:
-    """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
-
-    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
-    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
-    """
-
-    def __init__(self, labels: Labels, outbox: Outbox) -> None:
-        """Acknowledge ``labels`` through ``outbox``."""
-        self._labels, self._outbox = labels, outbox
-
-    def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
-        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
-        payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
-        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
-
-    def rejected(self, sample: Sample, reason: str, status: int) -> None:
-        """Report that the application rejected a sample."""
-        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
-
-    def failed(self, sample: Sample, error: BaseException) -> None:
-        """Report that the handler failed."""
-        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
-
-    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
-        """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
-        requested, correlation_id = text(sample.headers.get(REQUESTED_ACKS)), text(sample.headers.get(CORRELATION_ID))
-        held = self._labels.held
-        if not requested or not held or not correlation_id:
-            return
-        headers = {CORRELATION_ID: correlation_id}
-        if sample.headers.get(CHANNEL) == b"live":
-            headers[CHANNEL] = "live"
-        labels = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in held]
-        for label in dict.fromkeys(labels):
-            message = write_ack(write(label, headers), _thing_id(sample))
-            self._outbox.send(correlation_id, message, Work(sample.offset))
-
-
-def _thing_id(sample: Sample) -> str:
-    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
-        namespace, _, name = id_.partition(":")
-        if namespace and name and "/" not in id_:
-            return id_
-    return "unknown:unknown"
-
-
-def _payload(response: bytes | None) -> Raw | UnsetType:
-    """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
-    if response is None:
-        return UNSET
-    try:
-        return raw(msgspec.json.decode(response))
-    except (*UNREADABLE, OverflowError):
-        pass
-    try:
-        return raw(response.decode())
-    except UnicodeDecodeError:
-        return raw(base64.b64encode(response).decode())

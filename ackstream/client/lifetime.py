@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
+
+
+ConnectionState: TypeAlias = Literal["connected", "disconnected", "resubscribed"]
+"""The service answers a client (again); it has answered nothing for too long, or its session is lost; the subscriptions
+of a session that was lost are back."""
 
 
 def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
@@ -36,16 +41,21 @@ class Lifetime:
     """
 
     def __init__(
-        self, end: Callable[[Exception], None] | None = None, on_error: Callable[[Exception], None] | None = None
+        self,
+        end: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        on_connection: Callable[[ConnectionState], None] | None = None,
     ) -> None:
         """Begin.
 
         :param end: the client's own: fails its futures and waits; called once if an error ends the client
         :param on_error: the application's; called after that, in the same thread
+        :param on_connection: the application's; called when the state of the connection changes
         """
         self.error: Exception | None = None
         self._end = end
-        self._on_error = on_error
+        self._on_error, self._on_connection = on_error, on_connection
+        self._state: ConnectionState = "disconnected"
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -67,6 +77,14 @@ class Lifetime:
             self._over.set()
         log.error("The client has ended: %s", error)
         call_handler(self._on_error, error)
+
+    def enter(self, state: ConnectionState) -> None:
+        """Note the state of the connection; report a change to the application."""
+        with self._lock:
+            changed = self._state != state
+            self._state = "connected" if state == "resubscribed" else state
+        if changed:
+            call_handler(self._on_connection, state)
 
     def close(self) -> None:
         """Note that the application has closed the client."""

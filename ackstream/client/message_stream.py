@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.lifetime import call_handler
-from ackstream.protocol import queries
+from ackstream.client.samples import text
+from ackstream.protocol import queries, record_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +68,39 @@ class Message:
             self.bookmarks.discard(self.sub_id, self.bookmark)
 
 
+def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> Message:
+    """Return the message in a record of ``query-results``."""
+    headers = dict(record.headers)
+    return Message(
+        command,
+        text(headers.get(record_headers.TOPIC)),
+        headers.get(record_headers.KEY),
+        record.value,
+        text(headers.get(record_headers.BOOKMARK)),
+        sub_id,
+        text(headers.get(record_headers.CLIENT)),
+        int(text(headers.get(record_headers.TIMESTAMP))),
+        tuple(
+            (name[len(record_headers.APPLICATION) :], value)
+            for name, value in record.headers
+            if name.startswith(record_headers.APPLICATION)
+        ),
+        bookmarks,
+        int(headers.get(record_headers.OMITTED) or b"0"),
+    )
+
+
 class MessageStream(Iterator[Message]):
     """The answer to a command as it arrives; to be iterated over by one thread.
 
     The iteration of a query ends with its last record, that of a subscription with the subscription. It holds a limited
     number of bytes: while it is full, further messages are not taken, and the client reads them again later.
 
+    :ivar request: the headers of the command
+    :ivar requested: the types of acknowledgement that it requested
+    :ivar begun: the service has carried the command out
+    :ivar live: it does not end with the acknowledgements of its command
+    :ivar position: the last message that was taken
     :ivar behind: where the first message is that was not taken; nothing after it is taken before it
     :ivar waiting: the number of threads that wait for an answer
     """
@@ -96,8 +124,13 @@ class MessageStream(Iterator[Message]):
         :param handler: called with each message in the thread that reads, instead of an iteration
         """
         self.cid, self.sub_id = cid, sub_id
+        self.request: dict[str, str] = {}
+        self.requested: frozenset[str] = frozenset()
+        self.begun = False
+        self.position: Position | None = None
         self.acks: list[CommandAck] = []
-        self._awaited, self._live = set(awaited), live
+        self.live = live
+        self._awaited = set(awaited)
         self._bookmarks, self._handler = bookmarks, handler
         self._messages: deque[Message] = deque()
         self._bytes = 0
@@ -109,7 +142,9 @@ class MessageStream(Iterator[Message]):
         self._offered: dict[int, int] = {}
         self._seen: set[str] = set()
         self._reached: Position | None = None
+        # the log's position by the last bookmark that names no command, and by ``completed`` and heartbeats
         self._marked: Position | None = None
+        self._passed: Position | None = None
         self._group = self._group_reached = 0
         self._ended = False
         self._error: Exception | None = None
@@ -160,7 +195,17 @@ class MessageStream(Iterator[Message]):
     @property
     def over(self) -> bool:
         """Whether the stream has ended; messages that have arrived can still be received."""
-        return self._ended and self._taken == self._offered
+        return self._ended and self.caught_up
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it has taken all messages that were there for it."""
+        return self._taken == self._offered
+
+    @property
+    def reached(self) -> Position | None:
+        """The position in the log up to which it has been given everything, once it has caught up, if it knows."""
+        return _latest(self.position, self._marked, self._passed)
 
     @property
     def has_room(self) -> bool:
@@ -176,6 +221,12 @@ class MessageStream(Iterator[Message]):
 
     # -- for the client that reads -----------------------------------------------------------------------------------
 
+    def begin_again(self, cid: str) -> None:
+        """Go on with the answers to another command, which subscribes to what follows :attr:`reached`."""
+        with self._changed:
+            self.cid = cid
+            self.acks = [ack for ack in self.acks if ack.ack_type != "processed"]
+
     def begin_group(self, at: Location) -> None:
         """Begin the records of a query; a replayed batch begins them again, and repeats them in the same order."""
         with self._changed:
@@ -187,12 +238,19 @@ class MessageStream(Iterator[Message]):
         with self._changed:
             if not self._take(at) or self._is_repeated(message):
                 return
+            position = queries.parse_bookmark(message.bookmark)
+            self.position = position if self.position is None else max(position, self.position)
             if self._handler is None:
                 self._messages.append(message)
                 self._bytes += message.size
                 self._changed.notify_all()
                 return
         call_handler(self._handler, message)
+
+    def reach(self, position: Position) -> None:
+        """Note that everything up to a position of the log was there for it."""
+        with self._changed:
+            self._passed = _latest(self._passed, position)
 
     def _take(self, at: Location) -> bool:
         """Return whether to take an answer: not one that was taken, and none before that where the stream is behind."""
@@ -230,11 +288,14 @@ class MessageStream(Iterator[Message]):
                 if id_ in self._seen:
                     return
                 self._seen.add(id_)
+                self.begun |= ack.ack_type == "processed" and ack.status == "success"
+                if ack.ack_type == "completed" and isinstance(ack.bookmark, str):
+                    self._passed = _latest(self._passed, queries.parse_bookmark(ack.bookmark))
             elif not self._is_news(ack):
                 return
             self.acks.append(ack)
             self._awaited.discard(ack.ack_type)
-            if not self._awaited and not self._live:
+            if not self._awaited and not self.live:
                 self._ended = True
             self._changed.notify_all()
 
@@ -257,3 +318,7 @@ class MessageStream(Iterator[Message]):
                 self._ended, self._error = True, error
             self.behind, self._offered = None, dict(self._taken)
             self._changed.notify_all()
+
+
+def _latest(*positions: Position | None) -> Position | None:
+    return max((position for position in positions if position is not None), default=None)

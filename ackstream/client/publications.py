@@ -5,16 +5,17 @@ The headers of the service come last: of a repeated name the last one counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from ackstream.client.errors import MessageTooLargeError
 from ackstream.client.storage import KeptMessage
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import MAX_RECORD_BYTES
-from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType
 from ackstream.protocol.record_headers import (
     ACK,
     ACK_CONFLATION,
+    ACK_IMMEDIATELY,
     CID,
     CLIENT,
     COMMAND,
@@ -25,6 +26,7 @@ from ackstream.protocol.record_headers import (
     SESSION,
     TOPIC,
     TTL,
+    WINDOW,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ Headers: TypeAlias = "list[tuple[str, bytes]]"
 _OVERHEAD = 1024
 """Bytes of a record besides the application's: names and values of the service's headers, its name twice."""
 _PER_HEADER = 16
+_ACK_TYPES = frozenset(name.encode() for name in get_args(AckType))
 
 
 def check_client(name: object) -> str:
@@ -50,11 +53,22 @@ def check_client(name: object) -> str:
 
 
 def message_of(
-    value: bytes, topic: str | None, key: bytes | None, headers: Iterable[tuple[str, bytes]], ttl_ms: int | None
+    value: bytes,
+    topic: str | None,
+    key: bytes | None,
+    headers: Iterable[tuple[str, bytes]],
+    ttl_ms: int | None,
+    *,
+    acks: Iterable[AckType] = (),
+    cid: str | None = None,
+    immediately: bool = False,
 ) -> KeptMessage:
     """Return a message to keep and to send.
 
-    :raises BadParameterError: an argument has a wrong type, or a header's name is the service's
+    :param acks: acknowledgements of its own, besides that of the publisher's stage
+    :param cid: its command id, which they have; ``None``: its number
+    :param immediately: whether its acknowledgement is not to wait for others
+    :raises BadParameterError: an argument has a wrong type or value, or a header's name is the service's
     :raises MessageTooLargeError: it is larger than Kafka accepts
     """
     named = [*headers]
@@ -74,11 +88,24 @@ def message_of(
         named.append((TTL, b"%d" % ttl_ms))
     if topic is not None:
         named.append((TOPIC, topic.encode()))
+    named += _requests(acks, cid, immediately=immediately)
     message = KeptMessage(value, named, key)
     size = message.size + _PER_HEADER * len(named)
     if size > MAX_RECORD_BYTES - _OVERHEAD - 8 * MAX_CLIENT_CHARACTERS:
         raise MessageTooLargeError("message too large", f"A message of {size} bytes")
     return message
+
+
+def _requests(acks: Iterable[AckType], cid: str | None, *, immediately: bool) -> Headers:
+    """Return the headers that ask for acknowledgements of a message."""
+    _check("cid", cid, str, optional=True)
+    _check("ack_immediately", immediately, bool)
+    asked = list(dict.fromkeys(acks))
+    if unknown := [ack for ack in asked if ack not in get_args(AckType)]:
+        raise BadParameterError(f"acks has {unknown[0]!r:.80}: choose among {', '.join(get_args(AckType))}.")
+    headers = [(ACK, ",".join(asked).encode())] if asked else []
+    headers += [(CID, cid.encode())] if cid is not None else []
+    return [*headers, (ACK_IMMEDIATELY, b"true")] if immediately else headers
 
 
 def _check(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
@@ -102,19 +129,27 @@ class Publications:
         """Return the headers of a message."""
         if message.withdrawn:
             return self.withdrawal(seq, seq, self._ack)
-        key = [] if message.key is None else [(KEY, message.key)]
-        return [*message.headers, *key, *self._own, (SEQ, b"%d" % seq), (ACK, self._ack)]
+        kept, number = dict(message.headers), b"%d" % seq
+        headers = [header for header in message.headers if header[0] != ACK]
+        if message.key is not None:
+            headers.append((KEY, message.key))
+        asked = [ack for ack in kept.get(ACK, b"").split(b",") if ack in _ACK_TYPES]
+        if asked and CID not in kept:
+            headers.append((CID, number))
+        asked += [self._ack] if self._ack not in asked else []
+        return [*headers, *self._own, (SEQ, number), (ACK, b",".join(asked))]
 
     def withdrawal(self, first: int, last: int, ack: bytes = b"none") -> Headers:
         """Return the headers of the command that no messages of these numbers will come."""
         return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
 
-    def logon(self, cid: str, first: int | None, conflation_ms: int | None) -> Headers:
+    def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
         """Return the headers of a logon.
 
         :param first: the first number that the publisher keeps or will use; ``None``: it has none
+        :param window: how many messages may be unacknowledged: the service acknowledges each third of it
         """
-        headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed")]
+        headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
         if first is not None:
             headers.append((FIRST, b"%d" % first))
         if conflation_ms is not None:

@@ -14,6 +14,7 @@ from ackstream.client.lifetime import Client
 from ackstream.client.publications import check_client, message_of
 from ackstream.client.publisher_session import PublisherSession
 from ackstream.client.reader_acks import ReaderAcknowledgements, WriterAcknowledgements
+from ackstream.client.retransmission import ACK_TIMEOUT_SECONDS
 from ackstream.client.samples import WriterQos
 from ackstream.client.storage import MemoryMessages, SqliteMessages
 from ackstream.client.unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
@@ -22,10 +23,11 @@ from ackstream.settings import Kafka
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ackstream.client.lifetime import ConnectionState
     from ackstream.client.reader_acks import Callback
     from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
     from ackstream.client.storage import Synchronous
-    from ackstream.protocol.messages import CommandAck
+    from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.readers import WriterStateRequest
 
 
@@ -58,7 +60,7 @@ class Publisher(ReaderAcknowledgements, Client):
         window_bytes: int = WINDOW_BYTES,
         block: bool = True,
         windowed: bool = False,
-        ack_timeout: float = 60.0,
+        ack_timeout: float = ACK_TIMEOUT_SECONDS,
         conflation_ms: int | None = None,
         error_on_gap: bool = False,
         logon_timeout: float = 60.0,
@@ -68,6 +70,7 @@ class Publisher(ReaderAcknowledgements, Client):
         writer_qos: WriterQos | None = None,
         on_application_acknowledgment: Callable[[Callback], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
+        on_connection: Callable[[ConnectionState], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -83,16 +86,19 @@ class Publisher(ReaderAcknowledgements, Client):
         :param window_bytes: the bytes that they may have together; a larger message is sent alone
         :param block: whether ``publish`` waits for room in the window, or raises ``WouldBlockError``
         :param windowed: ``on_receipt`` is called only for the last message of an ack, which covers all from ``first``
-        :param ack_timeout: seconds until an unanswered message is sent again; several times the usual time to an answer
-        :param conflation_ms: the requested interval of merged acks; the service answers each batch, and says whether
-            that is less often (``effective_conflation_ms``)
+        :param ack_timeout: seconds without an answer after which the oldest message is sent again; longer where
+            answers usually take longer (``client.retransmission``)
+        :param conflation_ms: the interval of merged acks; ``None``: a second. The service says if it is another one
+            (``effective_conflation_ms``)
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
         :param on_failed_write: called with refused messages and duplicates, with the stored copy
-        :param on_ack: called with every acknowledgement as it arrives, also merged ones
+        :param on_ack: called with every acknowledgement as it arrives: merged ones, and those of single messages
         :param writer_qos: flow control by readers, whose acknowledgements are tracked with it or with a handler alone
         :param on_application_acknowledgment: called once in a run for each message and reader that acknowledged it
         :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
+        :param on_connection: called when the publisher is ``connected``, and ``disconnected``: Kafka did not store a
+            message, or the service has not answered one in time; both are retried
         :raises BadParameterError: the name is empty or too long
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
@@ -100,7 +106,6 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises LogonTimeout: the logon was not answered
         :raises GapError: the service lacks messages, and ``error_on_gap``
         :raises SettleTimeout: the settle job does not answer
-        :raises InconsistentQosError: the qos names roles, which are a setting of settle
         """
         check_client(client)
         self._stage: Stage = stage
@@ -116,6 +121,7 @@ class Publisher(ReaderAcknowledgements, Client):
                 window=window,
                 window_bytes=window_bytes,
                 ack_timeout_ms=round(ack_timeout * 1000),
+                conflation_ms=conflation_ms,
                 windowed=windowed,
                 error_on_gap=error_on_gap,
             )
@@ -132,16 +138,17 @@ class Publisher(ReaderAcknowledgements, Client):
                 self._readers,
                 on_ack=on_ack,
                 on_error=on_error,
+                on_connection=on_connection,
             )
             self._life = self._session.life
             stack.callback(self.close)
-            logon = self._session.log_on(logon_timeout, conflation_ms)
+            logon = self._session.log_on(logon_timeout, window, conflation_ms)
             if self._readers is not None:
                 self._readers.begin(self._store.discarded + 1, self.next_seq, logon.holes, logon_timeout)
             self._session.send_again(logon.resent)
             stack.pop_all()
 
-    def publish(
+    def publish(  # noqa: PLR0913 - what a message may have, each with a default
         self,
         value: bytes,
         *,
@@ -151,6 +158,9 @@ class Publisher(ReaderAcknowledgements, Client):
         ttl_ms: int | None = None,
         context: Any = None,
         seq: int | None = None,
+        acks: Iterable[AckType] = (),
+        cid: str | None = None,
+        ack_immediately: bool = False,
     ) -> Future[Receipt]:
         """Keep a message and send it.
 
@@ -159,6 +169,10 @@ class Publisher(ReaderAcknowledgements, Client):
         :param ttl_ms: the message is refused if it is older when the service reads it
         :param context: any object; the receipt returns it
         :param seq: the number, for applications that number messages themselves: it has to be the next one
+        :param acks: acknowledgements of this message, which ``on_ack`` is called with, one by one: ``received``,
+            ``processed``, ``completed`` with the command id; ``persisted``, which is merged if the topic has a log
+        :param cid: the command id; ``None``: the number
+        :param ack_immediately: its acknowledgement does not wait for others
         :return: a future that ends with the receipt; fails with a ``RefusedError``, with ``PublisherClosedError`` or
             with the error that ended the publisher. It cannot be cancelled: the message is sent
         :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
@@ -169,7 +183,7 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises MessageTooLargeError: it is larger than Kafka accepts
         :raises StoreError: it cannot be kept
         """
-        message = message_of(value, topic, key, headers, ttl_ms)
+        message = message_of(value, topic, key, headers, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
         future: Future[Receipt] = Future()
         readers = self._readers
         while True:
@@ -188,14 +202,14 @@ class Publisher(ReaderAcknowledgements, Client):
                 self._unacknowledged.wait_for_room(message.size, block=self._block)
 
     def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
-        """Publish and wait for the receipt.
+        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
 
         :param timeout: seconds; ``None``: forever
         :raises AcknowledgementTimeout: the outcome is unknown; the message is kept and sent again
         :raises RefusedError: with the reason
         """
         try:
-            return self.publish(value, **options).result(timeout)
+            return self.publish(value, **{"ack_immediately": True, **options}).result(timeout)
         except FutureTimeout:
             raise AcknowledgementTimeout(
                 f"No acknowledgement within {timeout:g} s; the message is kept, and may be stored already or later."
@@ -209,8 +223,10 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises FlushTimeout: some are not; they are kept
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._unacknowledged.flush(self._stage if stage is None else stage, timeout)
-        if stage == "persisted" and self._stage == "accepted":
+        wanted = self._stage if stage is None else stage
+        hurried = wanted == self._stage == "persisted"
+        self._unacknowledged.flush(wanted, timeout, self._session.wait_for_acks if hurried else None)
+        if wanted == "persisted" and self._stage == "accepted":
             # these are not acknowledged one by one: the service reports when it has decided about all of them
             self._session.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
@@ -226,7 +242,7 @@ class Publisher(ReaderAcknowledgements, Client):
 
     @property
     def effective_conflation_ms(self) -> int | None:
-        """The interval of merged acks, if the service could not grant the requested one at the logon."""
+        """The interval of merged acks, if the service did not grant the requested one at the logon."""
         logon = self._session.logon
         return None if logon is None else logon.effective_conflation_ms
 

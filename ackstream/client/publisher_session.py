@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeErro
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, TakenOverError, refused
 from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.publications import Publications
-from ackstream.kafka.clients import SEND_AGAIN
+from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
 from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.messages import NOT_ENTITLED, SESSION_OVER, CommandAck, decode_ack
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.errors import RefusedError
+    from ackstream.client.lifetime import ConnectionState
     from ackstream.client.publications import Headers
     from ackstream.client.reader_acks import WriterAcknowledgements
     from ackstream.client.receipts import Stage
@@ -40,6 +42,12 @@ log = logging.getLogger(__name__)
 
 NUMBERS_PER_MS = 1_000_000
 """At stage ``accepted`` the numbers of a session begin with the broker's time of its logon, times this."""
+
+LOGON_AGAIN_SECONDS = 5.0
+"""The pause before a logon is repeated that the service could not process."""
+
+HURRY_SECONDS = 2.0
+"""Who waits for acks asks for those of what was sent meanwhile, too, as often as this."""
 
 
 class PublisherSession:
@@ -60,12 +68,14 @@ class PublisherSession:
         *,
         on_ack: Callable[[CommandAck], None] | None,
         on_error: Callable[[Exception], None] | None,
+        on_connection: Callable[[ConnectionState], None] | None,
     ) -> None:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
         self.order = threading.RLock()
         self.logon: CommandAck | None = None
         """The answer to the logon."""
-        self.life = Lifetime(self._end, on_error)
+        self.life = Lifetime(self._end, on_error, on_connection)
+        self._logged_on = self._away = False
         self._kafka, self._name = kafka, client
         self._stage: Stage = stage
         self._store, self._messages, self._readers = store, messages, readers
@@ -73,7 +83,10 @@ class PublisherSession:
         self._id = f"logon-{secrets.token_hex(8)}"
         self._records = Publications(client, self._id, acknowledged=stage == "persisted")
         self._flushes = count(1)
-        self._flushed: set[str] = set()
+        # how often a message was handed to Kafka
+        self._sent = 0
+        # the flushes whose answers are waited for
+        self._flushing: set[str] = set()
         self._closed, self._closing = threading.Event(), threading.Event()
         self._thread = self.life.thread(self._run, "ackstream-publisher")
         checked = () if readers is None else ("app-acks",)
@@ -84,7 +97,7 @@ class PublisherSession:
 
     # -- for the publisher ---------------------------------------------------------------------------------------------
 
-    def log_on(self, timeout: float, conflation_ms: int | None) -> Logon:
+    def log_on(self, timeout: float, window: int, conflation_ms: int | None) -> Logon:
         """Begin the session, and withdraw the numbers that no message will have.
 
         :raises LogonTimeout: Kafka did not store the logon in time, or the service did not answer it
@@ -92,14 +105,16 @@ class PublisherSession:
         """
         kept = self._store.numbers()
         first = kept[0] if kept else self._store.last + 1
-        headers = self._records.logon(self._id, first if kept or first > 1 else None, conflation_ms)
+        headers = self._records.logon(self._id, first if kept or first > 1 else None, window, conflation_ms)
         stored = self._command(headers, timeout, LogonTimeout)
         if self._stage == "persisted":
-            answer = self._wait_for_logon(timeout)
+            answer = self._wait_for_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0)
         else:
             # nobody is asked for the last number: begin above any that was used, even if the file has lost its end
             found = self._messages.logged_on(self._store.discarded, stored.timestamp * NUMBERS_PER_MS)
+        self.life.enter("connected")
+        self._logged_on = True
         for hole in found.holes:
             self._command(self._records.withdrawal(*hole), timeout, LogonTimeout)
         return found
@@ -112,6 +127,7 @@ class PublisherSession:
     def send(self, seq: int, message: KeptMessage) -> None:
         """Send a message; to be called under ``order``."""
         self._messages.sending(seq)
+        self._sent += 1
         try:
             sent = self._connection.send(message.value, self._records.message(seq, message))
         except Exception as error:  # noqa: BLE001 - whatever it is, the number must not stay a hole
@@ -136,10 +152,37 @@ class PublisherSession:
         :raises FlushTimeout: it did not answer
         """
         cid = f"flush-{next(self._flushes)}-{self._id}"
-        self._command(self._records.flush(cid), timeout, FlushTimeout)
-        if not self._messages.wait_for(lambda: cid in self._flushed, timeout):
-            raise FlushTimeout(f"The service did not store all messages within {timeout:g} s; Kafka has them.")
-        self._flushed.discard(cid)
+        self._flushing.add(cid)
+        try:
+            self._command(self._records.flush(cid), timeout, FlushTimeout)
+            if not self._messages.wait_for(lambda: cid not in self._flushing, timeout):
+                raise FlushTimeout(f"The service did not store all messages within {timeout:g} s; Kafka has them.")
+        finally:
+            self._flushing.discard(cid)
+
+    def wait_for_acks(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for acks of messages; return whether the condition holds. The service sends them as soon as it may."""
+        until = None if timeout is None else time.monotonic() + timeout
+        asked = -1
+        while not self._messages.wait_for(condition, 0):
+            if asked != self._sent:
+                asked = self._sent
+                self._hurry()
+            left = HURRY_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            self._messages.wait_for(condition, min(left, HURRY_SECONDS))
+        return True
+
+    def _hurry(self) -> None:
+        """Have the service send merged acks of what it has; if Kafka refuses this, nothing is lost.
+
+        Nothing waits for the answer: the acks of the messages themselves say when they are stored.
+        """
+        try:
+            self._connection.send(b"", self._records.flush(f"flush-{next(self._flushes)}-{self._id}"))
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka did not store a flush of %s; its acks come with their interval: %s", self._name, error)
 
     def ask_settle(self, question: WriterStateRequest) -> None:
         """Send a query about the acknowledgements of readers."""
@@ -174,24 +217,37 @@ class PublisherSession:
         except (KafkaError, ValueError) as cause:
             raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
 
-    def _wait_for_logon(self, timeout: float) -> CommandAck:
-        self._messages.wait_for(lambda: self.logon is not None, timeout)
-        if self.logon is None:
-            raise LogonTimeout(
-                f"The logon of {self._name} was not answered within {timeout:g} s: start the job that persists"
-                " messages (`ackstream submit persist`), or publish with stage accepted."
-            )
+    def _wait_for_logon(self, headers: Headers, timeout: float) -> CommandAck:
+        """Wait for the answer to the logon; a service that could not process it is asked again after a pause."""
+        deadline = time.monotonic() + timeout
+        began = monotonic_ms()
+        while True:
+            self._messages.wait_for(lambda: self.logon is not None, deadline - time.monotonic())
+            if self.logon is None:
+                raise LogonTimeout(
+                    f"The logon of {self._name} was not answered within {timeout:g} s: start the job that persists"
+                    " messages (`ackstream submit persist`), or publish with stage accepted."
+                )
+            if self.logon.status != "retry":
+                break
+            self.logon = None
+            self._closing.wait(max(0.0, min(LOGON_AGAIN_SECONDS, deadline - time.monotonic())))
+            began = monotonic_ms()
+            self._command(headers, timeout, LogonTimeout)
+        self._messages.measure(monotonic_ms() - began)
         if self.logon.status != "success":
             raise refused(self.logon.reason or NOT_ENTITLED, "The logon")
         return self.logon
 
     def _on_stored(self, seq: int, _metadata: Any) -> None:
+        self._away = False
         self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
 
     def _on_rejected(self, seq: int, error: BaseException) -> None:
         if self._closed.is_set():
             return
         refusal = None if isinstance(error, SEND_AGAIN) else _refusal(seq, error)
+        self._away = refusal is None
         again = "is sent again" if refusal is None else "is withdrawn"
         log.warning("Kafka did not store message %s, which %s: %r", seq, again, error)
         self.life.guard(lambda: self._messages.rejected(seq, refusal))
@@ -201,6 +257,10 @@ class PublisherSession:
             for record in self._connection.read():
                 self._receive(record)
             self.send_again(self._messages.overdue())
+            if self._logged_on:
+                if self._readers is not None:
+                    self._readers.keep_roles()
+                self.life.enter("disconnected" if self._away or self._messages.silent else "connected")
 
     def _receive(self, record: Any) -> None:
         answer = reader_records.read_answer(record.value)
@@ -220,7 +280,7 @@ class PublisherSession:
         cid = ack.cid or ""
         if ack.ack_type == "persisted" and cid.endswith(self._id):
             with self._messages.changed:
-                self._flushed.add(cid)
+                self._flushing.discard(cid)
                 self._messages.changed.notify_all()
         elif ack.ack_type == "persisted" and self._stage == "persisted" and ack.session in (None, self._id):
             self.send_again(self._messages.acknowledged(ack))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,15 @@ from ackstream.client.query_link import QueryLink
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
-from ackstream.protocol.queries import MOST_RECENT
+from ackstream.protocol.queries import MOST_RECENT, NOW
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ackstream.client.lifetime import ConnectionState
     from ackstream.client.message_stream import Message, MessageStream
+    from ackstream.client.publisher import Publisher
     from ackstream.protocol.messages import CommandAck
 
 TIMEOUT = 60.0
@@ -30,8 +31,9 @@ class QueryClient(Client):
     """Sends commands to the query job, and returns their answers as streams.
 
     Each command waits for ``processed``. One that is refused raises the error of its reason (``RefusedError``); one
-    that times out raises ``CommandTimeout``, and what it may leave behind is cancelled. A client that is silent for
-    twice its heartbeat loses its subscriptions; so does one whose name is taken. Safe to use from several threads.
+    that times out raises ``CommandTimeout``, and what it may leave behind is cancelled. A client that was away for more
+    than twice its heartbeat has lost its session: it logs on again by itself, and every subscription goes on where it
+    was in the log. One whose name is taken ends. Safe to use from several threads.
     """
 
     def __init__(  # noqa: PLR0913 - a client has many independent settings, each with a default
@@ -45,6 +47,7 @@ class QueryClient(Client):
         conflation_ms: int | None = None,
         on_ack: Callable[[CommandAck], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
+        on_connection: Callable[[ConnectionState], None] | None = None,
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
     ) -> None:
@@ -58,6 +61,8 @@ class QueryClient(Client):
         :param conflation_ms: the shortest interval between two reports of the log's end; ``None``: after each batch
         :param on_ack: receives every acknowledgement as it arrives, in the thread that reads
         :param on_error: called with the error that ends the client, if one does
+        :param on_connection: called when the client is ``connected``, ``disconnected`` (no answer for two heartbeats,
+            or the session was lost), and when its subscriptions are ``resubscribed`` after that
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
@@ -71,7 +76,14 @@ class QueryClient(Client):
         self._bookmarks = Bookmarks(client, None if bookmarks is None else Path(bookmarks))
         try:
             self._link = QueryLink(
-                kafka, client, self._bookmarks, timeout=timeout, heartbeat=heartbeat, on_ack=on_ack, on_error=on_error
+                kafka,
+                client,
+                self._bookmarks,
+                timeout=timeout,
+                heartbeat=heartbeat,
+                on_ack=on_ack,
+                on_error=on_error,
+                on_connection=on_connection,
             )
             self._life = self._link.life
         except BaseException:
@@ -81,8 +93,8 @@ class QueryClient(Client):
             options = [f"heartbeat={max(1, round(heartbeat * 1000))}ms"]
             if conflation_ms is not None:
                 options.append(f"ack_conflation={conflation_ms}ms")
-            answer = self._link.execute("logon", {"processed"}, {record_headers.OPTIONS: ",".join(options)})
-            self.effective_conflation_ms = answer.wait("processed").effective_conflation_ms
+            answer = self._link.log_on({record_headers.OPTIONS: ",".join(options)})
+            self.effective_conflation_ms = answer.effective_conflation_ms
             """How often the log's end is reported, if the service cannot do it as often as requested."""
         except BaseException:
             self.close()
@@ -147,12 +159,15 @@ class QueryClient(Client):
         :param replace: replace a subscription of that name
         :param handler: called with each message in the thread that reads, instead of an iteration
         """
-        requested = {"processed", "completed", "persisted"} if bookmark else {"processed"}
+        # without a bookmark the heartbeats say how far it is, which needs no record of its own
+        requested = {"processed", "completed"} | ({"persisted"} if bookmark else set())
+        progress = bool(bookmark)
         if bookmark == MOST_RECENT and sub_id is not None:
             bookmark = self._bookmarks.most_recent(sub_id)
         options = "replace" if replace else None
-        headers = _headers(topic=topic, filter=filter, bookmark=bookmark, sub_id=sub_id, options=options)
-        return self._link.execute("subscribe", requested, headers, timeout, handler)
+        # the same as none, but ``completed`` then says from where on to resume it
+        headers = _headers(topic=topic, filter=filter, bookmark=bookmark or NOW, sub_id=sub_id, options=options)
+        return self._link.execute("subscribe", requested, headers, timeout, handler, progress=progress)
 
     def unsubscribe(self, stream: MessageStream | None = None, timeout: float | None = None) -> None:
         """Cancel a subscription, or all of them."""
@@ -167,13 +182,19 @@ class QueryClient(Client):
         filter: str | None = None,  # noqa: A002
         *,
         keys: Iterable[str] = (),
+        after: Publisher | None = None,
         timeout: float | None = None,
     ) -> CommandAck:
         """Delete records from the state of the world, by a filter or by keys; the log keeps their messages.
 
+        :param after: delete in order with the messages of a publisher: what it has published so far is in the tables
+            before the records are selected, and what it publishes after this returns stays
         :return: the counts ``topic_matches``, ``matches``, ``records_deleted``
         :raises CommandTimeout: whether it is durable is unknown
+        :raises FlushTimeout: the messages of ``after`` are not in the tables; nothing was deleted
         """
+        if after is not None:
+            after.publish_flush(self._link.timeout if timeout is None else timeout, stage="persisted")
         headers = _headers(topic=topic, filter=filter, sow_keys=_joined(keys))
         answer = self._link.execute("sow_delete", {*_QUERY, "persisted"}, headers, timeout)
         answer.wait("persisted", self._link.timeout if timeout is None else timeout)
@@ -192,11 +213,6 @@ class QueryClient(Client):
         :param headers: of the record, such as ``topic``, ``filter``, ``seq``
         """
         return self._link.execute(command, {*requested, "processed"}, _headers(**headers), timeout)
-
-    @property
-    def silent_for(self) -> float:
-        """Seconds since an answer of the service was last read; it answers every heartbeat."""
-        return time.monotonic() - self._link.answered_at
 
     def close(self) -> None:
         """Cancel the subscriptions and disconnect; may be called twice."""

@@ -11,7 +11,7 @@ import msgspec
 
 from ackstream.client.lifetime import Client, Lifetime
 from ackstream.client.queue_link import QueueLink, new_session
-from ackstream.client.queue_session import after_handler, takes_call
+from ackstream.client.queue_session import FlowQos, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_NAME, Bind
 from ackstream.settings import Kafka
@@ -35,8 +35,9 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
     ``received`` deliveries arrived, ``copies`` of them again after a crash of the service (the application never saw
     those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``expired``
-    leases ended before the application asked for the message; ``unavailable`` messages could not be read; ``lost``
-    sessions expired because the service received no sign of life.
+    leases ended before the application asked for the message; ``unavailable`` messages could not be read; ``missing``
+    answers of the service did not arrive, and were requested again; ``lost`` sessions expired because the service
+    received no sign of life.
     """
 
     received: int
@@ -47,6 +48,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     refused: int
     expired: int
     unavailable: int
+    missing: int
     lost: int
 
 
@@ -79,6 +81,7 @@ class QueueConsumer(Client):
         lake: Lake | None = None,
         ack_batch: int = 1,
         ack_timeout: float = 1.0,
+        flow: FlowQos | None = None,
         bind_timeout: float = BIND_TIMEOUT,
         on_refused: Callable[[NotSettled], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
@@ -93,14 +96,15 @@ class QueueConsumer(Client):
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
         :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout`` seconds
+        :param flow: when the library reports what it has received (transport acks)
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
-        :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, or batches of
-            acceptances that might never be full
+        :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
+            acceptances that might never be full, or a flow that reports nothing
         """
         for text in (queue, name):
             if not 1 <= len(text) <= MAX_NAME:
@@ -115,7 +119,8 @@ class QueueConsumer(Client):
         self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
         kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         batches = (ack_batch, round(ack_timeout * 1000))
-        self._link = QueueLink(kafka, lake, bind, batches, self._life, self._settle_call, on_refused)
+        link = partial(QueueLink, kafka, lake, bind, batches, flow or FlowQos(), self._life)
+        self._link = link(settle=self._settle_call, on_refused=on_refused)
         self._handling: threading.Thread | None = None
         try:
             self._link.start(bind_timeout)
@@ -149,6 +154,17 @@ class QueueConsumer(Client):
         """Iterate over the messages until the consumer is closed."""
         while (message := self.receive()) is not None:
             yield message
+
+    def stop(self) -> None:
+        """Hand out no further messages, and let the queue deliver none here, until :meth:`start`.
+
+        Messages that it holds stay its own, and can be settled.
+        """
+        self._link.halt(halted=True)
+
+    def start(self) -> None:
+        """Go on after :meth:`stop`."""
+        self._link.halt(halted=False)
 
     @property
     def backlog(self) -> int | None:

@@ -23,11 +23,12 @@ from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import Bind, MessageDelivered, SettleMessages
+from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ackstream.client.queue_session import FlowQos
     from ackstream.protocol.queues import NotSettled, QueueRequest
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Kafka, Lake
@@ -55,13 +56,16 @@ class QueueLink:
         lake: Lake | None,
         bind: Bind,
         batches: tuple[int, int],
+        flow: FlowQos,
         life: Lifetime,
+        *,
         settle: Callable[[QueueMessage, SampleOutcome], None],
         on_refused: Callable[[NotSettled], None] | None,
     ) -> None:
         """Connect; nothing is sent before :meth:`start`.
 
         :param batches: the size of batches of acceptances, and the milliseconds after which they are sent
+        :param flow: when to report what has arrived
         :param life: the consumer's, which an error ends
         :param settle: what ``message.settle`` calls
         :raises UnreachableError: no broker, or a topic is missing
@@ -69,9 +73,11 @@ class QueueLink:
         """
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
-        self._bind, self._batches, self._life = bind, batches, life
+        flow.check()
+        self._bind, self._batches, self._flow, self._life = bind, batches, flow, life
+        self._halted = False
         self._settle, self._on_refused = settle, on_refused
-        self._session = QueueSession(bind, *batches, self.counts)
+        self._session = QueueSession(bind, *batches, self.counts, flow)
         self._stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
         self._delivered: list[MessageDelivered] = []
@@ -127,8 +133,17 @@ class QueueLink:
     def next(self, timeout: float | None) -> QueueMessage | None:
         """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
         with self.changed:
-            self.changed.wait_for(lambda: self._has_next() or not self.working, timeout)
-            return self._pop_ready() if self._ready and self.working else None
+            self.changed.wait_for(lambda: (self._has_next() and not self._halted) or not self.working, timeout)
+            return self._pop_ready() if self._ready and self.working and not self._halted else None
+
+    def halt(self, *, halted: bool) -> None:
+        """Hand out nothing more and want nothing more, or go on."""
+        with self.changed:
+            self._halted = halted
+            self._session.stop(stopped=halted)
+            # before any settlement that makes room
+            self._send(self._session.due(monotonic_ms()))
+            self.changed.notify_all()
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
         """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
@@ -197,14 +212,18 @@ class QueueLink:
                 log.warning("A record of %s will be sent again, as Kafka did not take it: %s", record.consumer, error)
                 self._unsent.appendleft(record)
                 return
+            # binds and other signs of life are repeated anyway
             if isinstance(record, SettleMessages):
-                # binds and signs of life are repeated anyway
-                sent.add_errback(partial(self._not_stored, record))
+                sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
+            elif isinstance(record, Alive) and record.missing:
+                sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))
+                stored = partial(self._session.stored, record)
+                sent.add_callback(lambda _, stored=stored: stored())
 
-    def _not_stored(self, record: SettleMessages, error: Exception) -> None:
-        """Keep a settlement until Kafka has it; called by the producer's thread, so without the lock."""
+    def _not_stored(self, again: Callable[[], None], error: Exception) -> None:
+        """Keep what is sent once until Kafka has it; called by the producer's thread, so without the lock."""
         if isinstance(error, SEND_AGAIN) or self._closing.is_set():
-            self._unsent.append(record)
+            again()
         else:
             self._life.fail(error)
 
@@ -249,7 +268,7 @@ class QueueLink:
                 self.counts["lost"] += 1
                 self.drop_ready()
                 bind = msgspec.structs.replace(self._bind, session=new_session())
-                self._session = QueueSession(bind, *self._batches, self.counts)
+                self._session = QueueSession(bind, *self._batches, self.counts, self._flow, stopped=self._halted)
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,10 @@ Times are milliseconds of any clock that only goes forward.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
 
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
@@ -24,12 +27,49 @@ BIND_MS = 2_000
 ALIVE_PER_SESSION = 3
 """A sign of life may be lost twice before the session expires."""
 
+MAX_MISSING = 1_000
+"""The most deliveries that one record reports as lost."""
+
+MAX_PASSED_OVER = 100_000
+"""How far back answers are reported as lost: a number may be anything."""
+
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
 
 AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
 """Who settles (brokers.md S17, A30): the application; or the library after the handler. If the handler raised, the
 message then stays with its consumer (``auto``, as in Solace) or is given back (``auto-cancel``, as in AMPS)."""
+
+
+class FlowQos(msgspec.Struct, frozen=True):
+    """When the library reports what it has received (S15): a transport ack, which settles nothing.
+
+    :ivar window: deliveries; the granted backlog counts instead if it is smaller
+    :ivar threshold_percent: of the window, rounded down, at least one: a report is sent when so many have arrived
+    :ivar ack_time: seconds after the first unreported one when it is sent at the latest
+    """
+
+    window: int = 255
+    threshold_percent: int = 60
+    ack_time: float = 1.0
+
+    def threshold(self, backlog: int) -> int:
+        """Return how many deliveries bring about a report.
+
+        :param backlog: as it was granted; 0: any number
+        """
+        return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
+
+    def check(self) -> None:
+        """Refuse what would report nothing, or nothing in time.
+
+        :raises InconsistentQosError: naming the values
+        """
+        if self.window < 1 or not 1 <= self.threshold_percent <= 100 or self.ack_time <= 0:  # noqa: PLR2004
+            raise InconsistentQosError(
+                f"A flow with a window of {self.window}, {self.threshold_percent} % and {self.ack_time:g} s reports"
+                " nothing in time: use a window of at least 1, 1 to 100 %, and more than 0 s."
+            )
 
 
 def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
@@ -103,16 +143,33 @@ class QueueSession:
     Use: :meth:`receive` answers, :meth:`settle` messages, send what :meth:`due` returns.
     """
 
-    def __init__(self, bind: Bind, ack_batch: int, ack_timeout_ms: int, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        bind: Bind,
+        ack_batch: int,
+        ack_timeout_ms: int,
+        counts: Counter[str],
+        flow: FlowQos | None = None,
+        *,
+        stopped: bool = False,
+    ) -> None:
         """Begin with a bind that is due at once.
 
         :param counts: of the consumer, over all its sessions
+        :param stopped: whether the consumer wants no messages for the moment
         :raises InconsistentQosError: batches that might never be full
         """
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._next_ms: int | None = None
         self._last = 0
+        self._flow = flow or FlowQos()
+        self._stopped, self._reported_stop = stopped, False
+        # deliveries that have arrived and are not reported, and since when there are some
+        self._unreported, self._since = 0, 0
+        # the numbers that were passed over and are not reported, and the reports that Kafka may not have
+        self._missing: deque[int] = deque()
+        self._unconfirmed: dict[Alive, None] = {}
         self._held: dict[str, MessageDelivered] = {}
         self._ahead_ms: int | None = None
         self._batches = AckBatches(bind, ack_batch, ack_timeout_ms)
@@ -139,12 +196,17 @@ class QueueSession:
         if record.number <= self._last:
             self._counts["copies"] += 1
             return None
+        if passed := range(max(self._last + 1, record.number - MAX_PASSED_OVER), record.number):
+            self._missing += passed
+            self._counts["missing"] += len(passed)
         self._last = record.number
         if isinstance(record, Bound):
             self.bound = record
             self._batches.grant(record.backlog)
             return None
         if isinstance(record, MessageDelivered):
+            self._since = now_ms if self._unreported == 0 else self._since
+            self._unreported += 1
             self._counts["received"] += 1
             self._held[record.message] = record
         else:
@@ -200,8 +262,47 @@ class QueueSession:
         if self._next_ms is None or now_ms >= self._next_ms:
             bound = self.bound
             self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // ALIVE_PER_SESSION)
-            yield self._bind if bound is None else Alive(*self._identity)
+            yield self._rebind() if bound is None else self._alive()
+        elif self.bound is not None and self._reports(now_ms):
+            self._next_ms = now_ms + self.bound.session_ms // ALIVE_PER_SESSION
+            yield self._alive()
         yield from self._batches.due(now_ms)
+
+    def stop(self, *, stopped: bool) -> None:
+        """Report with the next record whether the consumer wants messages."""
+        self._stopped = stopped
+
+    def _reports(self, now_ms: int) -> bool:
+        """Return whether to report now what has arrived, or what has not."""
+        if self._missing or self._stopped != self._reported_stop:
+            return True
+        full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)
+        return full or (self._unreported > 0 and now_ms >= self._since + self._flow.ack_time * 1000)
+
+    def _rebind(self) -> Bind:
+        self._reported_stop = self._stopped
+        return msgspec.structs.replace(self._bind, stopped=self._stopped)
+
+    def _alive(self) -> Alive:
+        missing = tuple(self._missing.popleft() for _ in range(min(len(self._missing), MAX_MISSING)))
+        # the service forgets what is received: numbers whose report it may not have must stay above
+        unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
+        received = min([self._last + 1, *unreported]) - 1
+        self._unreported, self._reported_stop = 0, self._stopped
+        sign = Alive(*self._identity, received, missing, self._stopped)
+        if missing:
+            self._unconfirmed[sign] = None
+        return sign
+
+    def stored(self, sign: Alive) -> None:
+        """Note that Kafka has a report of missing deliveries; may be called by any thread."""
+        self._unconfirmed.pop(sign, None)
+
+    def not_stored(self, sign: Alive) -> None:
+        """Report at once what this sign of life reported, as it is by then; may be called by any thread."""
+        if sign in self._unconfirmed:
+            self._missing += sign.missing
+            self.stored(sign)
 
     def end(self) -> Iterator[QueueRequest]:
         """Return the last records to send; nothing can be settled afterwards."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
+ROLES_AGAIN_SECONDS = 600.0
+"""How often a publisher names the roles that it requires although it has nothing to ask: settle forgets those of
+writers that were silent for ``settle.durable_lease``. Each third of that, if it is more often."""
 
 
 class ReaderAcknowledgements:
@@ -36,8 +39,8 @@ class ReaderAcknowledgements:
     def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
         """Wait until every message is complete, including those published meanwhile.
 
-        A message is complete when the required roles of settle, each with its quorum, and all other connected readers
-        have acknowledged it.
+        A message is complete when the required roles, of settle and of ``writer_qos``, each with its quorum, and all
+        other readers that are known have acknowledged it.
 
         :param max_wait: seconds; ``None``: forever
         :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
@@ -105,7 +108,7 @@ class WriterAcknowledgements:
         self.written = 0
         """The number of the last sample."""
         self._qos = qos
-        self._question = WriterStateRequest(writer)
+        self._question = WriterStateRequest(writer, qos.required)
         self._ask = ask
         self._handler = handler
         self._changed = threading.Condition()
@@ -114,6 +117,7 @@ class WriterAcknowledgements:
         self._notified: dict[str, Intervals] = {}
         self._state: WriterState | None = None
         self._ended: Exception | None = None
+        self._asked_at = self._answered_at = time.monotonic()
 
     def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
         """Ask settle which samples of earlier runs are complete.
@@ -122,6 +126,7 @@ class WriterAcknowledgements:
         :param next_seq: the number of the next sample
         :param holes: numbers of no samples, unless settle knows these
         :raises SettleTimeout: the settle job does not answer
+        :raises InconsistentQosError: it knows no roles that a writer requires
         """
         state = self._fresh_state(timeout)
         with self._changed:
@@ -138,11 +143,20 @@ class WriterAcknowledgements:
             return
         with self._changed:
             if isinstance(answer, WriterState):
-                self._state = answer
+                self._state, self._answered_at = answer, time.monotonic()
             if isinstance(answer, (SamplesDone, WriterState)):
                 self._done.merge(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
                 self._release(answer.released)
             self._changed.notify_all()
+
+    def keep_roles(self) -> None:
+        """Name the roles again, if it is time, or if settle has not answered; to be called now and then."""
+        pause = SETTLE_TIMEOUT
+        if self._answered_at >= self._asked_at:
+            lease_ms = None if self._state is None else self._state.lease_ms
+            pause = ROLES_AGAIN_SECONDS if lease_ms is None else min(ROLES_AGAIN_SECONDS, lease_ms / 3_000)
+        if self._qos.required and time.monotonic() >= self._asked_at + pause:
+            self._send()
 
     def end(self, error: Exception) -> None:
         """Fail current and later waits with an error; the first call decides which."""
@@ -212,8 +226,18 @@ class WriterAcknowledgements:
 
     def _fresh_state(self, timeout: float) -> WriterState:
         with self._changed:
-            before = self._state
-            if not self._ask_until(lambda: self._state is not before, timeout) or self._state is None:
+            before, roles = self._state, self._qos.required
+
+            def is_answer() -> bool:
+                # an answer to an earlier publisher of the name may be on its way, with other roles
+                state = self._state
+                return state is not None and state is not before and roles in (None, state.required)
+
+            if not self._ask_until(is_answer, timeout) or self._state is None:
+                if self._state is not before:
+                    raise InconsistentQosError(
+                        "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
+                    )
                 raise SettleTimeout(
                     f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
                     " start the job that settles acknowledgements (`ackstream submit settle`)."
@@ -229,9 +253,13 @@ class WriterAcknowledgements:
             left = ASK_SECONDS if until is None else until - time.monotonic()
             if left <= 0:
                 return False
-            self._ask(self._question)
+            self._send()
             self._changed.wait_for(lambda: self._ended is not None or condition(), min(left, ASK_SECONDS))
         return True
+
+    def _send(self) -> None:
+        self._asked_at = time.monotonic()
+        self._ask(self._question)
 
     @property
     def _kept(self) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
-from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from ackstream.client.sample_cache import SampleCache, TimeBasedFilter
 from ackstream.client.samples import weigh
 from ackstream.client.stored_samples import OpenOffsets
 from ackstream.client.writer_history import AckReports, ReorderBuffer
@@ -40,7 +40,7 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 class ReaderHistory:
     """Everything a reader has received and not finished with, of any number of writers.
 
-    Samples wait until they are known to be stored; then they are available, handed out, and acknowledged. The caller
+    Samples wait until they are known to be stored; then the application may access and acknowledge them. The caller
     sends what :meth:`due` returns, and passes the answers to :meth:`confirm`. Safe to use from several threads.
     """
 
@@ -77,11 +77,8 @@ class ReaderHistory:
         self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(weigh))
         # writers with samples that wait, and with something to report
         self._waiting, self._reporting = set[str](), set[str]()
-        self._available: dict[tuple[str, int], Sample] = {}
-        # with KEEP_LAST: the available samples of each key, the oldest first
-        self._of_key: dict[bytes | None, dict[tuple[str, int], Sample]] = {}
-        self._handed_out: dict[tuple[str, int], Sample] = {}
-        self._bytes = 0
+        self._cache = SampleCache(qos)
+        self._separation = TimeBasedFilter(qos.minimum_separation_ms)
         self._offsets = OpenOffsets()
 
     # -- from the topics -----------------------------------------------------------------------------------------------
@@ -172,20 +169,20 @@ class ReaderHistory:
             return sum(map(len, buffers)) >= self._max_samples or sum(b.bytes for b in buffers) >= self._max_bytes
 
     @property
-    def unacknowledged(self) -> int:
-        """The number of samples that are available, or handed out and not acknowledged."""
-        return len(self._available) + len(self._handed_out)
+    def held(self) -> int:
+        """The number of samples in the cache, or accessed and not acknowledged."""
+        return len(self._cache)
 
     @property
     def full(self) -> bool:
-        """Whether the application has as many unacknowledged samples, or as many bytes of them, as it should."""
-        return self.unacknowledged >= self._max_samples or self._bytes >= self._max_bytes
+        """Whether as many samples are held for the application, or as many bytes of them, as should be."""
+        return len(self._cache) >= self._max_samples or self._cache.bytes >= self._max_bytes
 
     @property
     def stuck(self) -> bool:
-        """Whether the application has all it may have, so that none is read and none is available."""
+        """Whether the application has all it may have, so that nothing is read and nothing is left to access."""
         with self._changed:
-            return self.full and not self._available
+            return self.full and not self._cache.has()
 
     def restart_offset(self, partition: int, position: int) -> int:
         """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
@@ -201,24 +198,23 @@ class ReaderHistory:
             self.return_loan(samples)
             return samples
 
+    def read(self, limit: int, timeout: float | None, *, unread: bool) -> list[Sample]:
+        """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`.
+
+        :param unread: only those that were not handed out yet
+        """
+        with self._changed:
+            samples = self._access(lambda: self._cache.read(limit, unread=unread), timeout, unread=unread)
+            self.return_loan(samples)
+            return samples
+
     def loan(self, limit: int, timeout: float | None) -> list[Sample]:
-        """Lend the samples that are available, or the first that arrive within ``timeout`` seconds.
+        """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds.
 
         :raises Exception: that of :meth:`end`
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ended is not None or self._available, timeout)
-            if self._ended is not None:
-                raise self._ended
-            samples = list(islice(self._available.values(), limit))
-            for sample in samples:
-                self._withdraw(sample)
-                if self._qos.kind == "protocol":
-                    self._bytes -= weigh(sample)
-                else:
-                    self._handed_out[sample.writer, sample.seq] = sample
-            self.counts["handed_out"] += len(samples)
-            return samples
+            return self._access(lambda: self._cache.take(limit), timeout)
 
     def return_loan(self, samples: list[Sample]) -> None:
         """Accept a loan back; ``application-auto`` acknowledges it."""
@@ -236,7 +232,7 @@ class ReaderHistory:
             return
         writer, seq = sample.writer, sample.seq
         with self._changed:
-            handed_out = self._handed_out.get((writer, seq))
+            handed_out = self._cache.open(writer, seq)
             if handed_out is None:
                 if writer in self.reports and seq in self.reports[writer].acknowledged:
                     return
@@ -251,7 +247,7 @@ class ReaderHistory:
         """Acknowledge every sample that was handed out, but none that is only available."""
         with self._changed:
             if self._qos.kind == "application-explicit":
-                self._acknowledge_all(list(self._handed_out.values()), response)
+                self._acknowledge_all(self._cache.opened, response)
 
     def end(self, error: Exception) -> None:
         """Raise an error in every current and later wait for samples; the first error counts."""
@@ -297,36 +293,30 @@ class ReaderHistory:
             self._waiting.discard(writer)
         self._changed.notify_all()
 
-    def _withdraw(self, sample: Sample) -> None:
-        """Remove a sample from those that are available."""
-        del self._available[sample.writer, sample.seq]
-        if (same := self._of_key.get(sample.key)) is not None:
-            del same[sample.writer, sample.seq]
-            if not same:
-                del self._of_key[sample.key]
+    def _access(
+        self, access: Callable[[], list[Sample]], timeout: float | None, *, unread: bool = False
+    ) -> list[Sample]:
+        self._changed.wait_for(lambda: self._ended is not None or self._cache.has(unread=unread), timeout)
+        if self._ended is not None:
+            raise self._ended
+        before = self._cache.unread
+        samples = access()
+        self.counts["handed_out"] += before - self._cache.unread
+        return samples
 
     def _receive(self, sample: Sample) -> None:
         """Make a stored sample available.
 
-        One that the filter excludes, or that KEEP_LAST replaces before the application saw it, is acknowledged with
-        that reason: otherwise its writer would keep it for ever.
+        One that a filter excludes, or that KEEP_LAST replaces before the application saw it, is acknowledged with that
+        reason: otherwise its writer would keep it for ever.
         """
         if self._qos.kind == "protocol":
             self.reports[sample.writer].acknowledged.add(sample.seq)
             self._reporting.add(sample.writer)
-        if not self._passes(sample):
+        if not (self._passes(sample) and self._separation.passes(sample)):
             self._acknowledge(sample, auto="filtered")
-            return
-        self._available[sample.writer, sample.seq] = sample
-        self._bytes += weigh(sample)
-        if self._qos.history == "keep-last":
-            same = self._of_key.setdefault(sample.key, {})
-            same[sample.writer, sample.seq] = sample
-            if len(same) > self._qos.depth:
-                replaced = next(iter(same.values()))
-                self._withdraw(replaced)
-                self._bytes -= weigh(replaced)
-                self._acknowledge(replaced, auto="replaced")
+        elif (replaced := self._cache.add(sample)) is not None:
+            self._acknowledge(replaced, auto="replaced")
 
     def _passes(self, sample: Sample) -> bool:
         try:
@@ -338,13 +328,14 @@ class ReaderHistory:
 
     def _acknowledge_all(self, samples: list[Sample], response: bytes | None = None) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.writer, sample.seq)):
-            self._acknowledge(sample, response)
+            # what is read twice is acknowledged once
+            if self._cache.open(sample.writer, sample.seq) is not None:
+                self._acknowledge(sample, response)
 
     def _acknowledge(self, sample: Sample, response: bytes | None = None, auto: AutoReason | None = None) -> None:
         if self._qos.kind != "protocol":
             self.reports[sample.writer].acknowledge(sample.seq, self._clock(), response=response, auto=auto)
             self._reporting.add(sample.writer)
-        if self._handed_out.pop((sample.writer, sample.seq), None) is not None:
-            self._bytes -= weigh(sample)
+        self._cache.acknowledge(sample)
         self.counts[auto or "acknowledged"] += 1
         self._on_acknowledged(sample, response, auto)

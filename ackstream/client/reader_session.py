@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client import samples
-from ackstream.client.errors import SettleTimeout, TakenOverError
+from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
 from ackstream.client.stored_samples import Recovery
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.kafka.reader import ClientConnection, offsets_since
@@ -247,12 +247,19 @@ class ReaderSession:
         self._limit(now)
         if self._is_due("gaps", now, START_SECONDS):
             self._close_gaps()
-        if self._is_due("recover", now, RECOVER_SECONDS) and self._recovery.recover(
-            self.link.assignment.of(self._messages), paused=self._paused
-        ):
-            self._due["recover"] = now
+        if self._is_due("recover", now, RECOVER_SECONDS):
+            self._recover(now)
         if self._is_due("commit", now, COMMIT_SECONDS):
             self.link.consumer.commit_async(self._restart_offsets())
+
+    def _recover(self, now: float) -> None:
+        try:
+            more = self._recovery.recover(self.link.assignment.of(self._messages), paused=self._paused)
+        except SamplesGoneError as error:
+            self._life.fail(error)
+            return
+        if more:
+            self._due["recover"] = now
 
     def _is_due(self, what: str, now: float, period: float) -> bool:
         due = now >= self._due[what]

@@ -22,12 +22,14 @@ from ackstream.client.signals import (
     OpenDelivery,
     Signal,
     failure,
+    label_of,
     messages,
     read_publication,
     read_signal,
 )
 from ackstream.client.worker import Start, Worker
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import (
     STREAMS,
@@ -55,8 +57,9 @@ class ResponderStatistics(msgspec.Struct, frozen=True):
     """Signals and answers by outcome.
 
     ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
-    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time, ``sending`` ones for the
-    broker, ``lost`` ones were rejected by it. ``unreadable`` records could not be unpacked.
+    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for the lease of the
+    labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels that another client
+    has. ``unreadable`` records could not be unpacked.
     """
 
     received: int
@@ -86,9 +89,11 @@ AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
 class _Receiver(Client):
-    """A worker, its handler, and the counts of its signals."""
+    """A worker, its labels and its handler, and the counts of its signals."""
 
     _worker: Worker
+    _labels: Labels
+    _connected: ExitStack
 
     def __init__(self, handler: Callable[[Any], Answer]) -> None:
         self._handler = handler
@@ -99,11 +104,18 @@ class _Receiver(Client):
         worker.run()
 
     def close(self) -> None:
-        """Stop after the signals already read, store their answers (for at most 5 s) and commit; may be called twice.
+        """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
 
-        Delayed answers that are not due are dropped; a member of the group handles their signals again.
+        Delayed answers that are not due are dropped; a member of the group handles their signals again. May be called
+        twice.
         """
         self._worker.close()
+        self._connected.close()
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The declared labels that are held now: all or none."""
+        return self._labels.held
 
     def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
         counts, outbox = self._counts, self._worker.outbox
@@ -123,9 +135,12 @@ class Responder(_Receiver):
     """Calls a handler for each signal and sends the answers that it returns, all in one thread.
 
     The handler is called for commands and messages in the order of each partition, which keeps the signals of one
-    thing in order. It returns ``Ack``, ``Response``, a ``DittoError``, ``After`` one of these, several in a list, or
-    ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An exception becomes
-    a nack with status 500 (a ``DittoError``: its own) and the error's text.
+    thing in order. It returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several
+    in a list, or ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An
+    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+
+    The labels belong to this responder, or to its group, as long as it runs and reaches the broker, as those of a
+    ``Subscriber``. If their lease could not be renewed in time, signals wait until it is renewed.
 
     Invalid requests are skipped with a warning; the service answers them. With a group, offsets are committed when the
     answers are stored: after a crash or a restart some signals are handled again, none is missed.
@@ -136,7 +151,7 @@ class Responder(_Receiver):
         kafka: Kafka | None,
         handler: Callable[[Signal], Answer],
         *,
-        labels: Iterable[str] | None = None,
+        labels: Iterable[str] = (LIVE_RESPONSE,),
         group: str | None = None,
         start: Start = "latest",
         on_error: Callable[[Exception], None] | None = None,
@@ -147,16 +162,25 @@ class Responder(_Receiver):
 
         :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
         :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
-            the handler does not see a signal's other labels. ``None``: all
-        :param group: the consumer group whose members share the work; ``None``: alone, with all signals from now on
+            all but that one are declared. The handler does not see a signal's other labels
+        :param group: the consumer group whose members share the work and exactly these labels; ``None``: alone, all
+            signals from now on
         :param start: where a group without offsets begins
         :param on_error: called with the error that ends the responder, if one does
+        :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
+        wanted = frozenset(labels)
         super().__init__(handler)
-        self._labels = None if labels is None else frozenset(labels)
+        self._responds = wanted & {LIVE_RESPONSE}
         settings = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
-        self._start(Worker(settings, ["signals"], self._handle, group, start, on_error=on_error))
+        with ExitStack() as stack:
+            self._labels = Labels(stack, settings, wanted - self._responds, group)
+            turn, own = self._labels.keep, self._labels
+            self._start(
+                Worker(settings, ["signals"], self._handle, group, start, turn=turn, labels=own, on_error=on_error)
+            )
+            self._connected = stack.pop_all()
 
     @property
     def statistics(self) -> ResponderStatistics:
@@ -164,10 +188,14 @@ class Responder(_Receiver):
         return self._statistics(ResponderStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = read_signal(record, self._labels)
+        issued = self._labels.issued
+        signal = read_signal(record, issued | self._responds)
         self._counts["handled"] += 1
         try:
-            for delay, message in messages(signal, self._handler(signal)):
+            answers = messages(signal, self._handler(signal))
+            for label in filter(None, (label_of(message) for _, message in answers)):
+                check_declared(label, issued)
+            for delay, message in answers:
                 self._worker.outbox.send(signal.correlation_id, message, work, delay)
         except Exception as error:
             self._counts["failed"] += 1
@@ -188,7 +216,8 @@ class Subscriber(_Receiver):
     that no requester waits for this subscriber in vain.
 
     The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
-    ``protocol.ditto.labels``). If they are lost nevertheless, it continues without them and declares them again.
+    ``protocol.ditto.labels``). If their lease could not be renewed in time, signals wait until it is; if another client
+    has them by then, it continues without them and declares them again.
     """
 
     def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
@@ -232,23 +261,17 @@ class Subscriber(_Receiver):
             # with labels all topics, since any signal may request these
             streams = STREAMS if declared else self._subscriptions
             topics = sorted({_TOPIC_OF[stream] for stream in streams})
-            self._start(Worker(kafka, topics, self._handle, group, start, turn=self._turn, on_error=on_error))
+            self._start(
+                Worker(
+                    kafka, topics, self._handle, group, start, turn=self._turn, labels=self._labels, on_error=on_error
+                )
+            )
             self._connected = stack.pop_all()
-
-    @property
-    def labels(self) -> frozenset[str]:
-        """The declared labels that this subscriber holds now: all or none."""
-        return self._labels.held
 
     @property
     def statistics(self) -> SubscriberStatistics:
         """The counts since the start."""
         return self._statistics(SubscriberStatistics)
-
-    def close(self) -> None:
-        """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels."""
-        super().close()
-        self._connected.close()
 
     def _handle(self, record: Any, work: Work) -> None:
         signal = read_publication(record)
@@ -287,7 +310,7 @@ class Subscriber(_Receiver):
         )
 
     def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
-        who = SubscriberState(self.labels, self._subscriptions)
+        who = SubscriberState(self._labels.issued, self._subscriptions)
         visible = self._visible is None or self._visible(signal)
         wanted = who.subscriptions.get(signal.stream)
         extra = None
@@ -301,7 +324,7 @@ class Subscriber(_Receiver):
         self._counts["failed"] += 1
         self._counts["dropped"] += 1
         for label in signal.labels:
-            if label in self.labels:
+            if label in self._labels.issued:
                 ack = issued_ack(label, error, signal.envelope.headers)
                 self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
 

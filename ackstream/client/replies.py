@@ -1,4 +1,4 @@
-"""Replies to requests; and the outcomes of requests without a reply, read from the ledger and the acks topic."""
+"""Replies to requests; and the outcomes of requests without a reply, read from the ledger."""
 
 from __future__ import annotations
 
@@ -146,20 +146,10 @@ def read_outcome(value: bytes) -> RequestOutcome | None:
     return RequestOutcome(decided.status, decided.completed_by, entries, error)
 
 
-def read_answer(value: bytes) -> RequestOutcome:
-    """Return the outcome in an answer on the acks topic, for a request that awaits nothing.
-
-    :raises DittoError: it is not a protocol message
-    """
-    envelope = decode(value)
-    what = "error" if envelope.topic.criterion == "errors" else "response"
-    return RequestOutcome(envelope.status or 200, what, [], envelope.value)
-
-
 class Outcomes(Closing):
-    """Follows the ledger and the acks topic with one thread; decodes only records that someone waits for.
+    """Follows the ledger with one thread; decodes only records that someone waits for.
 
-    Requests with response-required false get no reply: their outcome is only in the ledger, or in an error.
+    Requests with response-required false get no reply: their outcome is only in the ledger.
     """
 
     def __init__(self, kafka: Kafka) -> None:
@@ -167,20 +157,16 @@ class Outcomes(Closing):
 
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._ledger, self._acks = kafka.topic("ledger"), kafka.topic("acks")
-        self._waiting: dict[bytes, tuple[Future[RequestOutcome], bool]] = {}
-        self._reader = TopicReader.at_end(kafka, self._ledger, self._acks)
+        self._waiting: dict[bytes, Future[RequestOutcome]] = {}
+        self._reader = TopicReader.at_end(kafka, kafka.topic("ledger"))
         self._reader.start("ackstream-outcomes", self._look)
 
     @contextmanager
-    def expect(self, correlation_id: str, *, any_answer: bool) -> Iterator[Future[RequestOutcome]]:
-        """Wait for a request's outcome for the time of the block.
-
-        :param any_answer: the request awaits nothing and has no outcome: any answer on the acks topic counts
-        """
+    def expect(self, correlation_id: str) -> Iterator[Future[RequestOutcome]]:
+        """Wait for a request's outcome for the time of the block."""
         key = correlation_id.encode()
         future: Future[RequestOutcome] = Future()
-        self._waiting[key] = (future, any_answer)
+        self._waiting[key] = future
         try:
             yield future
         finally:
@@ -191,11 +177,9 @@ class Outcomes(Closing):
         self._reader.close()
 
     def _look(self, record: Any) -> None:
-        of_acks = record.topic == self._acks
-        key = dict(record.headers).get(CORRELATION_ID) if of_acks else record.key
-        future, any_answer = self._waiting.get(key or b"", (None, False))
-        if future is None or future.done() or (of_acks and not any_answer):
+        future = self._waiting.get(record.key or b"")
+        if future is None or future.done():
             return
-        outcome = read_answer(record.value or b"") if of_acks else read_outcome(record.value or b"")
+        outcome = read_outcome(record.value or b"")
         if outcome is not None and future.set_running_or_notify_cancel():
             future.set_result(outcome)

@@ -51,7 +51,7 @@ class Requester(Client):
         bootstrap: str = "localhost:9092",
         topic_prefix: str = "",
         reply_to: str | None = None,
-        default_timeout: float = 65.0,
+        default_timeout: float = 60.0,
         grace: float = 10.0,
         delivery_timeout: float = clients.DELIVERY_SECONDS,
         on_error: Callable[[Exception], None] | None = None,

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.errors import HandlerFailedError, ReaderClosedError, SettleTimeout
-from ackstream.client.labels import LabelAcks, Labels
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.label_acks import LabelAcks
+from ackstream.client.labels import Labels
 from ackstream.client.lifetime import Client, Lifetime
 from ackstream.client.reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
-from ackstream.client.reader_session import START_SECONDS, ReaderSession
-from ackstream.client.samples import ReaderQos
+from ackstream.client.reader_session import ReaderSession
+from ackstream.client.samples import ReaderQos, check_name
 from ackstream.client.worker import Outbox
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
-from ackstream.kafka.reader import ClientConnection
-from ackstream.protocol import readers
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.readers import ReaderRemoved, ReaderStart, ReaderStop
+from ackstream.protocol.readers import ReaderStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_NAME_CHARACTERS = 255
 ANY = 2**31
 """As many samples as are available."""
 
@@ -47,8 +45,8 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
     ``received`` samples were stored and not refused; the application got the ``handed_out`` ones, acknowledged the
     ``acknowledged`` ones, and never saw ``filtered`` and ``replaced`` ones. ``failed`` ended in an exception of the
     handler; the application rejected the ``rejected`` ones. ``waiting`` messages are not known to be stored yet.
-    ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are no longer
-    in Kafka and could not be read from a table: they stay unacknowledged.
+    ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are neither
+    in Kafka nor in the table: they stay unacknowledged.
     """
 
     received: int
@@ -72,16 +70,18 @@ class SampleReader(Client):
     ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, when the
     application says so. ``name`` is durable: what was acknowledged under it is not received again; everything else is,
     from Kafka or from the table ``messages``, also what was published while no reader of the name ran. Its writers wait
-    for it until it is removed (:meth:`unregister`). With ``durable=False`` the reader is temporary: each start begins
-    with the next message, and nobody waits for it once it has closed, or was silent for ``settle.reader_lease``.
+    for it until it is removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With
+    ``durable=False`` the reader is temporary: each start begins with the next message, and nobody waits for it once it
+    has closed, or was silent for ``settle.reader_lease``.
 
     There are two styles. A ``handler`` is called for one sample after the other, in a thread of its own;
     ``application-auto`` acknowledges the sample when the handler has returned. Without a handler the application takes
-    copies (:meth:`take`) or loans (:meth:`loan`). A sample whose handler or ``with`` block raises stays unacknowledged
-    and is received again at the next start.
+    copies (:meth:`take`) or loans (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample
+    whose handler or ``with`` block raises stays unacknowledged and is received again at the next start.
 
-    If another reader of the name starts, or the handler has failed for ``max_samples``, the reader ends with an error:
-    ``on_error`` is called with it, and every method that waits raises it.
+    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted what the
+    reader has not acknowledged and it has no ``lake``, the reader ends with an error: ``on_error`` is called with it,
+    and every method that waits raises it.
 
     Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait
     for code that will never see them. Safe to use from several threads.
@@ -115,7 +115,8 @@ class SampleReader(Client):
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
-        :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only
+        :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only, which ends the
+            reader once samples that it needs are gone from there
         :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
@@ -125,7 +126,7 @@ class SampleReader(Client):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises SettleTimeout: the settle job does not answer
         """
-        self._qos = qos or ReaderQos(kind="application-auto")
+        self._qos = qos or ReaderQos()
         self._topics = tuple(topics)
         self._filter = filter
         self._counts: Counter[str] = Counter()
@@ -157,7 +158,7 @@ class SampleReader(Client):
                 after_poll=self._after_poll,
             )
             stack.callback(self._session.close)
-            self._outbox = Outbox(self._session.link.producer, kafka)
+            self._outbox = Outbox(self._session.link.producer, kafka, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()
@@ -167,13 +168,24 @@ class SampleReader(Client):
     # -- for the application -----------------------------------------------------------------------------------------
 
     def take(self, max_samples: int = ANY, timeout: float | None = 0.0) -> list[Sample]:
-        """Return copies of samples that were not handed out yet; ``application-auto`` acknowledges them at once.
+        """Remove samples from the reader's cache; ``application-auto`` acknowledges them at once.
 
         :param timeout: seconds to wait if none is available; ``None``: for ever
         :raises ReaderClosedError: the reader was closed
         :raises TakenOverError: another reader has started under this name
         """
         return self._history.take(max_samples, timeout)
+
+    def read(self, max_samples: int = ANY, timeout: float | None = 0.0, *, unread: bool = False) -> list[Sample]:
+        """Return copies of samples, which stay in the reader's cache; ``application-auto`` acknowledges them at once.
+
+        They stay, and count for ``max_samples`` of the reader, until they are taken, or replaced under KEEP_LAST.
+
+        :param timeout: seconds to wait if none is available; ``None``: for ever
+        :param unread: only those that were not accessed before
+        :raises ClientError: as :meth:`take`
+        """
+        return self._history.read(max_samples, timeout, unread=unread)
 
     @contextmanager
     def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> Iterator[list[Sample]]:
@@ -192,7 +204,7 @@ class SampleReader(Client):
         self._history.acknowledge_sample(sample, response)
 
     def acknowledge_all(self, response: bytes | None = None) -> None:
-        """Acknowledge every sample that was handed out, but none that is only available; errors as above."""
+        """Acknowledge every sample that was read or taken, but none that is only available; errors as above."""
         self._history.acknowledge_all(response)
 
     def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
@@ -203,6 +215,11 @@ class SampleReader(Client):
         """
         self._counts["rejected"] += 1
         self._label_acks.rejected(sample, reason, status)
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as much as it may: reading pauses until samples are acknowledged, or taken."""
+        return self._history.full
 
     @property
     def labels(self) -> frozenset[str]:
@@ -261,7 +278,7 @@ class SampleReader(Client):
             if self._qos.kind == "application-auto" and self._history.stuck:
                 raise HandlerFailedError(
                     f"The handler of reader {self._history.start.reader} has failed for all"
-                    f" {self._history.unacknowledged} samples that it may keep: repair it; they are received again at"
+                    f" {self._history.held} samples that it may keep: repair it; they are received again at"
                     " the next start."
                 )
             try:
@@ -303,37 +320,3 @@ def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits:
     for limit, value in limits.items():
         if value < 1:
             raise InconsistentQosError(f"{limit} is {value}; it must be at least 1.")
-
-
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that settle does not accept, with :class:`InconsistentQosError`."""
-    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
-
-
-def remove_reader(kafka: Kafka, name: str, timeout: float = START_TIMEOUT) -> None:
-    """Remove a reader for good: no writer waits for it, and its name begins anew; one that is running ends.
-
-    :param timeout: seconds to wait for the settle job
-    :raises InconsistentQosError: no reader can have the name
-    :raises SettleTimeout: the settle job does not answer
-    :raises UnreachableError: no broker, or a topic is missing
-    """
-    check_name("name", name)
-    removed: set[int] = set()
-    until, ask_at = time.monotonic() + timeout, 0.0
-    with ClientConnection(kafka, name, sends="app-acks", addressed="publisher-acks") as link:
-        while (now := time.monotonic()) < until:
-            if now >= ask_at:
-                link.send(readers.write(ReaderStop(name)))
-                ask_at = now + START_SECONDS
-            for record in link.read():
-                answer = readers.read_answer(record.value)
-                if isinstance(answer, ReaderRemoved):
-                    removed.add(answer.shard)
-                    if len(removed) == answer.shards:
-                        return
-    raise SettleTimeout(
-        f"The removal of reader {name} was not confirmed within {timeout:g} s: start the job that settles"
-        " acknowledgements (`ackstream submit settle`)."
-    )

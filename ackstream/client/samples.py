@@ -1,6 +1,6 @@
 """A publisher's message as a reader gets it, and the settings of a reader and of a writer.
 
-The settings have Connext's names and defaults (brokers.md 2.1, RTI-PY).
+The settings have Connext's names, and its defaults where these lose nothing (brokers.md 2.1, RTI-PY).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import msgspec
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import read_number
-from ackstream.protocol.readers import MAX_RESPONSE_BYTES
+from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client.sample_reader import SampleReader
 
+MAX_NAME_CHARACTERS = 255
 _OBJECT_BYTES = 500
 """What a sample takes besides its key, its value and its headers."""
 
@@ -115,18 +116,22 @@ History: TypeAlias = Literal["keep-all", "keep-last"]
 class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a reader acknowledges.
 
+    :param kind: Connext's own default is ``protocol``, with which a crash of the application loses samples
     :param reliable: a best-effort reader sends no acknowledgements
-    :param depth: with ``keep-last``, how many samples of a key are kept for the application
+    :param depth: with ``keep-last``, how many samples of an instance (a topic and key) are kept for the application
+    :param minimum_separation_ms: the time-based filter: of samples of an instance that were published closer together,
+        only the first reaches the application; the others are acknowledged as ``filtered``
     :param samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
     :param app_ack_period_ms: how often waiting and unconfirmed samples are reported
     :param max_response_length: the most bytes of response data in an acknowledgement
     :param response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
     """
 
-    kind: Kind = "protocol"
+    kind: Kind = "application-auto"
     reliable: bool = True
     history: History = "keep-all"
     depth: int = 1
+    minimum_separation_ms: int = 0
     samples_per_app_ack: int = 1
     app_ack_period_ms: int = 5_000
     max_response_length: int = 1
@@ -145,7 +150,7 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
             )
         _check_at_least(1, depth=self.depth, samples_per_app_ack=self.samples_per_app_ack)
         _check_at_least(1, app_ack_period_ms=self.app_ack_period_ms)
-        _check_at_least(0, response_keep_ms=self.response_keep_ms)
+        _check_at_least(0, response_keep_ms=self.response_keep_ms, minimum_separation_ms=self.minimum_separation_ms)
 
 
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +159,9 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     :param max_samples: the most samples it keeps; ``None`` for any number
     :param max_blocking_ms: with ``keep-all``, how long a write waits for room
     :param propagate_no_response: whether acknowledgements without response data reach the callback
-    :param required: must be empty: required subscriptions are a setting of settle
+    :param required: roles that its samples need besides those of the settings, and how many different readers of each;
+        they hold while no publisher of the name runs, until one names others. ``None`` leaves them as they are, and an
+        empty dict removes them: samples that waited for them alone are complete then
     """
 
     reliable: bool = True
@@ -162,7 +169,7 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     max_samples: int | None = None
     max_blocking_ms: int = 100
     propagate_no_response: bool = True
-    required: dict[str, int] = {}
+    required: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -172,11 +179,19 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_samples is not None:
             _check_at_least(1, max_samples=self.max_samples)
         _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
-        if self.required:
-            raise InconsistentQosError(
-                "Required subscriptions hold for all writers: put them under `required` in [settle] of"
-                " conf/ackstream.toml, not into a publisher's qos."
-            )
+        if self.required and not self.reliable:
+            raise InconsistentQosError("A best-effort writer waits for nobody: make it reliable, or require no roles.")
+        if len(self.required or {}) > MAX_ROLES:
+            raise InconsistentQosError(f"A writer requires at most {MAX_ROLES} roles, not {len(self.required or {})}.")
+        for role, quorum in (self.required or {}).items():
+            check_name("role", role)
+            _check_at_least(1, **{f"The quorum of {role}": quorum})
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that settle does not accept, with :class:`InconsistentQosError`."""
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
 
 
 def _check_at_least(least: int, **values: int) -> None:

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from ackstream.client.commands import json_value
 from ackstream.protocol.correlation_ids import correlation_id
-from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_ack, read_acks, write_ack
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_issued, write_ack
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -24,6 +24,7 @@ from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,
     CORRELATION_ID,
     RESPONSE_REQUIRED,
+    VERSION,
     read_correlation_id,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
@@ -81,10 +82,10 @@ class Signal:
         return None if value is UNSET else msgspec.json.decode(value)
 
 
-def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
+def read_signal(record: Any, labels: Collection[str]) -> Signal:
     """Return a consumed record as a command or message.
 
-    :param labels: those the responder issues, with ``live-response`` if it responds; ``None``: all
+    :param labels: those the responder issues, with ``live-response`` if it responds
     :raises DittoError: the record is not a valid request; the service answers the requester
     """
     if record.value is None:
@@ -96,9 +97,9 @@ def read_signal(record: Any, labels: Collection[str] | None) -> Signal:
         _correlation_id(record, envelope),
         envelope,
         request.channel,
-        tuple([name for name in request.awaited if name not in BUILT_IN and (labels is None or name in labels)]),
+        tuple([name for name in request.awaited if name not in BUILT_IN and name in labels]),
         request.response_required,
-        live and (labels is None or LIVE_RESPONSE in labels),
+        live and LIVE_RESPONSE in labels,
         request.timeout_ms,
         record.timestamp,
         record.topic,
@@ -123,11 +124,12 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
 
     :param declared: the labels that the sender may issue
     :param otherwise: the description of the error for any other message
-    :raises DittoError: 400: another message, a label that is not declared, no correlation-id, or one that is too long
+    :raises DittoError: 400: another message, a label that is built in or not declared, no correlation-id, or one that
+        is too long
     """
     topic = envelope.topic
     if topic.criterion == "acks":
-        for ack in read_acks(envelope) if topic.subject is None else [read_ack(envelope)]:
+        for ack in read_issued(envelope):
             check_declared(ack.label, declared)
     elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
         # the twin alone answers for the twin
@@ -159,7 +161,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to a command or message; for a live one it counts as the acknowledgement ``live-response``."""
+    """The response to a live command or message: the acknowledgement ``live-response``. The twin alone has others."""
 
     status: int = 200
     value: Any = UNSET
@@ -175,7 +177,8 @@ class After:
 
 
 Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
-"""What a handler may return. A ``DittoError`` ends the whole request; ``None`` sends nothing."""
+"""What a handler may return. A ``DittoError`` is the response to a live signal, else a nack for each label; ``None``
+sends nothing."""
 
 
 Delayed: TypeAlias = tuple[float, Envelope]
@@ -185,7 +188,7 @@ Delayed: TypeAlias = tuple[float, Envelope]
 def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
     """Return the messages of an answer.
 
-    :raises DittoError: a label is invalid or built in
+    :raises DittoError: a label is invalid or built in, or it is a response to what the twin answers
     :raises TypeError: it is not an answer
     """
     match answer:
@@ -197,7 +200,7 @@ def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed
         case Response():
             return [(delay, _response(signal, answer))]
         case DittoError():
-            return [(delay, _error(signal, answer))]
+            return [(delay, _error(signal, answer))] if signal.channel == "live" else _nacks(signal, answer, delay)
         case After():
             return messages(signal, answer.answer, delay + answer.seconds)
         case Iterable() if not isinstance(answer, (str, bytes, dict)):
@@ -214,12 +217,20 @@ def failure(signal: Signal, error: Exception) -> list[Delayed]:
     if not isinstance(error, DittoError):
         text = str(error) or type(error).__name__
         error = DittoError(INTERNAL_ERROR, "responder:handler.failed", f"The handler of the signal failed: {text}")
+    nacks = _nacks(signal, error)
+    return [*nacks, (0.0, _error(signal, error))] if signal.response_wanted else nacks
+
+
+def _nacks(signal: Signal, error: DittoError, delay: float = 0.0) -> list[Delayed]:
     nack = Ack(error.status, error.to_dict(), headers={CONTENT_TYPE: JSON_CONTENT_TYPE})
-    return messages(signal, [nack, error if signal.response_wanted else None])
+    return messages(signal, nack, delay)
 
 
 def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
     headers = {**ack.headers, CORRELATION_ID: signal.correlation_id}
+    version = signal.envelope.headers.get(VERSION)
+    if version is not None:
+        headers.setdefault(VERSION, version)
     if signal.channel == "live":
         headers[CHANNEL] = "live"
     return write_ack(Acknowledgement(label, ack.status, json_value(ack.payload), headers), signal.thing_id)
@@ -227,6 +238,8 @@ def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
 
 def _response(signal: Signal, response: Response) -> Envelope:
     command = signal.envelope
+    if signal.channel != "live":
+        raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
     headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
     return Envelope(command.topic, headers, command.path, json_value(response.value), status=response.status)
 
@@ -282,8 +295,8 @@ class OpenDelivery:
         """
         if missing:
             wanted = {None, *self._missing}
-            answers = [(delay, message) for delay, message in answers if _label(message) in wanted]
-        labels = {label for _, message in answers if (label := _label(message)) is not None}
+            answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]
+        labels = {label for _, message in answers if (label := label_of(message)) is not None}
         for label in labels:
             check_declared(label, self._labels)
         for delay, message in answers:
@@ -303,5 +316,6 @@ class OpenDelivery:
             return held
 
 
-def _label(message: Envelope) -> str | None:
+def label_of(message: Envelope) -> str | None:
+    """Return the label of an acknowledgement, ``None`` for any other message."""
     return message.topic.subject if message.topic.criterion == "acks" else None

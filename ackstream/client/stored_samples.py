@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import samples
+from ackstream.client.errors import SamplesGoneError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
 
@@ -107,7 +108,8 @@ class Recovery:
 
     A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed:
     it is before the offset where reading began, or Kafka has deleted it. Then it is read from the table; without one,
-    reading goes back, twice as far each time, to the first record that Kafka has. What is absent even then is lost.
+    reading goes back, twice as far each time, to the first record that Kafka has. What is absent even then ends the
+    reader: it would skip samples, and never learn of them. What is absent from the table, too, is lost.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Recovery:
         :param partitions: those that are read
         :param paused: nothing more is read
         :return: whether there may be more to fetch at once
+        :raises SamplesGoneError: Kafka has deleted some, and there is no table
         :raises Exception: the broker does not answer, or the table cannot be read; to be retried
         """
         missing, fetched = self._history.missing(), False
@@ -150,12 +153,16 @@ class Recovery:
                 for writer, end in self._suspects.items()
             }
             certain = {writer: runs for writer, runs in certain.items() if runs}
-            gone = self._lake is None and bool(certain) and not self._look_back(partitions)
-            for writer, runs in certain.items():
-                if self._lake is not None:
+            if self._lake is not None:
+                for writer, runs in certain.items():
                     fetched |= self._fetch(self._lake, writer, runs)
-                elif gone:
-                    self._lose(writer, runs, "no longer in Kafka; give `lake`, whose table has them")
+            elif certain and not self._look_back(partitions):
+                writer, runs = next(iter(certain.items()))
+                raise SamplesGoneError(
+                    f"Messages {runs[0][0]} to {runs[-1][1]} of {writer} are not acknowledged and no longer in Kafka:"
+                    f" start {self._history.start.reader} with `lake` of the settings, whose table has them."
+                    " To give them up, remove the readers they are kept for: `ackstream readers list`, then `forget`."
+                )
             missing, self._suspects = self._history.missing(), {}
         if missing and not self._suspects:
             self._ends = self._consumer.end_offsets(partitions)
@@ -204,13 +211,10 @@ class Recovery:
         if found:
             self._rows = min(FETCH_ROWS, max(1, FETCH_BYTES * len(found) // sum(map(samples.weigh, found))))
         if lost:
-            self._lose(writer, lost, "neither in Kafka nor in the table")
+            self.counts["lost"] += sum(last - first + 1 for first, last in lost)
+            log.error("Skipped messages of %s that are neither in Kafka nor in the table: %s", writer, lost[:10])
+            self._history.skip(writer, lost)
         return True
-
-    def _lose(self, writer: str, runs: list[Interval], where: str) -> None:
-        self.counts["lost"] += sum(last - first + 1 for first, last in runs)
-        log.error("Skipped messages of %s that are %s: %s", writer, where, runs[:10])
-        self._history.skip(writer, runs)
 
 
 def read_stored(

@@ -2,7 +2,7 @@
 
 Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or negative, drops all messages up to its
 number. A refused message goes to the application and is never sent again. After a logon the messages that the service
-lacks are sent again, in order.
+lacks are sent again, in order; an unanswered one is, too (``retransmission``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
 from ackstream.client.receipts import Open, PublishStatistics, Receipts
+from ackstream.client.retransmission import ACK_TIMEOUT_SECONDS, Retransmission
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
+from ackstream.protocol.messages import CONFLATION_MS, DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,8 @@ class UnacknowledgedMessages:
         stage: Stage = "persisted",
         window: int = 1000,
         window_bytes: int = WINDOW_BYTES,
-        ack_timeout_ms: int = 60_000,
+        ack_timeout_ms: int = round(ACK_TIMEOUT_SECONDS * 1000),
+        conflation_ms: int | None = None,
         windowed: bool = False,
         error_on_gap: bool = False,
         clock: Callable[[], int] = monotonic_ms,
@@ -78,7 +80,7 @@ class UnacknowledgedMessages:
         self._receipts = Receipts(stage, on_receipt, on_failed_write, windowed=windowed)
         self._stage: Stage = stage
         self._window, self._window_bytes = window, window_bytes
-        self._ack_timeout_ms = ack_timeout_ms
+        self._timer = Retransmission(ack_timeout_ms, CONFLATION_MS if conflation_ms is None else conflation_ms)
         self._error_on_gap = error_on_gap
         self._clock = clock
         self._open: dict[int, Open] = {}
@@ -93,6 +95,17 @@ class UnacknowledgedMessages:
         self._rejected: dict[int, int] = {}
         self._accepted = Intervals()
         self._counts: Counter[str] = Counter()
+
+    def measure(self, duration_ms: int) -> None:
+        """Take into account how long the service took to answer."""
+        with self.changed:
+            self._timer.measure(duration_ms)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the service has not answered in time."""
+        with self.changed:
+            return self._timer.silent
 
     @property
     def statistics(self) -> PublishStatistics:
@@ -177,6 +190,8 @@ class UnacknowledgedMessages:
         with self.changed:
             self._sending.discard(seq)
             self._counts["accepted"] += 1
+            if seq in self._in_flight:
+                self._in_flight[seq] = self._clock()
             before = self._accepted.watermark
             self._accepted.add(seq)
             up_to = self._accepted.watermark
@@ -223,23 +238,23 @@ class UnacknowledgedMessages:
             for seq in late:
                 del self._rejected[seq]
             if self._stage == "persisted":
-                timed_out = [seq for seq, at in self._in_flight.items() if at + self._ack_timeout_ms <= now]
+                timed_out = self._timer.due(self._in_flight, now)
                 self._in_flight.update(dict.fromkeys(timed_out, now))
                 late |= set(timed_out) - self._sending - self._rejected.keys()
             return sorted(late)
 
-    def flush(self, stage: Stage, timeout: float | None) -> None:
+    def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:
         """Wait until every message so far has reached a stage, or was refused.
 
         :param stage: the publisher's own, or ``accepted``
+        :param wait: instead of :meth:`wait_for`
         :raises FlushTimeout: some did not
         """
-        with self.changed:
-            last = self._messages.last
-            if not self.wait_for(lambda: self._flushed(last, stage), timeout):
-                raise FlushTimeout(
-                    f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
-                )
+        last = self._messages.last
+        if not (wait or self.wait_for)(lambda: self._flushed(last, stage), timeout):
+            raise FlushTimeout(
+                f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
+            )
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition; return whether it holds, and raise the error of a publisher that has ended."""
@@ -256,6 +271,7 @@ class UnacknowledgedMessages:
         """
         last = ack.seq
         if last is None or last <= self._messages.discarded:
+            self._timer.note(ack.reason)
             return []
         if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
             # before it is dropped: after a crash in between, the next logon reports the refusal again
@@ -263,9 +279,9 @@ class UnacknowledgedMessages:
         refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
         with self.changed:
             done = list(takewhile(lambda seq: seq <= last, self._in_flight))
-            for seq in done:
-                self._bytes -= self._size(seq)
-                del self._in_flight[seq]
+            self._bytes -= sum(map(self._size, done))
+            self._timer.answered({seq: self._in_flight.pop(seq) for seq in done}, self._clock())
+            self._timer.note(ack.reason)
             while self._waiting and self._waiting[0] <= last:
                 # sent by an earlier run
                 done.append(self._waiting.popleft())

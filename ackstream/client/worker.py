@@ -1,6 +1,7 @@
 """The thread of a receiving client: it reads topics, calls the handler, sends the answers and commits in order.
 
-Answers are in the :class:`Outbox` until the broker has confirmed them; some wait for their time before. None is lost.
+Answers are in the :class:`Outbox` until the broker has confirmed them; some wait for their time before, and all while
+the lease of the client's labels has lapsed. None is lost, unless another client takes the labels meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ackstream.client.labels import Labels
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
@@ -49,6 +51,7 @@ class Outgoing:
     correlation_id: str
     work: Work
     record: dict[str, Any]
+    acknowledges: bool
 
 
 class Outbox:
@@ -57,10 +60,16 @@ class Outbox:
     ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
     """
 
-    def __init__(self, producer: Any, kafka: Kafka) -> None:
+    def __init__(self, producer: Any, kafka: Kafka, labels: Labels | None = None) -> None:
+        """Send with ``producer``.
+
+        :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
+            once another client has one of them, acknowledgements are dropped
+        """
         self.stored = self.lost = self.sending = 0
         self._producer = producer
         self._kafka = kafka
+        self._labels = labels
         self._lock = threading.Lock()
         self._delayed: list[tuple[float, int, Outgoing]] = []
         self._order = count()
@@ -69,8 +78,13 @@ class Outbox:
 
     @property
     def delayed(self) -> int:
-        """The number of answers that wait for their time."""
+        """The number of answers that wait for their time, or for a lease."""
         return len(self._delayed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether answers may be sent: the labels are held, or another client has them."""
+        return self._labels is None or self._labels.ready
 
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
         """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
@@ -84,10 +98,10 @@ class Outbox:
             "value": encode(message),
             "headers": [(CORRELATION_ID, correlation_id.encode())],
         }
-        answer = Outgoing(correlation_id, work, record)
+        answer = Outgoing(correlation_id, work, record, message.topic.criterion == "acks")
         with self._lock:
             work.remaining += 1
-            if delay > 0:
+            if delay > 0 or not self.ready:
                 self._delay(answer, time.monotonic() + delay)
             else:
                 self._send(answer)
@@ -103,14 +117,14 @@ class Outbox:
             work.remaining -= 1
 
     def wait(self, now: float) -> float | None:
-        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time."""
-        return max(0.0, self._delayed[0][0] - now) if self._delayed else None
+        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time alone."""
+        return max(0.0, self._delayed[0][0] - now) if self._delayed and self.ready else None
 
     def turn(self, now: float) -> None:
         """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
         self.settle(now)
         with self._lock:
-            while self._delayed and self._delayed[0][0] <= now:
+            while self._delayed and self._delayed[0][0] <= now and self.ready:
                 self._send(heapq.heappop(self._delayed)[2])
 
     def settle(self, now: float) -> None:
@@ -133,6 +147,11 @@ class Outbox:
         heapq.heappush(self._delayed, (until, next(self._order), answer))
 
     def _send(self, answer: Outgoing) -> None:
+        if answer.acknowledges and self._labels is not None and self._labels.taken:
+            answer.work.remaining -= 1
+            self.lost += 1
+            log.warning("Another client has the labels: %s gets no acknowledgement.", answer.correlation_id)
+            return
         self.sending += 1
         clients.send(
             self._producer,
@@ -161,6 +180,7 @@ class Worker(Closing):
         start: Start,
         *,
         turn: Callable[[float], None] | None = None,
+        labels: Labels | None = None,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect; no record is handled before ``run``.
@@ -169,6 +189,7 @@ class Worker(Closing):
         :param group: the consumer group whose members share the work; ``None``: alone, with all records from now on
         :param start: where a group without offsets begins
         :param turn: called after each poll, several times a second, with the monotonic time
+        :param labels: those of the answers: while their lease has lapsed, records and answers wait until it is renewed
         :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
@@ -176,6 +197,7 @@ class Worker(Closing):
         self.life = Lifetime(self._leave, on_error)
         self._handle = handle
         self._turn = turn
+        self._waits = False
         self._progress = OffsetProgress()
         self._member: GroupMember | None = None
         self._closing = threading.Event()
@@ -194,7 +216,7 @@ class Worker(Closing):
             consumer.close(autocommit=False)
             raise
         self._reader = TopicReader(consumer, self._closing)
-        self.outbox = Outbox(self._producer, kafka)
+        self.outbox = Outbox(self._producer, kafka, labels)
         self._thread = self.life.thread(self._run, "ackstream-worker")
 
     def run(self) -> None:
@@ -244,20 +266,41 @@ class Worker(Closing):
             records = self._read()
             if self._member is not None:
                 self._member.follow(records)
-            for record in records:
+            for number, record in enumerate(records):
+                if not self.outbox.ready:
+                    self._put_back(records[number:])
+                    break
                 self._take(record)
-            try:
-                self._step(time.monotonic())
-            except (KafkaError, AckstreamError) as error:
-                log.warning("A step of a worker failed and will be retried: %s", error)
-                self._closing.wait(BACKOFF_SECONDS)
+            self._step(time.monotonic())
+            if self._waits and self.outbox.ready:
+                self._waits = False
+                log.warning("The labels are held again, or another client has them: records are handled.")
+                for partition in self._reader.consumer.paused():
+                    with suppress(KeyError):
+                        self._reader.consumer.resume(partition)
+
+    def _put_back(self, records: Sequence[Any]) -> None:
+        """Read records again once the worker is ready; polling goes on, or the group would give them to others."""
+        if not self._waits:
+            self._waits = True
+            log.warning("The labels are not held: records and answers wait until they are, or are taken.")
+        first = {TopicPartition(record.topic, record.partition): record.offset for record in reversed(records)}
+        for partition, offset in first.items():
+            # unless another member has it by now
+            with suppress(KeyError, ValueError):
+                self._reader.consumer.seek(partition, offset)
+                self._reader.consumer.pause(partition)
 
     def _step(self, now: float) -> None:
-        if self._turn is not None:
-            self._turn(now)
-        self.outbox.turn(now)
-        if self._member is not None:
-            self._member.commit(now)
+        try:
+            if self._turn is not None:
+                self._turn(now)
+            self.outbox.turn(now)
+            if self._member is not None:
+                self._member.commit(now)
+        except (KafkaError, AckstreamError) as error:
+            log.warning("A step of a worker failed and will be retried: %s", error)
+            self._closing.wait(BACKOFF_SECONDS)
 
     def _read(self) -> list[Any]:
         if self.outbox.sending > MAX_SENDING:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import labels
-from ackstream.client.labels import REDECLARE_SECONDS, Declaration, Declarer, LabelAcks, Labels
+from ackstream.client import label_acks, labels
+from ackstream.client.label_acks import LabelAcks
+from ackstream.client.labels import REDECLARE_SECONDS, Declaration, Declarer, Labels
 from ackstream.client.samples import Sample
+from ackstream.client.worker import Outbox
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.envelopes import encode
@@ -71,10 +73,37 @@ def test_labels_are_held_from_the_start_or_not_at_all(stack: ExitStack):
         declared(stack, None)
 
 
+def test_labels_are_taken_when_another_client_has_them_and_not_because_their_lease_is_late(stack: ExitStack) -> None:
+    FakeDeclarer.answers = [label_not_unique(), None, "yes"]
+    found = Labels(stack, Kafka(), WANTED, "g", required=False)
+    assert (found.taken, found.complete) == (True, False)
+    found.keep(0.0)
+    # declared again, and the answer is open
+    assert (found.taken, found.complete) == (False, False)
+    held = declared(stack, "yes")
+    assert (held.taken, held.complete) == (False, True)
+    held._declared.until = 0.0
+    assert (held.taken, held.complete) == (False, False)
+    # another client's record was read
+    held._declared.granted = False
+    assert (held.taken, held.complete) == (True, False)
+
+
+def test_acknowledgements_wait_while_a_lease_may_be_renewed_and_are_not_issued_for_labels_of_another_client(
+    stack: ExitStack,
+) -> None:
+    found = declared(stack, "yes")
+    assert (found.ready, found.issued) == (True, WANTED)
+    found._declared.until = 0.0
+    assert (found.held, found.ready, found.issued) == (frozenset(), False, WANTED)
+    found._declared.granted = False
+    assert (found.ready, found.issued) == (True, frozenset())
+
+
 def test_without_labels_nothing_is_declared(stack: ExitStack):
     found = Labels(stack, Kafka(), frozenset(), None)
     found.keep(0.0)
-    assert found.held == frozenset()
+    assert (found.held, found.ready) == (frozenset(), True)
 
 
 def test_lost_labels_are_declared_again_and_again_until_they_are_held(stack: ExitStack):
@@ -158,11 +187,13 @@ def test_a_callback_about_lost_labels_that_fails_ends_nothing(caplog: pytest.Log
 
 
 class Acks:
-    def __init__(self, *held: str) -> None:
+    def __init__(self, *issued: str) -> None:
         self.sent: list[tuple[str, Envelope]] = []
-        labels: Any = SimpleNamespace(held=frozenset(held))
-        outbox: Any = SimpleNamespace(send=lambda identity, message, _work: self.sent.append((identity, message)))
-        self.acks = LabelAcks(labels, outbox)
+        labels: Any = SimpleNamespace(issued=frozenset(issued))
+        self.outbox: Any = SimpleNamespace(
+            delayed=0, send=lambda identity, message, _work: self.sent.append((identity, message))
+        )
+        self.acks = LabelAcks(labels, self.outbox)
 
     def answers(self) -> list[tuple[str, int, Any]]:
         decoded = [json.loads(encode(message)) for _, message in self.sent]
@@ -222,6 +253,37 @@ def test_labels_that_were_lost_are_not_used() -> None:
     acked = Acks()
     acked.acks.acknowledged(_sample(), None, None)
     assert acked.sent == []
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["renewed", "taken"])
+def test_what_is_acknowledged_while_the_lease_has_lapsed_is_sent_once_it_is_renewed(
+    stack: ExitStack, *, taken: bool
+) -> None:
+    found = declared(stack, "yes")
+    own, sent = found._declared, list[Any]()
+    future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
+    outbox = Outbox(SimpleNamespace(send=lambda *_, **record: sent.append(record) or future), Kafka(), found)
+    acks = LabelAcks(found, outbox)
+    own.until = 0.0
+    acks.acknowledged(_sample(b"ns:n"), b"7", None)
+    acks.rejected(_sample(b"ns:n"), "no", 400)
+    acks.failed(_sample(b"ns:n"), ValueError())
+    outbox.turn(math.inf)
+    assert (sent, outbox.delayed, outbox.wait(math.inf)) == ([], 3, None)
+    own.until, own.granted = math.inf, not taken
+    outbox.turn(math.inf)
+    assert [json.loads(record["value"])["status"] for record in sent] == ([] if taken else [200, 400, 500])
+    assert (outbox.delayed, outbox.lost) == (0, 3 if taken else 0)
+
+
+def test_of_too_many_acknowledgements_that_wait_for_a_lease_the_last_ones_are_not_issued(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(label_acks, "MAX_WAITING", 2)
+    acked = Acks("a-a")
+    for acked.outbox.delayed in (1, 2):
+        acked.acks.acknowledged(_sample(b"ns:n"), None, None)
+    assert (len(acked.sent), "c-1 gets none" in caplog.text) == (1, True)
 
 
 def test_a_sample_that_no_code_saw_is_acknowledged_weakly() -> None:

@@ -38,6 +38,14 @@ def test_the_first_error_ends_a_client_and_is_reported_once():
         Counter(life).wait_closed(0)
 
 
+def test_changes_of_the_connection_are_reported_once():
+    states = []
+    life = Lifetime(on_connection=states.append)
+    for state in ("disconnected", "connected", "connected", "disconnected", "connected", "resubscribed", "connected"):
+        life.enter(state)
+    assert states == ["connected", "disconnected", "connected", "resubscribed"]
+
+
 def test_an_error_after_the_close_is_not_reported():
     reported = []
     life = Lifetime(on_error=reported.append)

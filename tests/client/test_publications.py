@@ -29,6 +29,10 @@ def make(**arguments: Any) -> KeptMessage:
         ({"headers": [("a", None)]}, "each header is a tuple"),
         ({"ttl_ms": 1.5}, "ttl_ms is 1.5: give whole milliseconds"),
         ({"ttl_ms": -1}, "ttl_ms is -1"),
+        ({"acks": ["received", "parsed"]}, "acks has 'parsed': choose among received, processed"),
+        ({"acks": "received"}, "acks has 'r'"),
+        ({"cid": 7}, "cid is 7: give str, not int"),
+        ({"immediately": 1}, "ack_immediately is 1: give bool, not int"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_named(arguments: dict[str, Any], text: str) -> None:
@@ -65,6 +69,33 @@ def test_the_headers_of_the_service_win_over_those_of_an_old_store() -> None:
     assert headers == own | {"colour": b"red"}
 
 
+@pytest.mark.parametrize(
+    ("acknowledged", "arguments", "ack", "cid"),
+    [
+        (True, {}, b"persisted", None),
+        (False, {}, b"none", None),
+        (True, {"acks": ["received", "processed", "received"]}, b"received,processed,persisted", b"4"),
+        (True, {"acks": ["persisted", "completed"], "cid": "c"}, b"persisted,completed", b"c"),
+        (False, {"acks": ["stats"], "cid": "c"}, b"stats,none", b"c"),
+        (True, {"cid": "c"}, b"persisted", b"c"),
+    ],
+)
+def test_a_message_asks_for_acks_of_its_own_besides_those_of_the_stage(
+    acknowledged: bool,  # noqa: FBT001
+    arguments: dict[str, Any],
+    ack: bytes,
+    cid: bytes | None,
+) -> None:
+    sent = Publications("p1", "s", acknowledged=acknowledged).message(4, make(**arguments))
+    headers = dict(sent)
+    assert (headers["ack"], headers.get("cid"), len(headers)) == (ack, cid, len(sent))
+
+
+@pytest.mark.parametrize(("immediately", "value"), [(True, b"true"), (False, None)])
+def test_a_message_may_ask_for_its_ack_at_once(immediately: bool, value: bytes | None) -> None:  # noqa: FBT001
+    assert dict(RECORDS.message(1, make(immediately=immediately))).get("ack-immediately") == value
+
+
 def test_topic_and_time_to_live_are_headers() -> None:
     headers = dict(RECORDS.message(1, make(topic="orders", ttl_ms=500)))
     assert (headers["topic"], headers["ttl"]) == (b"orders", b"500")
@@ -84,6 +115,7 @@ def test_a_number_without_a_message_is_withdrawn_and_answered() -> None:
 
 @pytest.mark.parametrize(("first", "conflation"), [(None, None), (7, 250)])
 def test_a_logon_names_what_is_known(first: int | None, conflation: int | None) -> None:
-    headers = dict(RECORDS.logon("s", first, conflation))
+    headers = dict(RECORDS.logon("s", first, 50, conflation))
+    assert headers["publish-window"] == b"50"
     assert headers.get("first") == (None if first is None else b"7")
     assert headers.get("ack-conflation") == (None if conflation is None else b"250ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from kafka.future import Future as KafkaFuture
 from ackstream.client import publisher_session
 from ackstream.client.errors import (
     FlushTimeout,
+    LogonTimeout,
     MessageTooLargeError,
     NotEntitledError,
     PublisherClosedError,
@@ -24,6 +26,7 @@ from ackstream.client.errors import (
 from ackstream.client.publisher import Publisher
 from ackstream.errors import BadParameterError
 from ackstream.protocol.messages import CommandAck, encode_ack
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +49,14 @@ class Connection:
     """Kafka and the service: stores what ``kafka`` does not refuse, and answers logons."""
 
     now_ms = NOW_MS
+    first_retries = 0
 
     def __init__(self, _kafka: Any, name: str, stop: threading.Event, **_: Any) -> None:
         self.name, self.stop = name.encode(), stop
         self.sent: list[tuple[dict[str, str], bytes]] = []
         self.kafka: Callable[[dict[str, str], bytes], Exception | None] = lambda _headers, _value: None
         self.watermark, self.highest = 0, None
+        self.retries = 0
         self.pending: list[Stored] | None = None
         self.flushed = False
         self._answers: list[Any] = []
@@ -72,7 +77,10 @@ class Connection:
             self.sent.append((named, value))
             self._ready.notify_all()
         if named.get("command") == "logon":
-            fields = {"seq": self.watermark, "highest": self.highest, "bookmark": 7}
+            self.retries -= 1
+            fields: dict[str, Any] = {"seq": self.watermark, "highest": self.highest, "bookmark": 7}
+            if self.retries >= 0:
+                fields = {"status": "retry", "reason": "not processed"}
             self.answer(CommandAck(ack_type="processed", cid=named["cid"], **fields))
         return future
 
@@ -116,6 +124,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
             previous = made[-1] if made else None
             if previous is not None:
                 self.kafka, self.watermark, self.highest = previous.kafka, previous.watermark, previous.highest
+            self.retries = Connection.first_retries
             made.append(self)
 
     monkeypatch.setattr(publisher_session, "ClientConnection", Noted)
@@ -135,6 +144,86 @@ def test_every_record_names_the_session(connections):
     assert logon["publisher-session"] == message["publisher-session"] == logon["cid"]
     with Publisher(client="p1"):
         assert connections[1].wait_for("logon")[0]["cid"] != logon["cid"]
+
+
+def test_acks_of_a_single_message_reach_the_handler_with_its_command_id(connections):
+    acks = []
+    with Publisher(client="p1", window=30, conflation_ms=250, on_ack=acks.append) as publisher:
+        future = publisher.publish(b"x", acks=["received", "processed"], cid="order 7")
+        (logon,), (message,) = connections[0].wait_for("logon"), connections[0].wait_for(None)
+        assert (logon["publish-window"], logon["ack-conflation"]) == ("30", "250ms")
+        assert (message["ack"], message["cid"]) == ("received,processed,persisted", "order 7")
+        arrival = [CommandAck(ack_type=kind, cid=message["cid"]) for kind in ("received", "processed")]
+        connections[0].answer(*arrival, persisted(1))
+        assert future.result(SECONDS).seq == 1
+    assert [(ack.ack_type, ack.cid) for ack in acks[1:]] == [
+        ("received", "order 7"), ("processed", "order 7"), ("persisted", None),
+    ]  # fmt: skip
+
+
+def test_acks_are_asked_for_again_after_a_restart(connections, tmp_path):
+    with Publisher(client="p1", store=tmp_path / "p1") as publisher:
+        publisher.publish(b"x", acks=["completed"], ack_immediately=True)
+    with Publisher(client="p1", store=tmp_path / "p1"):
+        (again,) = connections[1].wait_for(None)
+    assert (again["ack"], again["cid"], again["ack-immediately"]) == ("completed,persisted", "1", "true")
+
+
+def test_who_waits_for_one_message_asks_for_its_ack_at_once(connections):
+    with Publisher(client="p1") as publisher:
+        waiting = threading.Thread(target=publisher.publish_await_acknowledgement, args=(b"x", SECONDS))
+        waiting.start()
+        (message,) = connections[0].wait_for(None)
+        assert message["ack-immediately"] == "true"
+        connections[0].answer(persisted(1))
+        waiting.join(SECONDS)
+
+
+def test_a_message_of_a_topic_without_a_log_is_acknowledged_alone(connections):
+    with Publisher(client="p1") as publisher:
+        future = publisher.publish(b"x", topic="fast")
+        connections[0].answer(persisted(1, cid="1"))
+        assert future.result(SECONDS).seq == 1
+
+
+def test_the_connection_is_reported_when_the_service_stops_answering_and_when_it_answers_again(connections):
+    states = []
+    with Publisher(client="p1", ack_timeout=0.01, conflation_ms=0, on_connection=states.append) as publisher:
+        future = publisher.publish(b"x")
+        connections[0].wait_for(None, 2)
+        eventually(lambda: states == ["connected", "disconnected"], "the report")
+        connections[0].answer(persisted(1))
+        future.result(SECONDS)
+        eventually(lambda: states == ["connected", "disconnected", "connected"], "the report")
+
+
+def test_the_connection_is_reported_when_kafka_does_not_take_a_message(connections):
+    states = []
+    with Publisher(client="p1", stage="accepted", on_connection=states.append) as publisher:
+        connections[0].kafka = lambda _headers, _value: KafkaTimeoutError("away")
+        publisher.publish(b"x")
+        eventually(lambda: states == ["connected", "disconnected"], "the report")
+        connections[0].kafka = lambda _headers, _value: None
+        eventually(lambda: states == ["connected", "disconnected", "connected"], "the report")
+
+
+def test_a_logon_that_could_not_be_processed_is_repeated(connections, monkeypatch):
+    monkeypatch.setattr(publisher_session, "LOGON_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(Connection, "first_retries", 2)
+    with Publisher(client="p1"):
+        assert len(connections[0].wait_for("logon", 3)) == 3
+
+
+def test_a_logon_is_not_repeated_for_longer_than_it_may_take(connections, monkeypatch):
+    monkeypatch.setattr(publisher_session, "LOGON_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(Connection, "first_retries", 10**9)
+    with pytest.raises(LogonTimeout):
+        Publisher(client="p1", logon_timeout=0.1)
+    assert len(connections) == 1
+
+
+def test_an_unanswered_message_is_sent_again_after_two_seconds_by_default():
+    assert inspect.signature(Publisher).parameters["ack_timeout"].default == 2.0
 
 
 @pytest.mark.parametrize("arguments", [{"key": "order-7"}, {"headers": [("seq", b"1")]}, {"ttl_ms": "1s"}])
@@ -355,6 +444,49 @@ def test_at_stage_accepted_a_flush_to_the_tables_asks_the_service(connections):
         connections[0].answer(CommandAck(ack_type="persisted", cid=commands[1]["cid"]))
         flushing.join(SECONDS)
         assert not flushing.is_alive()
+
+
+def test_who_waits_for_the_tables_does_not_wait_for_the_interval_of_merged_acks(connections):
+    with Publisher(client="p1", conflation_ms=60_000) as publisher:
+        publisher.publish_flush(SECONDS)
+        assert [headers.get("command") for headers, _ in connections[0].sent] == ["logon"], "nothing to wait for"
+        publisher.publish(b"x")
+        flushing = threading.Thread(target=publisher.publish_flush, args=(SECONDS,))
+        flushing.start()
+        (command,) = connections[0].wait_for("flush")
+        # the acks decide, not the answer to this
+        connections[0].answer(CommandAck(ack_type="persisted", cid=command["cid"]))
+        assert flushing.is_alive()
+        connections[0].answer(CommandAck(ack_type="persisted", first=1, seq=1))
+        flushing.join(SECONDS)
+        assert not flushing.is_alive()
+
+
+def test_who_waits_for_the_tables_asks_again_for_what_was_sent_meanwhile(connections, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(publisher_session, "HURRY_SECONDS", 0.01)
+    with Publisher(client="p1", store=tmp_path / "p1", window=4, conflation_ms=60_000) as publisher:
+        for _ in range(4):
+            publisher.publish(b"x")
+    # an earlier run's: the last two have no room at first
+    with Publisher(client="p1", store=tmp_path / "p1", window=2, conflation_ms=60_000, ack_timeout=60) as publisher:
+        flushing = threading.Thread(target=publisher.publish_flush, args=(SECONDS,))
+        flushing.start()
+        connection = connections[-1]
+        connection.wait_for("flush")
+        connection.answer(CommandAck(ack_type="persisted", first=1, seq=2))
+        connection.wait_for(None, 4)
+        assert len(connection.wait_for("flush", 2)) <= 3, "and not again while nothing is sent"
+        connection.answer(CommandAck(ack_type="persisted", first=3, seq=4))
+        flushing.join(SECONDS)
+        assert not flushing.is_alive()
+
+
+def test_waiting_for_the_tables_ends_in_time(connections):
+    with Publisher(client="p1") as publisher:
+        publisher.publish(b"x")
+        with pytest.raises(FlushTimeout, match=r"1 messages were not acknowledged within 0\.02 s"):
+            publisher.publish_flush(0.02)
+        assert len(connections[0].wait_for("flush")) == 1
 
 
 def test_acks_of_what_another_session_kept_are_not_needed_to_start(connections, tmp_path: Path):

@@ -12,6 +12,7 @@ from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizati
 
 from ackstream.client import queue_link
 from ackstream.client.queue_consumer import QueueConsumer
+from ackstream.client.queue_session import FlowQos
 from ackstream.client.samples import Sample
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol import queues
@@ -61,7 +62,10 @@ class Service:
             self.session = record.session
             self.answers.append(Bound("q", "A", self.session, 1, 100, self.lease_ms, self.session_ms))
         failure = self.failures.popleft() if self.failures and isinstance(record, SettleMessages) else None
-        return SimpleNamespace(add_errback=lambda report: report(failure) if failure else None)
+        return SimpleNamespace(
+            add_callback=lambda report: None if failure else report(None),
+            add_errback=lambda report: report(failure) if failure else None,
+        )
 
     def read(self, _timeout_ms: int) -> list[Any]:
         threading.Event().wait(0.002)
@@ -293,6 +297,37 @@ def test_a_lost_session_is_begun_again_and_its_messages_are_dropped(
     again = consumer.receive(PATIENCE_SECONDS)
     assert again is not None
     assert (again.id, again.count, consumer.statistics.lost) == ("m2", 2, 1)
+
+
+def test_a_stopped_consumer_hands_out_nothing_until_it_starts_and_says_so(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume()
+    consumer.stop()
+    eventually(lambda: any(isinstance(one, Alive) and one.stopped for one in service.sent), "the report")
+    service.deliver(2)
+    eventually(lambda: consumer._link._ready, "a message")
+    assert consumer.receive(0.01) is None
+    before = service.session
+    service.answers.append(Unbound("q", "A", before, "lost"))
+    eventually(lambda: service.session != before, "another bind")
+    eventually(
+        lambda: any(isinstance(one, Bind) and one.stopped and one.session != before for one in service.sent),
+        "the bind of the new session",
+    )
+    consumer.start()
+    service.deliver(2)
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+
+
+def test_what_has_arrived_is_reported(service: Service, consume: Callable[..., QueueConsumer]) -> None:
+    consumer = consume(flow=FlowQos(window=5))
+    service.deliver(2, 3, 4)
+    eventually(lambda: any(isinstance(one, Alive) and one.received == 4 for one in service.sent), "the transport ack")
+    assert consumer.statistics.received == 3
+    assert service.settled() == []
+    with pytest.raises(InconsistentQosError):
+        consume(flow=FlowQos(window=0))
 
 
 def test_who_is_replaced_ends_and_learns_it(service: Service, consume: Callable[..., QueueConsumer]) -> None:

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.queue_session import AckBatches, AckMode, QueueSession, after_handler, takes_call
+from ackstream.client.queue_session import (
+    MAX_MISSING,
+    AckBatches,
+    AckMode,
+    FlowQos,
+    QueueSession,
+    after_handler,
+    takes_call,
+)
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
@@ -39,9 +47,9 @@ def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() 
     session.receive(BOUND)
     assert [_due(session, now) for now in (3_999, 4_000, 13_999, 14_000)] == [
         [],
-        [Alive("q", "A", 7)],
+        [Alive("q", "A", 7, received=1)],
         [],
-        [Alive("q", "A", 7)],
+        [Alive("q", "A", 7, received=1)],
     ]
 
 
@@ -157,6 +165,120 @@ def test_everything_is_counted() -> None:
         session.receive(record)
     session.settle(delivery, "failed", 0)
     assert counts == {"received": 1, "copies": 1, "refused": 1, "failed": 1}
+
+
+def _flow(backlog: int = 0, **flow: Any) -> QueueSession:
+    session = QueueSession(BIND, 1, 1_000, Counter(), FlowQos(**flow))
+    _due(session, 0)
+    session.receive(Bound("q", "A", 7, 1, backlog, 0, 30_000))
+    _due(session, 5_000)
+    return session
+
+
+def _received(number: int) -> list[Alive]:
+    return [Alive("q", "A", 7, received=number)]
+
+
+def test_what_has_arrived_is_reported_when_the_threshold_of_the_window_is_reached() -> None:
+    """SOL-15: 60 % of 10; the answers of a session are numbered from 1, which is that to the bind."""
+    session = _flow(window=10)
+    for number in range(2, 7):
+        session.receive(_delivered(number), 6_000)
+    assert _due(session, 6_000) == []
+    session.receive(_delivered(7), 6_005)
+    assert [_due(session, 6_005), _due(session, 7_500)] == [_received(7), []]
+
+
+def test_what_has_arrived_is_reported_after_a_second() -> None:
+    """SOL-16."""
+    session = _flow(window=10)
+    for number in range(2, 5):
+        session.receive(_delivered(number), 6_000)
+    assert [_due(session, now) for now in (6_999, 7_000, 8_500)] == [[], _received(4), []]
+
+
+@pytest.mark.parametrize(
+    ("window", "backlog", "percent", "threshold"),
+    [(255, 100, 60, 60), (255, 0, 60, 153), (255, 10_000, 60, 153), (10, 0, 60, 6), (1, 0, 60, 1), (10, 0, 75, 7)],
+)
+def test_the_threshold_is_part_of_the_window_or_of_the_smaller_backlog(
+    window: int, backlog: int, percent: int, threshold: int
+) -> None:
+    """SOL-17."""
+    assert FlowQos(window, percent).threshold(backlog) == threshold
+
+
+@pytest.mark.parametrize("flow", [{"window": 0}, {"threshold_percent": 0}, {"threshold_percent": 101}, {"ack_time": 0}])
+def test_a_flow_that_reports_nothing_is_refused(flow: dict[str, Any]) -> None:
+    with pytest.raises(InconsistentQosError, match="reports nothing in time"):
+        FlowQos(**flow).check()
+
+
+def test_a_delivery_that_did_not_arrive_is_reported_at_once_and_once() -> None:
+    session = _flow()
+    session.receive(_delivered(2), 6_000)
+    session.receive(_delivered(5), 6_001)
+    assert [_due(session, 6_001), _due(session, 6_002)] == [[Alive("q", "A", 7, 5, (3, 4))], []]
+    # it is handed out when its copy arrives; the original is a copy then
+    copy = _delivered(6, "m3")
+    assert [session.receive(record, 6_100) for record in (copy, _delivered(3, "m3"))] == [copy, None]
+
+
+def test_a_bound_that_is_repeated_shows_that_the_last_delivery_did_not_arrive() -> None:
+    session = _flow()
+    session.receive(_delivered(2), 6_000)
+    assert session.receive(Bound("q", "A", 7, 4, 0, 0, 30_000), 6_001) is None
+    assert _due(session, 6_001) == [Alive("q", "A", 7, 4, (3,))]
+
+
+def test_what_one_report_has_no_room_for_is_not_reported_as_received() -> None:
+    session = _flow()
+    session.receive(_delivered(MAX_MISSING + 500))
+    first, second = _due(session, 6_000)[0], _due(session, 6_001)[0]
+    assert isinstance(first, Alive)
+    assert isinstance(second, Alive)
+    assert (first.missing, first.received) == (tuple(range(2, MAX_MISSING + 2)), MAX_MISSING + 1)
+    session.stored(first)
+    session.stored(second)
+    assert second.missing == tuple(range(MAX_MISSING + 2, MAX_MISSING + 500))
+    assert _due(session, 16_001) == _received(MAX_MISSING + 500)
+
+
+def test_a_report_of_missing_deliveries_that_kafka_does_not_take_is_made_again_as_things_are_then() -> None:
+    session = _flow()
+    session.receive(_delivered(4), 6_000)
+    session.stop(stopped=True)
+    (sign,) = _due(session, 6_000)
+    assert sign == Alive("q", "A", 7, 4, (2, 3), stopped=True)
+    session.stop(stopped=False)
+    session.receive(_delivered(5), 6_001)
+    # the service must not forget 2 and 3 before it knows that they are missing
+    assert _due(session, 6_002) == _received(1)
+    before = session._next_ms
+    session.not_stored(sign)
+    # Kafka's thread must not change what another one reads: the report itself is due at once
+    assert session._next_ms == before
+    (again,) = _due(session, 6_003)
+    assert again == Alive("q", "A", 7, 5, (2, 3))
+    session.stored(again)
+    assert _due(session, 16_003) == _received(5)
+
+
+def test_a_stopped_consumer_binds_as_such() -> None:
+    session = QueueSession(BIND, 1, 1_000, Counter(), stopped=True)
+    (bind,) = _due(session, 0)
+    assert isinstance(bind, Bind)
+    assert bind.stopped
+    session.receive(BOUND)
+    assert _due(session, 1) == []
+
+
+def test_stopping_and_starting_is_reported_at_once() -> None:
+    session = _flow()
+    session.stop(stopped=True)
+    assert [_due(session, 6_000), _due(session, 6_001)] == [[Alive("q", "A", 7, 1, stopped=True)], []]
+    session.stop(stopped=False)
+    assert _due(session, 6_002) == _received(1)
 
 
 def test_batches_that_might_never_be_full_are_refused() -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ackstream.client import reader_acks
 from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
 from ackstream.client.reader_acks import WriterAcknowledgements
 from ackstream.client.samples import WriterQos
+from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ class World:
         next_seq: int = 1,
         first: int = 1,
         holes: tuple[tuple[int, int], ...] = (),
+        timeout: float = 5,
         **qos: Any,
     ) -> None:
         self.state = state
@@ -32,7 +36,7 @@ class World:
         self.failing = False
         self.known = WriterAcknowledgements(WriterQos(**qos), "w1", self._answer, self._tell)
         if state is not None:
-            self.known.begin(first, next_seq, holes, 5)
+            self.known.begin(first, next_seq, holes, timeout)
 
     def _answer(self, question: WriterStateRequest) -> None:
         self.asked.append(question)
@@ -53,6 +57,7 @@ class World:
 
 
 NEW = WriterState("w1", 0, 0)
+AUDITED = WriterState("w1", 0, 0, required={"Auditor": 2})
 
 
 def test_a_writer_that_settle_does_not_know_begins_with_its_own_first_sample() -> None:
@@ -60,6 +65,54 @@ def test_a_writer_that_settle_does_not_know_begins_with_its_own_first_sample() -
     assert world.known.first_unacknowledged is None
     world.write(2)
     assert world.known.first_unacknowledged == 1_001
+
+
+def test_each_question_names_the_roles_that_the_writer_requires() -> None:
+    world = World(AUDITED, required={"Auditor": 2})
+    world.known.waiting_for(5)
+    assert world.asked == [WriterStateRequest("w1", {"Auditor": 2})] * len(world.asked)
+    assert World(NEW, required={}).asked[0] == WriterStateRequest("w1", {}), "which ends those of an earlier run"
+
+
+def test_a_writer_that_says_nothing_about_roles_leaves_those_of_earlier_runs_as_they_are() -> None:
+    assert World(AUDITED).asked[0] == WriterStateRequest("w1", None)
+
+
+def test_a_settle_job_that_knows_no_roles_of_writers_is_refused() -> None:
+    with pytest.raises(InconsistentQosError, match="upgrade it"):
+        World(NEW, required={"Auditor": 2}, timeout=0.05)
+
+
+def test_a_publisher_that_has_nothing_to_ask_names_its_roles_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds = World(AUDITED, required={"Auditor": 2}), World(NEW)
+    before = [len(world.asked) for world in worlds]
+    for world in worlds:
+        world.known.keep_roles()
+    monkeypatch.setattr(reader_acks, "ROLES_AGAIN_SECONDS", 0)
+    for world in worlds:
+        world.known.keep_roles()
+    assert [len(world.asked) - count for world, count in zip(worlds, before, strict=True)] == [1, 0]
+
+
+@pytest.mark.parametrize(("lease_ms", "asks"), [(1, 1), (60_000, 0), (None, 0)])
+def test_roles_are_named_before_settle_forgets_them(lease_ms: int | None, asks: int) -> None:
+    world = World(WriterState("w1", 0, 0, required={"Auditor": 2}, lease_ms=lease_ms), required={"Auditor": 2})
+    before = len(world.asked)
+    time.sleep(0.01)
+    world.known.keep_roles()
+    assert len(world.asked) - before == asks
+
+
+def test_roles_are_named_again_soon_if_settle_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(AUDITED, required={"Auditor": 2})
+    world.state = None
+    with pytest.raises(SettleTimeout):
+        world.known.waiting_for(0.001)
+    before = len(world.asked)
+    world.known.keep_roles()
+    monkeypatch.setattr(reader_acks, "SETTLE_TIMEOUT", 0)
+    world.known.keep_roles()
+    assert len(world.asked) - before == 1
 
 
 def test_numbers_that_a_session_passes_over_are_no_samples() -> None:

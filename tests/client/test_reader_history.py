@@ -163,14 +163,14 @@ def test_the_buffer_and_the_application_have_so_many_samples_or_bytes_at_most(si
     assert (reader.full, reader.stuck) == (True, True)
     for sample in samples:
         reader.acknowledge_sample(sample, None)
-    assert (reader.full, reader._bytes) == (False, 0)
+    assert (reader.full, reader._cache.bytes) == (False, 0)
 
 
-def test_nothing_weighs_once_it_is_handed_out_replaced_or_filtered() -> None:
+def test_nothing_weighs_once_it_is_taken_replaced_or_filtered() -> None:
     for reader in (_reader("protocol"), _reader("application-auto", history="keep-last")):
         _receive(reader, 11, 12, 13, 14)
         reader.take(ANY, 0)
-        assert (reader._bytes, reader._of_key) == (0, {})
+        assert (reader._cache.bytes, reader.held) == (0, 0)
 
 
 def test_a_record_of_stored_that_was_missed_is_made_up_for_by_a_later_state() -> None:
@@ -276,7 +276,57 @@ def test_copies_are_acknowledged_at_once_and_loans_when_they_are_returned() -> N
     assert (_numbers(loan), reader.counts["acknowledged"]) == ([2], 1)
     reader.return_loan(loan)
     assert _reported(reader) == [[(1, 1), (2, 2)]]
-    assert (reader.counts["acknowledged"], reader.unacknowledged) == (2, 1)
+    assert (reader.counts["acknowledged"], reader.held) == (2, 1)
+
+
+def test_what_is_read_is_acknowledged_once_and_stays_until_it_is_taken() -> None:
+    seen: list[Any] = []
+    reader = _receive(_reader("application-auto", seen), 1, 2, 3)
+    assert _numbers(reader.read(2, 0, unread=False)) == [1, 2]
+    assert _reported(reader) == [[(1, 2)]]
+    assert _numbers(reader.read(ANY, 0, unread=True)) == [3]
+    assert _numbers(reader.read(ANY, 0, unread=False)) == [1, 2, 3]
+    assert (reader.read(ANY, 0, unread=True), reader.held) == ([], 3)
+    assert _numbers(reader.take(ANY, 0)) == [1, 2, 3]
+    assert (reader.held, [number for number, _, _ in seen]) == (0, [1, 2, 3])
+    assert (reader.counts["acknowledged"], reader.counts["handed_out"]) == (3, 3)
+    reader.due()
+    reader.confirm(AppAckConf("R1", "w1", 1, 2))
+    assert reader.due(closing=True) == []
+
+
+def test_acknowledge_all_covers_what_was_read_and_what_was_taken() -> None:
+    reader = _receive(_reader(), 1, 2, 3, 4)
+    reader.take(1, 0)
+    reader.read(2, 0, unread=True)
+    reader.acknowledge_all(None)
+    assert _reported(reader) == [[(1, 3)]]
+    assert _numbers(reader.take(ANY, 0)) == [2, 3, 4]
+    reader.acknowledge_sample(_sample(2), None)
+    assert reader.held == 1
+
+
+def test_an_application_that_waits_for_unread_samples_gets_what_arrives_behind_those_it_has_read() -> None:
+    reader = _receive(_reader(), 1)
+    reader.read(ANY, 0, unread=False)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(reader.read(ANY, None, unread=True)))
+    waiting.start()
+    _receive(reader, 2)
+    waiting.join(10)
+    assert _numbers(found) == [2]
+
+
+def test_samples_of_an_instance_that_come_too_close_together_are_acknowledged_as_filtered() -> None:
+    seen: list[Any] = []
+    reader = _reader("application-explicit", seen, minimum_separation_ms=1_000)
+    times = {1: 0, 2: 999, 13: 1_000, 14: 1_000, 15: 1_500, 16: 2_000}
+    for number, time in times.items():
+        reader.add(Sample("w1", number, None, b"k", b"%d" % number, {}, time, 0, number))
+    reader.mark_stored(StoredRange("w1", 1, 16, 0, ((3, 12),)))
+    assert _numbers(reader.take(ANY, 0)) == [1, 14, 16]
+    assert [(number, auto) for number, _, auto in seen] == [(2, "filtered"), (13, "filtered"), (15, "filtered")]
+    assert reader.counts["filtered"] == 3
 
 
 @pytest.mark.parametrize("kind", ["protocol", "application-auto"])
@@ -308,6 +358,16 @@ def test_what_was_read_before_it_was_replaced_is_left_to_the_application() -> No
     assert _reported(reader) == [[(1, 1)]]
 
 
+def test_what_was_read_and_not_taken_is_replaced_without_being_acknowledged() -> None:
+    reader = _receive(_reader(history="keep-last", depth=1), 1)
+    reader.read(ANY, 0, unread=False)
+    _receive(reader, 2)
+    assert reader.due() == []
+    assert _numbers(reader.read(ANY, 0, unread=False)) == [2]
+    reader.acknowledge_all(None)
+    assert _reported(reader) == [[(1, 2)]]
+
+
 def test_each_acknowledged_sample_is_passed_on_once_with_its_response_or_the_reason() -> None:
     seen: list[Any] = []
     reader = _receive(_reader(seen=seen, history="keep-last", max_response_length=9), 13, 14, 15)
@@ -317,7 +377,7 @@ def test_each_acknowledged_sample_is_passed_on_once_with_its_response_or_the_rea
     reader.acknowledge_all(None)
     assert seen == [(13, None, "filtered"), (14, None, "replaced"), (15, b"ok", None)]
     assert [reader.counts[name] for name in ("filtered", "replaced", "acknowledged")] == [1, 1, 1]
-    assert reader.unacknowledged == 0
+    assert reader.held == 0
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -341,7 +401,7 @@ def test_a_protocol_reader_reports_what_its_library_has_and_keeps_nothing_that_w
     reader.add(_sample(5))
     assert reader.due() == [ProtocolAck("R1", "w1", 1, 5, "Logger")]
     assert _numbers(reader.take(ANY, 0)) == [1, 2, 5]
-    assert reader.unacknowledged == 0
+    assert reader.held == 0
 
 
 def test_what_a_protocol_reader_need_not_read_again_does_not_hold_it_up() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client import reader_session, stored_samples
-from ackstream.client.errors import TakenOverError
+from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.lifetime import Lifetime
 from ackstream.client.reader_history import ReaderHistory
 from ackstream.client.reader_session import LOOKBACK_MS, ReaderSession, SessionState
@@ -299,10 +299,11 @@ def test_a_writer_with_a_gap_that_is_never_filled_holds_up_no_other_and_is_read_
     assert (world.handled, world.lost) == ([*_all(500), *_all(2_000, 1, "gap")], 0)
 
 
-def test_only_what_kafka_has_no_longer_is_lost_and_what_lies_behind_it_comes() -> None:
+def test_a_reader_that_lacks_what_kafka_has_no_longer_ends_with_an_error_and_skips_nothing() -> None:
     world = _World(_all(100), _answer(KnownWriter("w", 1, 100, (), ((1, 100),))), committed=50, deleted=20)
-    world.run(10)
-    assert (world.handled, world.lost) == (_all(100, 21), 20)
+    with pytest.raises(SamplesGoneError, match="Messages 1 to 20 of w are not acknowledged and no longer in Kafka"):
+        world.run(10)
+    assert (world.handled, world.lost, len(world.errors)) == ([], 0, 1)
 
 
 @given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ackstream.client.replies import RequestOutcome, read_answer, read_outcome, read_reply
+from ackstream.client.replies import RequestOutcome, read_outcome, read_reply
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import encode, error_envelope, raw
@@ -62,11 +62,6 @@ def test_other_records_of_the_ledger_have_no_outcome() -> None:
     assert read_outcome(ledger.encode(ledger.LedgerRecord("signal", "r", "q", 1))) is None
     with pytest.raises(msgspec.MsgspecError):
         read_outcome(b"nonsense")
-
-
-def test_an_error_on_the_acks_topic_is_an_answer() -> None:
-    envelope = error_envelope(thing_not_found("a:b"), thing_id="a:b", channel="twin", headers={})
-    assert read_answer(encode(envelope)) == RequestOutcome(404, "error", [], ERROR)
 
 
 ENTRY = {"status": 200, "payload": {"x": 1}}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -8,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import sample_reader
-from ackstream.client.errors import HandlerFailedError, ReaderClosedError, SettleTimeout
-from ackstream.client.sample_reader import SampleReader, remove_reader
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.sample_reader import SampleReader
 from ackstream.client.samples import ReaderQos, Sample
 from ackstream.errors import InconsistentQosError, UnreachableError
-from ackstream.kafka.clients import Closing
-from ackstream.protocol import readers
 from ackstream.protocol.messages import StoredRange
-from ackstream.protocol.readers import ReaderRemoved, ReaderStop
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -97,6 +95,19 @@ def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(ma
     assert (reader.alive, reader.statistics.failed, reader._session.link.stop.is_set()) == (False, 3, True)
 
 
+def test_samples_that_are_read_stay_in_the_reader_and_those_not_accessed_can_be_waited_for(
+    make: Callable[..., Any],
+) -> None:
+    with make(max_samples=2) as reader:
+        _publish(reader, 1, 2)
+        assert [sample.seq for sample in reader.read(1)] == [1]
+        assert [sample.seq for sample in reader.read(unread=True)] == [2]
+        assert [sample.seq for sample in reader.read(timeout=None)] == [1, 2]
+        assert (reader.statistics.acknowledged, reader.full) == (2, True)
+        assert [sample.seq for sample in reader.take()] == [1, 2]
+        assert (reader.full, reader.read()) == (False, [])
+
+
 def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[..., Any]) -> None:
     taken: list[Sample] = []
     reader = make(taken.append, qos=ReaderQos(kind="application-explicit"), max_samples=1)
@@ -107,6 +118,26 @@ def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[...
     assert reader.wait_closed(0)
 
 
+def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_has_its_label_acknowledged_later(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = SimpleNamespace(ready=False, taken=False, issued=frozenset({"a-ack"}), keep=lambda _now: None)
+    monkeypatch.setattr(sample_reader, "Labels", lambda *_: labels)
+    sent: list[dict[str, Any]] = []
+    future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
+    with make(labels=["a-ack"]) as reader:
+        reader._outbox._producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
+        headers = {"correlation-id": b"c", "requested-acks": b'["a-ack"]'}
+        reader._history.add(Sample("w1", 1, None, b"ns:n", b"", headers, 0, 0, 1))
+        reader._history.mark_stored(StoredRange("w1", 1, 1, 0))
+        assert len(reader.take()) == 1
+        reader._after_poll(math.inf)
+        assert (reader.statistics.acknowledged, sent) == (1, [])
+        labels.ready = True
+        reader._after_poll(math.inf)
+    assert [(record["key"], record["headers"]) for record in sent] == [(b"ns:n", [("correlation-id", b"c")])]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to")],
@@ -114,34 +145,3 @@ def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[...
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):
         SampleReader(Kafka(), "r1", **options)
-
-
-class _Link(Closing):
-    """Settle answers with these shards."""
-
-    shards: tuple[int, ...] = ()
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, value: bytes) -> None:
-        self.sent.append(readers.read(value))
-
-    def read(self) -> list[Any]:
-        assert self.sent == [ReaderStop("r1")]
-        answers = [ReaderRemoved("r1", shard, 3) for shard in self.shards]
-        return [SimpleNamespace(value=b"?"), *(SimpleNamespace(value=readers.write(answer)) for answer in answers)]
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-def test_a_reader_is_removed_once_every_shard_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_reader, "ClientConnection", _Link)
-    _Link.shards = (0, 2, 0)
-    with pytest.raises(SettleTimeout, match="removal of reader r1 was not confirmed"):
-        remove_reader(Kafka(), "r1", 0.05)
-    _Link.shards = (0, 2, 1)
-    remove_reader(Kafka(), "r1", PATIENCE_SECONDS)
-    with pytest.raises(InconsistentQosError, match="name has 1 to 255"):
-        remove_reader(Kafka(), "")

@@ -85,6 +85,7 @@ def test_a_sample_without_a_reader_is_a_value() -> None:
         ({"samples_per_app_ack": 0}, "samples_per_app_ack is 0"),
         ({"app_ack_period_ms": 0}, "app_ack_period_ms is 0"),
         ({"response_keep_ms": -1}, "response_keep_ms is -1"),
+        ({"minimum_separation_ms": -1}, "minimum_separation_ms is -1"),
     ],
 )
 def test_a_reader_that_contradicts_itself_is_not_created(values: dict[str, Any], text: str) -> None:
@@ -97,12 +98,19 @@ def test_a_reader_that_contradicts_itself_is_not_created(values: dict[str, Any],
     [
         ({"max_samples": 0}, "max_samples is 0"),
         ({"max_blocking_ms": -1}, "max_blocking_ms is -1"),
-        ({"required": {"Logger": 1}}, r"in \[settle\] of conf/ackstream.toml"),
+        ({"required": {"Logger": 0}}, "The quorum of Logger is 0; it must be at least 1"),
+        ({"required": {f"r{number}": 1 for number in range(101)}}, "at most 100 roles, not 101"),
+        ({"required": {"": 1}}, "role has 1 to 255 characters, not 0"),
+        ({"required": {"Logger": 1}, "reliable": False}, "best-effort writer waits for nobody"),
     ],
 )
 def test_a_writer_that_contradicts_itself_is_not_created(values: dict[str, Any], text: str) -> None:
     with pytest.raises(InconsistentQosError, match=text):
         WriterQos(**values)
+
+
+def test_a_reader_acknowledges_what_the_application_has_accessed_unless_it_asks_for_another_kind() -> None:
+    assert (ReaderQos().kind, ReaderQos(history="keep-last").kind) == ("application-auto", "application-auto")
 
 
 def test_the_longest_response_is_allowed() -> None:

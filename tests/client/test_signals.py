@@ -38,7 +38,8 @@ def command(topic: str = COMMAND, **headers: Any) -> bytes:
 
 
 def read(topic: str = COMMAND, labels: set[str] | None = None, **headers: Any) -> Signal:
-    return read_signal(record(command(topic, correlation_id="c-1", **headers)), labels)
+    own = {*headers.get("requested_acks", ()), "live-response"} if labels is None else labels
+    return read_signal(record(command(topic, correlation_id="c-1", **headers)), own)
 
 
 def test_a_signal_has_what_a_handler_needs():
@@ -52,7 +53,7 @@ def test_a_signal_has_what_a_handler_needs():
 
 def test_a_signal_whose_correlation_id_the_service_refuses_is_no_request():
     for value, headers in ((command(correlation_id="x" * 1_025), []), (command(), [("correlation-id", b"x" * 1_025)])):
-        for signal in (lambda record: read_signal(record, None), read_publication):
+        for signal in (lambda record: read_signal(record, ()), read_publication):
             with pytest.raises(DittoError, match="1,024 bytes"):
                 signal(record(value, headers))
 
@@ -74,7 +75,7 @@ def test_only_the_labels_that_the_responder_issues_are_shown_in_order_of_the_req
         ("org.acme/lamp/things/live/messages/dim", None, {"response_required": False}, False),
     ],
 )
-def test_a_responder_to_live_commands_declares_live_response(topic, labels, headers, wanted):
+def test_a_responder_to_live_commands_issues_live_response(topic, labels, headers, wanted):
     assert read(topic, labels, **headers).response_wanted is wanted
 
 
@@ -87,7 +88,7 @@ def test_a_responder_to_live_commands_declares_live_response(topic, labels, head
     ],
 )
 def test_the_correlation_id_is_found_where_the_service_finds_it(record_headers, json_headers, identity):
-    assert read_signal(record(command(**json_headers), record_headers), None).correlation_id == identity
+    assert read_signal(record(command(**json_headers), record_headers), ()).correlation_id == identity
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,12 @@ def test_the_correlation_id_is_found_where_the_service_finds_it(record_headers, 
 )
 def test_an_invalid_request_is_an_error(value):
     with pytest.raises(DittoError):
-        read_signal(record(value), None)
+        read_signal(record(value), ())
 
 
 def test_a_signal_without_value_has_none():
     value = msgspec.json.encode({"topic": "org.acme/lamp/things/twin/commands/delete", "headers": {}, "path": "/"})
-    assert read_signal(record(value), None).value is None
+    assert read_signal(record(value), ()).value is None
 
 
 LIVE = "org.acme/lamp/things/live/messages/dim"
@@ -180,20 +181,39 @@ def test_a_response_has_the_commands_topic_and_path():
     }
 
 
-def test_an_error_is_an_error_message():
-    (error,) = wire(thing_not_found("org.acme:lamp"))
-    assert (error["topic"], error["status"]) == ("org.acme/lamp/things/twin/errors", 404)
+def test_an_error_is_the_response_to_a_live_signal():
+    (error,) = wire(thing_not_found("org.acme:lamp"), read(LIVE))
+    assert (error["topic"], error["status"]) == ("org.acme/lamp/things/live/errors", 404)
     assert error["headers"]["correlation-id"] == "c-1"
     assert error["value"]["error"] == "things:thing.notfound"
 
 
+def test_an_error_about_what_the_twin_answers_is_a_nack_for_each_label():
+    nacks = wire(After(2, thing_not_found("org.acme:lamp")))
+    assert [(nack["topic"][-8:], nack["status"]) for nack in nacks] == [("acks/a-a", 404), ("acks/b-b", 404)]
+    assert {nack["value"]["error"] for nack in nacks} == {"things:thing.notfound"}
+    assert [delay for delay, _ in messages(SIGNAL, After(2, thing_not_found("org.acme:lamp")))] == [2, 2]
+
+
+def test_the_twin_alone_responds_to_its_commands():
+    for answer in (Response(204), [Ack(), Response(204)]):
+        with pytest.raises(DittoError, match="is not supported") as refused:
+            messages(SIGNAL, answer)
+        assert refused.value.description == "The twin alone responds to its commands: acknowledge a label."
+
+
+def test_an_acknowledgement_has_the_schema_version_of_the_signal():
+    (ack,) = wire(Ack(), read(requested_acks=["a-a"], version=2))
+    assert ack["headers"] == {"correlation-id": "c-1", "version": 2, "response-required": False}
+
+
 def test_delays_add_up_and_parts_may_have_different_ones():
     answer = [Ack(label="a-a"), After(2, [Ack(label="b-b"), After(0.5, Response())]), None]
-    found = [(delay, str(message.topic)) for delay, message in messages(SIGNAL, answer)]
+    found = [(delay, str(message.topic)) for delay, message in messages(read(LIVE), answer)]
     assert found == [
-        (0.0, "org.acme/lamp/things/twin/acks/a-a"),
-        (2.0, "org.acme/lamp/things/twin/acks/b-b"),
-        (2.5, "org.acme/lamp/things/twin/commands/modify"),
+        (0.0, "org.acme/lamp/things/live/acks/a-a"),
+        (2.0, "org.acme/lamp/things/live/acks/b-b"),
+        (2.5, LIVE),
     ]
 
 
@@ -291,9 +311,9 @@ def test_unanswered_labels_get_the_nack():
 
 def test_a_delayed_answer_counts_as_an_answer():
     signal, opened, worker, _ = delivered("a-a")
-    signal.answer([After(2, Ack(204)), Response(200)])
+    signal.answer([After(2, Ack(204))])
     opened.send(messages(signal, Ack()), missing=True)
-    assert worker.sent == [("a-a", 204, 2.0), ("modified", 200, 0.0)]
+    assert worker.sent == [("a-a", 204, 2.0)]
 
 
 @pytest.mark.parametrize("answer", [Ack(label="c-c"), Ack(label="live-response"), [Ack(), Ack(label="c-c")]])

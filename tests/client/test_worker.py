@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
-from ackstream.client import worker
+from ackstream.client import receivers, worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.group import Work
+from ackstream.client.receivers import Responder, Subscriber
+from ackstream.client.signals import Ack
 from ackstream.client.worker import Outbox, Worker
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import raw
@@ -141,15 +146,33 @@ def test_work_that_is_held_remains_until_it_is_released(outbox, producer):
 
 
 class Consumer:
-    """Has no records."""
+    """Has no records, or those that it gives from an offset on, unless it is paused."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.is_paused = False
+        self.records: list[Any] = []
+        self.polls = self.position = 0
         self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
         self._fetcher = SimpleNamespace(_next_partition_records=None)
 
     def poll(self, **_: Any) -> dict[Any, Any]:
-        return {}
+        self.polls += 1
+        if self.is_paused:
+            return {}
+        records, self.position = self.records[self.position :], len(self.records)
+        return {TopicPartition("signals", 0): records} if records else {}
+
+    def seek(self, _partition: TopicPartition, offset: int) -> None:
+        self.position = offset
+
+    def pause(self, _partition: TopicPartition) -> None:
+        self.is_paused = True
+
+    def paused(self) -> set[TopicPartition]:
+        return {TopicPartition("signals", 0)} if self.is_paused else set()
+
+    def resume(self, _partition: TopicPartition) -> None:
+        self.is_paused = False
 
     def close(self, **_: Any) -> None:
         self.closed = True
@@ -195,3 +218,102 @@ def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypa
     running.close()
     assert done
     assert consumer.closed
+
+
+def signals(number: int) -> list[Any]:
+    return [SimpleNamespace(topic="signals", partition=0, offset=offset, value=b"") for offset in range(number)]
+
+
+class _Lease:
+    """Labels of which a test says whether their lease has lapsed."""
+
+    def __init__(self, *, ready: bool = True) -> None:
+        self.ready, self.taken = ready, False
+
+
+def test_records_wait_for_a_lease_while_polling_goes_on(consumer, caplog):
+    consumer.records = signals(3)
+    labels, handled = _Lease(), []
+
+    def handle(record: Any, _work: Any) -> None:
+        handled.append(record.offset)
+        labels.ready = record.offset > 0
+        if len(handled) == 3:
+            running.life.close()
+
+    def turn(_now: float) -> None:
+        labels.ready = labels.ready or consumer.polls > 5
+
+    running = Worker(Kafka(), ["signals"], handle, None, "latest", turn=turn, labels=labels)
+    running.run()
+    assert running.life.wait(10)
+    running.close()
+    assert (handled, consumer.polls > 6, consumer.is_paused) == ([0, 1, 2], True, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The labels are not held: records and answers wait until they are, or are taken.",
+        "The labels are held again, or another client has them: records are handled.",
+    ]
+
+
+def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_to_others(consumer):
+    consumer.records = signals(2)
+    waits, handled = threading.Event(), []
+    consumer.pause = lambda _partition: waits.set()
+    labels = _Lease(ready=False)
+    running = Worker(Kafka(), ["signals"], lambda record, _: handled.append(record), None, "latest", labels=labels)
+    running.run()
+    assert waits.wait(10)
+    running.close()
+    assert (handled, running._progress.positions()) == ([], {})
+
+
+def test_records_of_a_partition_that_another_member_has_by_now_are_not_read_again(consumer):
+    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", labels=_Lease(ready=False))
+
+    def seek(*_: Any) -> None:
+        raise ValueError("Unassigned partition")
+
+    consumer.seek = seek
+    running._put_back(signals(2))
+    running.close()
+    assert not consumer.is_paused
+
+
+def test_a_receiver_and_its_answers_wait_for_the_lease_of_its_labels(monkeypatch):
+    made: list[Any] = []
+    labels = SimpleNamespace(keep=None)
+
+    def make(*_: Any, **options: Any) -> Any:
+        made.append(options["labels"])
+        return SimpleNamespace(life=None, run=lambda: None)
+
+    monkeypatch.setattr(receivers, "Labels", lambda *_: labels)
+    monkeypatch.setattr(receivers, "Worker", make)
+    Responder(Kafka(), print, labels=["a-a"])
+    Subscriber(Kafka(), print, [], labels=["a-a"])
+    assert made == [labels, labels]
+
+
+def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
+    sent: list[str] = []
+    responder: Any = Responder.__new__(Responder)
+    responder.__dict__ |= {
+        "_labels": SimpleNamespace(held=frozenset(), issued=frozenset({"a-a"})),
+        "_responds": frozenset(),
+        "_counts": Counter(),
+        "_handler": lambda _signal: Ack(204),
+        "_worker": SimpleNamespace(
+            outbox=SimpleNamespace(send=lambda _id, message, *_: sent.append(message.topic.subject))
+        ),
+    }
+    command = {
+        "topic": "org.acme/lamp/things/twin/commands/modify",
+        "headers": {"correlation-id": "c-1", "requested-acks": ["a-a", "b-b"]},
+        "path": "/attributes/x",
+        "value": 1,
+    }
+    record = SimpleNamespace(
+        topic="signals", partition=0, offset=0, timestamp=0, headers=[], value=json.dumps(command).encode()
+    )
+    responder._handle(record, Work(0))
+    assert sent == ["a-a"]

@@ -316,7 +316,7 @@ def test_whatever_is_lost_everything_acknowledged_arrives_and_reporting_ends(
 
 
 def test_a_protocol_reader_reports_once_how_far_its_library_has_all_samples() -> None:
-    reports = AckReports(ReaderQos(), ReaderStart("R1", 1, "Logger"), "w1", Intervals([(1, 3)]))
+    reports = AckReports(ReaderQos(kind="protocol"), ReaderStart("R1", 1, "Logger"), "w1", Intervals([(1, 3)]))
     assert reports.due(0) is None
     reports.acknowledged.merge([(5, 5), (8, 8)])
     assert reports.due(0) is None
