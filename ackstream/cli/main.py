@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream.cli import local, monitoring, send
+from ackstream.cli.console.display import readers_table
 from ackstream.cli.console.session import Interrupts
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.settings import load
@@ -127,6 +129,25 @@ def connect() -> None:
 
 
 @app.command()
+def route() -> None:
+    """Run the routes of the settings: publishers' messages are passed on to other systems. Ctrl-C stops it."""
+    from ackstream.connectivity.routes import Router  # noqa: PLC0415
+
+    settings = load()
+    if not settings.routes:
+        raise SettingsError("The settings define no routes: add [[routes]], see conf/ackstream.toml.")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    console = Console(stderr=True)
+    with Interrupts(), Router(settings, settings.routes) as router:
+        console.print(f"Running {', '.join(route.name for route in settings.routes)}. Ctrl-C stops it.")
+        try:
+            router.run()
+        except KeyboardInterrupt:
+            console.print("Closing.")
+
+
+@app.command()
 def conformance(
     paths: Annotated[
         list[Path], typer.Argument(help="Case files (JSON Lines), or directories of them.", metavar="PATH…")
@@ -151,12 +172,25 @@ def forget(
 
     One that is running ends with an error. What its required roles have acknowledged still counts.
     """
-    from ackstream.client import remove_reader  # noqa: PLC0415
+    from ackstream.client import delete_durable_subscription  # noqa: PLC0415
 
     console = Console()
     with console.status(f"Waiting for the settle job to remove {name}"):
-        remove_reader(load().kafka, name, timeout)
+        delete_durable_subscription(load().kafka, name, timeout)
     console.print(Text(f"The reader {name} is removed."))
+
+
+@readers.command("list")
+def list_readers(
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the settle job.")] = 60,
+) -> None:
+    """Show the readers, the one that was silent for longest first, and how much is kept for each."""
+    from ackstream.client import known_readers  # noqa: PLC0415
+
+    console = Console()
+    with console.status("Waiting for the settle job"):
+        found = known_readers(load().kafka, timeout)
+    console.print(readers_table(found, time.time_ns() // 1_000_000))
 
 
 # in the order of the help text

@@ -163,7 +163,7 @@ class TopicReader(Closing):
         partition, offset = part.topic_partition, max(part.fetch_offset, part.next_fetch_offset)
         try:
             self.consumer.seek(partition, offset + 1)
-        except (KafkaError, AssertionError):
+        except (KafkaError, ValueError):
             # no longer assigned; the library drops its records itself
             return False
         # the rest of the same batch fails likewise: log it once

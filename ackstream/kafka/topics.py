@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
@@ -25,6 +26,7 @@ KAFKA_MAX_BYTES = 1_048_588
 SAFE_REPLICAS = 3
 """With as many, a record counts as accepted only once several brokers have it, and one of them may still fail."""
 
+HISTORY = "min.compaction.lag.ms"
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
 """Kafka never compacts the active segment, which by default would grow for a week."""
 
@@ -35,17 +37,22 @@ class Topic:
 
     :param partitions: ``None`` for ``kafka.partitions`` of the settings
     :param compacted: only the last record of a key is kept
+    :param history: how long all of them are kept nevertheless
     """
 
     partitions: int | None = None
     compacted: bool = False
+    history: timedelta = timedelta()
 
     def config(self, replication: int = 1) -> dict[str, str]:
         """Return the topic's configuration."""
         config = {TIMESTAMP_TYPE: "LogAppendTime", MAX_BYTES: str(MAX_RECORD_BYTES)}
         if replication >= SAFE_REPLICAS:
             config[IN_SYNC] = str(replication // 2 + 1)
-        return config | COMPACTED if self.compacted else config
+        if not self.compacted:
+            return config
+        history = {HISTORY: str(int(self.history.total_seconds() * 1000))} if self.history else {}
+        return config | COMPACTED | history
 
 
 CLOCK = Topic(partitions=1, compacted=True)
@@ -55,12 +62,14 @@ cut off, still has the offset at which a job that was away for long goes on."""
 TOPICS: dict[str, Topic] = {
     "signals": Topic(),
     "acks": Topic(),
+    # written by the twin only, so that no subscriber can confirm what the twin knows
+    "twin-acks": Topic(),
     "clock": CLOCK,
     "replies": Topic(),
     "ledger": Topic(),
     "events": Topic(),
     # one partition: its order decides who holds a label
-    "declarations": Topic(partitions=1, compacted=True),
+    "declarations": Topic(partitions=1, compacted=True, history=timedelta(days=1)),
     "messages": Topic(),
     "publisher-acks": Topic(),
     "stored": Topic(),
@@ -95,7 +104,7 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
 
 
 LIMITED = ("replies", "ledger", "dead-letters")
-OF_TWIN = ("acks", "events")
+OF_TWIN = ("twin-acks", "events")
 """The topics whose records correlate, or the twin, may have to make as large as the settings allow."""
 
 

@@ -9,7 +9,7 @@ import subprocess
 import zipfile
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -23,9 +23,6 @@ from ackstream.local.process import locked, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-Configuration = Literal["spark", "broker", "mqtt"]
-"""``spark``: what a Spark job needs besides Spark itself. ``broker``: the one-node Kafka. ``mqtt``: for tests alone."""
 
 ATTEMPTS = 3
 _FOUND = re.compile(r"^\tfound (\S+) in ")
@@ -42,34 +39,37 @@ class _Jar(msgspec.Struct, frozen=True):
     size: int
 
 
-def resolve(configuration: Configuration, console: Console | None = None) -> list[Path]:
+def resolve(configuration: str, console: Console | None = None, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration; fetch those that the user's cache lacks.
 
     Later calls only read a listing and compare sizes, without a JVM. A file lock makes processes take turns. A
     truncated jar (an interrupted download, a full disk) is removed and fetched again.
 
+    :param configuration: ``spark`` (what a Spark job needs besides Spark itself) or ``broker`` (the one-node Kafka)
     :param console: shows the progress; ``None`` for no display
-    :returns: absolute paths, in the order of ``ivy.xml``
+    :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
+    :returns: absolute paths, in the order of the file
     :raises LocalError: no Java, or a jar cannot be fetched; with the remedy
     """
-    if jars := present(configuration):
+    module = module or installation.conf("ivy.xml")
+    if jars := present(configuration, module):
         return jars
     program = installation.find_java().program
     console = console or Console(quiet=True)
     waiting = "Another process is fetching the jars; waiting for it."
-    listing = _listing(configuration)
+    listing = _listing(configuration, module)
     cache = listing.parent
     with locked(cache / "lock", "set XDG_CACHE_HOME", lambda: console.print(waiting)):
         # another process may have fetched them while this one waited
-        jars = present(configuration) or _fetch(program, cache, configuration, console)
+        jars = present(configuration, module) or _fetch(program, cache, module, configuration, console)
         entries = [_Jar(str(jar.relative_to(cache)), jar.stat().st_size) for jar in jars]
         write_file(listing, msgspec.json.encode(entries))
     return jars
 
 
-def present(configuration: Configuration) -> list[Path]:
+def present(configuration: str, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration without fetching; an empty list if one is missing or has another size."""
-    listing = _listing(configuration)
+    listing = _listing(configuration, module or installation.conf("ivy.xml"))
     try:
         entries = msgspec.json.decode(listing.read_bytes(), type=list[_Jar])
         jars = [(listing.parent / entry.path, entry.size) for entry in entries]
@@ -79,18 +79,18 @@ def present(configuration: Configuration) -> list[Path]:
     return [jar for jar, _ in jars] if complete else []
 
 
-def _listing(configuration: Configuration) -> Path:
-    """Return the listing for the content of ``ivy.xml``: checkouts with other versions share the cache."""
-    digest = hashlib.sha256(installation.conf("ivy.xml").read_bytes()).hexdigest()[:16]
+def _listing(configuration: str, module: Path) -> Path:
+    """Return the listing for the content of the Ivy file: checkouts with other versions share the cache."""
+    digest = hashlib.sha256(module.read_bytes()).hexdigest()[:16]
     return installation.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
-def _fetch(program: Path, cache: Path, configuration: Configuration, console: Console) -> list[Path]:
+def _fetch(program: Path, cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
-    conf = installation.conf
+    settings = installation.conf("ivysettings.xml")
     command: list[str | Path] = [
         program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
-        "-settings", conf("ivysettings.xml"), "-ivy", conf("ivy.xml"), "-confs", configuration,
+        "-settings", settings, "-ivy", module, "-confs", configuration,
         "-types", "jar", "bundle", "-cachepath", class_path,
     ]  # fmt: skip
     problem = ""

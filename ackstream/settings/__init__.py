@@ -1,12 +1,12 @@
 """Every setting, once: frozen typed values, read from ``conf/ackstream.toml`` and the environment."""
 
+from ackstream.settings.gateway import Gateway
 from ackstream.settings.loading import load
 from ackstream.settings.model import (
     Archive,
     Clock,
     Correlate,
     Destination,
-    Gateway,
     Kafka,
     Lake,
     Local,
@@ -20,6 +20,7 @@ from ackstream.settings.model import (
     Spark,
     Twin,
 )
+from ackstream.settings.routes import RouteSettings
 
 __all__ = [
     "Archive",
@@ -35,6 +36,7 @@ __all__ = [
     "Query",
     "QueueJob",
     "RequiredRole",
+    "RouteSettings",
     "Settings",
     "Settle",
     "Spark",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 UNKNOWN_KEY = "unknown_key"
 """The type of the error for an unknown key; its context holds the ``key`` and a ``hint``."""
@@ -31,9 +37,29 @@ Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
 """A duration in the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
 
 
+ENDLESS = 2**63 - 1
+"""The milliseconds of ``never``: longer than any other duration."""
+
+Endless = Annotated[int, BeforeValidator(lambda value: ENDLESS if value == "never" else _milliseconds(value))]
+"""A duration, or ``never``: it does not end."""
+
+
 def duration(text: str) -> Any:
     """Return the default of a :data:`Milliseconds` field, written as in the settings file."""
     return Field(text)
+
+
+def accepted_by(read: Callable[[T], object]) -> Callable[[T], T]:
+    """Return a validator of the values that ``read`` accepts."""
+
+    def check(value: T) -> T:
+        try:
+            read(value)
+        except DittoError as error:
+            raise ValueError(f"{error.message} {error.description or ''}") from error
+        return value
+
+    return check
 
 
 def _start(value: object) -> object:

@@ -5,43 +5,23 @@ The terms are those of Eclipse Ditto's connections (sources, targets, reply-targ
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
-from ackstream.protocol.errors import DittoError
-from ackstream.settings.base import Part
+from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-T = TypeVar("T")
-
-
-def _accepted_by(read: Callable[[T], object]) -> Callable[[T], T]:
-    """Return a validator of the values that ``read`` accepts."""
-
-    def check(value: T) -> T:
-        try:
-            read(value)
-        except DittoError as error:
-            raise ValueError(f"{error.message} {error.description or ''}") from error
-        return value
-
-    return check
-
-
-TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_accepted_by(Template.parse))]
+TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Template.parse))]
 """A text with placeholders in double braces."""
 
-PipelineText = Annotated[str, AfterValidator(_accepted_by(Pipeline.parse))]
-SubscriptionText = Annotated[str, AfterValidator(_accepted_by(target_subscription))]
-Label = Annotated[str, AfterValidator(_accepted_by(parse_label))]
+PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
+SubscriptionText = Annotated[str, AfterValidator(accepted_by(target_subscription))]
+Label = Annotated[str, AfterValidator(accepted_by(parse_label))]
 ResponseKind = Literal["response", "error", "nack"]
 
 
@@ -53,25 +33,26 @@ class AcknowledgementRequests(Part):
 
 
 class ReplyTarget(Part):
-    """The address that responses go to, and which kinds of them."""
+    """The address that responses go to, and which kinds of them: by default all, as the table of headers says."""
 
     address: TemplateText
-    expected: tuple[ResponseKind, ...] = ("response", "error")
+    expected: tuple[ResponseKind, ...] = ("response", "error", "nack")
     header_mapping: dict[str, TemplateText] = Field({})
 
 
 class PayloadTemplate(Part):
-    """Turns a payload of any form into a command or message; the payload becomes its value."""
+    """Turns a payload of any form into a command or message, with headers of its own; the payload becomes its value."""
 
     topic: TemplateText
     path: TemplateText = "/"
+    headers: dict[str, TemplateText] = Field({})
 
 
 class Source(Part):
-    """Addresses that messages come from. With ``qos`` 1 the acknowledgements of a message decide its settlement."""
+    """Addresses that messages come from. From ``qos`` 1 on, the acknowledgements of a message decide its settlement."""
 
     addresses: tuple[str, ...] = Field(min_length=1)
-    qos: Literal[0, 1] = 0
+    qos: Literal[0, 1, 2] = 1
     acknowledgement_requests: AcknowledgementRequests = AcknowledgementRequests()
     declared_acks: tuple[Label, ...] = ()
     reply_target: ReplyTarget | None = None
@@ -101,12 +82,13 @@ class _Connection(Part):
         declared = [label for source in self.sources for label in source.declared_acks]
         return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
 
-    _valid_labels = model_validator(mode="after")(_accepted_by(attrgetter("labels")))
+    _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
 
 
 class KafkaSourceSettings(Source):
-    """Kafka topics. ``start`` is where a new consumer group begins."""
+    """Kafka topics. ``start`` is where a new consumer group begins. ``qos`` is 0 by default, as Ditto's is."""
 
+    qos: Literal[0, 1] = 0
     start: Literal["latest", "earliest"] = "latest"
 
 
@@ -117,7 +99,7 @@ def _kafka_address(text: str) -> object:
 class KafkaTargetSettings(Target):
     """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
 
-    address: Annotated[TemplateText, AfterValidator(_accepted_by(_kafka_address))]
+    address: Annotated[TemplateText, AfterValidator(accepted_by(_kafka_address))]
 
 
 class KafkaConnection(_Connection):
@@ -131,16 +113,107 @@ class KafkaConnection(_Connection):
     targets: tuple[KafkaTargetSettings, ...] = ()
 
 
-class MqttConnection(_Connection):
-    """An MQTT 3.1.1 broker. ``reconnect_for_redelivery``: reconnect whenever a message must be redelivered."""
-
-    type: Literal["mqtt"]
-    host: str = Field("localhost", min_length=1)
-    port: int = Field(1883, ge=1, le=65535)
-    tls: bool = False
+class _Login(_Connection):
     username: str | None = None
     password: SecretStr | None = None
-    reconnect_for_redelivery: bool = False
+
+    @property
+    def secret(self) -> str:
+        """The password, empty without one."""
+        return "" if self.password is None else self.password.get_secret_value()
 
 
-Connection = Annotated[KafkaConnection | MqttConnection, Field(discriminator="type")]
+class _BrokerConnection(_Login):
+    host: str = Field("localhost", min_length=1)
+    port: int = Field(ge=1, le=65535)
+    tls: bool = False
+
+
+class MqttConnection(_BrokerConnection):
+    """An MQTT broker of version 3.1.1 (``mqtt``) or 5 (``mqtt-5``).
+
+    ``reconnect_for_redelivery``: when a message must be delivered again; if false, it is acknowledged, and lost.
+    """
+
+    type: Literal["mqtt", "mqtt-5"]
+    port: int = Field(1883, ge=1, le=65535)
+    reconnect_for_redelivery: bool = True
+
+
+class AmqpSourceSettings(Source):
+    """AMQP queues, or other nodes of AMQP 1.0."""
+
+    qos: Literal[0, 1] = 1
+
+
+class Amqp10Connection(_BrokerConnection):
+    """An AMQP 1.0 broker or service; addresses are those of its nodes (queues, topics)."""
+
+    type: Literal["amqp-10"]
+    port: int = Field(5672, ge=1, le=65535)
+    virtual_host: str | None = None
+    sources: tuple[AmqpSourceSettings, ...] = ()
+
+
+def _amqp091_address(text: str) -> None:
+    if "/" not in text and "{{" not in text:
+        raise ValueError("it has no slash: write exchange/routing-key, exchange/ for an empty key, or /queue")
+
+
+class Amqp091TargetSettings(Target):
+    """An exchange and a routing key: ``exchange/routing-key``; of the default exchange ``/queue``."""
+
+    address: Annotated[TemplateText, AfterValidator(accepted_by(_amqp091_address))]
+
+
+class Amqp091Connection(_BrokerConnection):
+    """An AMQP 0.9.1 broker such as RabbitMQ. Sources read queues; a target's address is ``exchange/routing-key``."""
+
+    type: Literal["amqp-091"]
+    port: int = Field(5672, ge=1, le=65535)
+    virtual_host: str = "/"
+    sources: tuple[AmqpSourceSettings, ...] = ()
+    targets: tuple[Amqp091TargetSettings, ...] = ()
+
+
+def _http_address(text: str) -> None:
+    if _HTTP_ADDRESS.match(text) is None:
+        raise ValueError(f"it is not a method and a path, such as POST:/events; methods are {', '.join(_METHODS)}")
+
+
+def _http_url(text: str) -> None:
+    if _HTTP_URL.fullmatch(text) is None:
+        raise ValueError("it is not a URL such as https://service.example/api, without user and query")
+
+
+def _no_sources(sources: tuple[Source, ...]) -> None:
+    if sources:
+        raise ValueError("connections of the type http-push have no sources; remove them")
+
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_HTTP_ADDRESS = re.compile(f"({'|'.join(_METHODS)}):/")
+_HTTP_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
+
+
+class HttpTargetSettings(Target):
+    """An HTTP request: ``POST:/path``; also GET, PUT, PATCH and DELETE."""
+
+    address: Annotated[TemplateText, AfterValidator(accepted_by(_http_address))]
+
+
+class HttpConnection(_Login):
+    """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order."""
+
+    type: Literal["http-push"]
+    url: Annotated[str, AfterValidator(accepted_by(_http_url))]
+    parallelism: int = Field(1, ge=1, le=100)
+    timeout: Milliseconds = duration("60s")
+    sources: Annotated[tuple[Source, ...], AfterValidator(accepted_by(_no_sources))] = ()
+    targets: tuple[HttpTargetSettings, ...] = Field(min_length=1)
+
+
+Connection = Annotated[
+    KafkaConnection | MqttConnection | Amqp10Connection | Amqp091Connection | HttpConnection,
+    Field(discriminator="type"),
+]

@@ -92,9 +92,10 @@ def _names_service(name: str, text: str) -> bool:
 def _read_json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except ValueError as error:
+        # the text may hold passwords
         raise SettingsError(
-            f"The environment variable {name} is {text!r}, which is not JSON; write a list or table as JSON."
+            f"The environment variable {name} is not JSON ({error}); write a list or table as JSON."
         ) from None
 
 
@@ -107,11 +108,24 @@ def _sentence(entry: Any) -> str:
         context = entry["ctx"]
         return f"The setting {'.'.join(filter(None, (key, context['key'])))} is not known; {context['hint']}."
     problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
-    # a table may hold a password
-    value = "" if isinstance(entry["input"], dict) else f" is {entry['input']!r}"
+    if any(step in _HEADERS for step in location) and entry["type"] == "value_error":
+        # the reason has a part of the text
+        problem = "a placeholder or a function in it is not known, or has no end"
+    value = "" if _holds_secrets(location, entry) else f" is {entry['input']!r}"
     name = ENV_PREFIX + "_".join(takewhile(lambda step: isinstance(step, str), location[:2])).upper()
     return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {name}."
 
+
+def _holds_secrets(location: list[Any], entry: Any) -> bool:
+    """Return whether a wrong value may be, or contain, a password, so that no log may have it."""
+    tables = isinstance(entry["input"], (dict, list, tuple)) or entry["type"] in _NO_TABLE
+    return tables or any(str(step) in _SECRET or str(step).endswith("options") for step in location)
+
+
+_HEADERS = ("header_mapping", "headers")
+_SECRET = ("password", "url", *_HEADERS)
+_NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
+"""Types of errors about a value in place of a table or list."""
 
 _TYPE = 2
 """Position of the connection's type in an error's location; it follows the number and is not a key."""

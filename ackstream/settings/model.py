@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.base import Milliseconds, Part, Start, duration
+from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
 from ackstream.settings.connections import Connection
+from ackstream.settings.gateway import Gateway
 from ackstream.settings.queues import QueueSettings
+from ackstream.settings.routes import RouteSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,13 +67,14 @@ class Correlate(Part):
     shuffle_partitions: int = Field(2, ge=1)
     trigger: str = "0 seconds"
     max_offsets_per_trigger: int = Field(100_000, ge=1)
-    default_timeout: Milliseconds = duration("65s")
+    default_timeout: Milliseconds = duration("60s")
     max_timeout: Milliseconds = duration("24h")
     orphan_hold: Milliseconds = duration("10s")
     recent_memory: Milliseconds = duration("60s")
     max_labels: int = Field(100, ge=1)
     max_value_bytes: int = Field(1_000_000, ge=1)
     reply_topics: tuple[str, ...] = ()
+    refuse_undeclared: bool = False
     group: str = "ackstream-correlate"
     state_store: str = Field("hdfs", pattern="^(hdfs|rocksdb)$")
     starting: Start = "earliest"
@@ -138,7 +141,10 @@ class PublishRule(Part):
 
 
 class Persist(Part):
-    """The job that writes publishers' messages to their table and acknowledges them."""
+    """The job that writes publishers' messages to their table and acknowledges them.
+
+    :ivar unlogged: topics whose messages are not written there: only Kafka has them (AMPS without a transaction log)
+    """
 
     interval: Milliseconds = duration("500ms")
     max_offsets_per_trigger: int = Field(100_000, ge=1)
@@ -147,6 +153,7 @@ class Persist(Part):
     topics: tuple[str, ...] = ()
     entitlements: tuple[PublishRule, ...] = ()
     subscriptions: tuple[str, ...] = ()
+    unlogged: tuple[str, ...] = ()
     reject_no_match: bool = True
     reject_over_quota: bool = True
     group: str = "ackstream-persist"
@@ -166,6 +173,7 @@ class Settle(Part):
     interval: Milliseconds = duration("500ms")
     required: tuple[RequiredRole, ...] = ()
     reader_lease: Milliseconds = duration("30s")
+    durable_lease: Endless = duration("never")
     reader_memory: Milliseconds = duration("24h")
     max_holes: int = Field(1_000, ge=1, le=100_000)
     # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
@@ -173,6 +181,15 @@ class Settle(Part):
     shuffle_partitions: int = Field(2, ge=1)
     max_offsets_per_trigger: int = Field(100_000, ge=1)
     group: str = "ackstream-settle"
+
+    @model_validator(mode="after")
+    def _leases(self) -> Self:
+        if self.durable_lease <= self.reader_lease:
+            raise ValueError(
+                "durable_lease must be longer than reader_lease, and than any outage, because a durable reader that is"
+                ' silent for as long loses its samples; set it to 90d, or to "never"'
+            )
+        return self
 
     def quorums(self, writer: str) -> dict[str, int]:
         """Return the quorum of each role required for a writer's samples; the first rule for a role counts."""
@@ -218,36 +235,6 @@ class Lake(Part):
     def checkpoint(self, job: str) -> str:
         """Return a job's checkpoint location."""
         return f"{self.checkpoints.rstrip('/')}/{job}"
-
-
-class AccessRule(Part):
-    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters."""
-
-    subjects: tuple[str, ...] = Field(min_length=1)
-    things: tuple[str, ...] = ("*",)
-    path: str = Field("/", pattern="^/")
-    grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
-
-
-class Gateway(Part):
-    """HTTP and WebSocket."""
-
-    host: str = Field("127.0.0.1", min_length=1)
-    port: int = Field(8080, ge=0, le=65535)
-    max_body_bytes: int = Field(1_000_000, ge=1)
-    max_timeout: Milliseconds = duration("60s")
-    max_claim_timeout: Milliseconds = duration("10m")
-    fire_and_forget_wait: Milliseconds = duration("3s")
-    delivery_timeout: Milliseconds = duration("10s")
-    default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
-    page_window: Milliseconds = duration("60s")
-    users: dict[str, str] = Field({})
-    jwt_key_file: str = ""
-    jwt_jwks_file: str = ""
-    jwt_algorithms: tuple[str, ...] = ("RS256",)
-    jwt_issuer: str = ""
-    jwt_audience: str = ""
-    access: tuple[AccessRule, ...] = ()
 
 
 class Destination(Part):
@@ -306,8 +293,9 @@ class Settings(Part):
     queue: QueueJob = QueueJob()
     queues: tuple[QueueSettings, ...] = ()
     destinations: tuple[Destination, ...] = ()
+    routes: tuple[RouteSettings, ...] = ()
 
-    @field_validator("queues", "destinations", "connections")
+    @field_validator("queues", "destinations", "connections", "routes")
     @classmethod
     def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
         key = "id" if info.field_name == "connections" else "name"
@@ -315,6 +303,16 @@ class Settings(Part):
             if count > 1:
                 raise ValueError(f"two {info.field_name} have the {key} {value!r}: give each its own")
         return parts
+
+    @field_validator("routes")
+    @classmethod
+    def _other_systems(cls, routes: tuple[RouteSettings, ...], info: ValidationInfo) -> tuple[RouteSettings, ...]:
+        kafka = info.data.get("kafka", Kafka())
+        for route in routes:
+            target = route.target(kafka)
+            if (target.bootstrap, target.topic_prefix) == (kafka.bootstrap, kafka.topic_prefix):
+                raise ValueError(f"the route {route.name} ends where it begins: give it a bootstrap or a topic_prefix")
+        return routes
 
     @field_validator("destinations")
     @classmethod

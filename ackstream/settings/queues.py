@@ -58,6 +58,8 @@ class QueueSettings(Part):
     Durations are milliseconds; 0 means no limit.
 
     :ivar topics: patterns of the messages it takes, as their publishers name them
+    :ivar ingress: ``refuse``: messages of its topics are refused as a whole, whatever other queue takes them, too;
+        ``discard``: they pass this queue by (S8)
     :ivar type: ``exclusive``: only the consumer that bound first receives messages, the others stand by (S25)
     :ivar max_depth: messages in the queue, held or not; further ones are given up
     :ivar max_backlog: messages that one consumer may hold; a consumer may request fewer (A32, S19)
@@ -79,6 +81,7 @@ class QueueSettings(Part):
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
     topics: tuple[str, ...] = Field(min_length=1)
     preset: Literal["solace", "amps"] = "solace"
+    ingress: Literal["open", "refuse", "discard"] = "open"
     type: Literal["exclusive", "shared"] = "shared"
     max_depth: Limit = 500_000
     max_backlog: Limit = 10_000

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ackstream.gateway.meter import Lag, Snapshot, Verdict
     from ackstream.jobs.correlate.job import InFlight
+    from ackstream.protocol.readers import KnownReader
 
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
 MINUTE_MS = 60_000
@@ -66,6 +67,16 @@ def inflight_table(found: Sequence[InFlight], now: int) -> Table:
             entry.thing_id or "",
             ", ".join(entry.missing) or "the response",
         )
+    return table
+
+
+def readers_table(found: Sequence[KnownReader], now: int) -> Table:
+    """Return one row per reader of publishers' messages; ``now`` is in epoch milliseconds."""
+    table = plain_table("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
+    for reader in found:
+        kind = "durable" if reader.durable else "temporary" if reader.present else "gone"
+        silent = span(max(0, now - reader.seen))
+        table.add_row(Text(reader.reader), kind, Text(reader.role or ""), silent, f"{reader.unacknowledged:,}")
     return table
 
 

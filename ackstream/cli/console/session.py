@@ -80,10 +80,11 @@ class Interrupts(Closing):
             raise KeyboardInterrupt
 
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseParallelGC"
 """Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code.
 
-The code of four queries exceeds the 48 MB that are then the default, and the compiler would stop.
+The code of four queries exceeds the 48 MB that are then the default, and the compiler would stop. The parallel
+collector takes a fifth less processor time than the default one, whose pauses are shorter.
 """
 
 

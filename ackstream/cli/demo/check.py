@@ -143,7 +143,11 @@ def gather(spark: SparkSession, settings: Settings, tally: Tally) -> Evidence:
         sent=list(own),
         received=list(tally.replies.values()),
         replies=[reply for reply in replies if reply is not None],
-        acks=[f"{record.topic}-{record.partition}-{record.offset}" for record in _records(settings, "acks", own)],
+        acks=[
+            f"{record.topic}-{record.partition}-{record.offset}"
+            for name in ("acks", "twin-acks")
+            for record in _records(settings, name, own)
+        ],
         signal_rows=[key for (key,) in rows("signals")],
         outcome_rows=[
             Reply(key, reply_id, status, completed_by, (reply or "").encode())

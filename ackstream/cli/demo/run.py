@@ -109,13 +109,13 @@ def _demo(
         f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    responder = stack.enter_context(Responder(own.kafka, partial(respond, devices)))
+    responder = stack.enter_context(Responder(own.kafka, partial(respond, devices), labels=LABELS))
     console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
     console.print()
     tally = send_all(requester, things, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
-        reads = {keeping: ("signals",), correlating: ("signals", "acks"), archiving: ("ledger",)}
+        reads = {keeping: ("signals",), correlating: ("signals", "acks", "twin-acks"), archiving: ("ledger",)}
         with connect_admin(own.kafka) as client:
             complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
         evidence = gather(spark, own, tally)

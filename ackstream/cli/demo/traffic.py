@@ -47,7 +47,7 @@ HABITS: dict[Habit, tuple[str, int]] = {
     "silent": ("never acknowledges anything", 1),
     "stuttering": ("acknowledges done twice", 1),
     "refusing": (f"acknowledges done with status {FULL}", 1),
-    "gone": ("its gateway responds with an error", 1),
+    "gone": ("its gateway acknowledges with an error", 1),
 }
 """What a device does, and how many do so; all others are prompt."""
 
