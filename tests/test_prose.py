@@ -17,7 +17,6 @@ SERVICES = "JSON between Ditto's services: nothing here exchanges it"
 TYPED = "Ditto's typed header builder: headers are text here"
 KAFKA = "Ditto's conversion of Kafka records to external messages: a record's value and headers are used as they are"
 VERSIONS = "the units that earlier versions of Ditto knew"
-AMQP = "there are no AMQP connections"
 CLASSES = "internals of Ditto's classes and actors"
 
 UNUSED = {
@@ -27,7 +26,6 @@ UNUSED = {
     "duration-validator-": TYPED,
     "kafka-inbound-": KAFKA,
     "units-": VERSIONS,
-    "transport-amqp": AMQP,
     "forwarder-name": CLASSES,
     "forwarder-effective-policy-announcement": "policies have no announcements here",
     "multi-report-as-soon-as-count": CLASSES,

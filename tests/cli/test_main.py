@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from ackstream.client import SettleTimeout
 from ackstream.errors import LocalError, SettingsError, StartError
 from ackstream.gateway.authentication import matches
 from ackstream.kafka import clients
+from ackstream.protocol.readers import KnownReader
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
@@ -146,7 +148,9 @@ def test_without_kafka_it_says_what_to_do() -> None:
 
 def test_a_reader_is_forgotten_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[tuple[str, float]] = []
-    monkeypatch.setattr(client, "remove_reader", lambda _kafka, name, timeout: removed.append((name, timeout)))
+    monkeypatch.setattr(
+        client, "delete_durable_subscription", lambda _kafka, name, timeout: removed.append((name, timeout))
+    )
     result = CliRunner().invoke(app, ["readers", "forget", "billing[old]", "--timeout", "5"])
     assert (result.exit_code, result.stdout) == (0, "The reader billing[old] is removed.\n")
     assert removed == [("billing[old]", 5)]
@@ -156,6 +160,25 @@ def test_a_reader_that_settle_does_not_remove_is_an_error(monkeypatch: pytest.Mo
     def remove(_kafka: Any, _name: str, _timeout: float) -> None:
         raise SettleTimeout("Start the job.")
 
-    monkeypatch.setattr(client, "remove_reader", remove)
+    monkeypatch.setattr(client, "delete_durable_subscription", remove)
     result = CliRunner().invoke(app, ["readers", "forget", "billing"])
     assert (result.exit_code, result.stderr) == (1, "Start the job.\n")
+
+
+def test_readers_are_listed_with_how_long_they_were_silent_and_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns() // 1_000_000
+    known = [
+        KnownReader("billing[old]", durable=True, seen=now - 90 * 86_400_000, unacknowledged=12_000),
+        KnownReader("l1", "Logger", present=False, seen=now - 500),
+    ]
+    monkeypatch.setattr(client, "known_readers", lambda _kafka, _timeout: known)
+    result = CliRunner().invoke(app, ["readers", "list"])
+    head, first, second = (line.split() for line in result.stdout.splitlines())
+    assert head == ["reader", "kind", "role", "silent", "for", "not", "acknowledged"]
+    assert first == ["billing[old]", "durable", "2160h", "12,000"]
+    assert second[:3] == ["l1", "gone", "Logger"]
+
+
+def test_without_routes_the_command_says_what_to_add() -> None:
+    result = CliRunner().invoke(app, ["route"])
+    assert (result.exit_code, "add [[routes]]" in result.stderr) == (2, True)

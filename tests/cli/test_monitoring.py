@@ -117,6 +117,8 @@ def test_a_window_that_is_no_duration_is_a_sentence():
 
 def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns() // 1_000_000
+    # what is shown does not depend on how long the command takes
+    monkeypatch.setattr(monitoring, "epoch_milliseconds", lambda: now)
     found = [
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),
@@ -130,9 +132,7 @@ def test_open_requests_are_shown_with_age_and_time_left(monkeypatch: pytest.Monk
     found = rows(run("inflight"))
     assert found[0] == ["correlation-id", "age", "left", "thing", "missing"]
     assert found[1][0] == "c-1"
-    assert found[1][1].startswith("1m1")
-    assert found[1][2].startswith("-9.5")
-    assert found[1][3:] == ["org.acme:lamp", "a:b,", "c:d"]
+    assert found[1][1:] == ["1m10s", "-9.5s", "org.acme:lamp", "a:b,", "c:d"]
     assert found[2][0] == "c-2"
     assert found[2][2:] == ["1h", "the", "response"]
 

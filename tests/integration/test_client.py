@@ -33,6 +33,7 @@ from ackstream.local.broker import Broker
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
 from tests.harness.kafka import records
@@ -51,7 +52,7 @@ LAMP = Command.modify_attribute(THING, "x", 1)
 
 @pytest.fixture
 def topics(kafka: Kafka) -> Kafka:
-    ensure_topics(Settings(kafka=kafka), ("signals", "acks", "replies"))
+    ensure_topics(Settings(kafka=kafka), ("signals", "acks", "replies", "declarations"))
     return kafka
 
 
@@ -139,7 +140,7 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
     broker = Broker(settings)
     broker.start()
     try:
-        ensure_topics(settings, ("signals", "acks", "replies"))
+        ensure_topics(settings, ("signals", "acks", "replies", "declarations"))
         kafka = settings.kafka
 
         def answer(record: Any) -> list[Any]:
@@ -388,7 +389,7 @@ def test_a_delayed_answer_does_not_hold_up_others(topics: Kafka, sender: Callabl
     def handle(signal: Any) -> Any:
         return After(0.5, Ack()) if signal.value == 0 else Ack()
 
-    with Responder(topics, handle):
+    with Responder(topics, handle, labels=["meter"]):
         sender(*range(5))
         records = sorted(acks(topics, 5), key=lambda record: record.offset)
     order = [decode(record.value).headers["correlation-id"] for record in records]
@@ -409,7 +410,7 @@ def test_the_handlers_exceptions_become_nacks_and_silence_nothing(topics: Kafka,
                 return None
         return Ack(204)
 
-    with Responder(topics, handle) as responder:
+    with Responder(topics, handle, labels=["meter"]) as responder:
         sender(*range(5))
         found = {dict(record.headers)["correlation-id"]: decode(record.value) for record in acks(topics, 4)}
         assert responder.statistics.failed == 3
@@ -420,7 +421,7 @@ def test_the_handlers_exceptions_become_nacks_and_silence_nothing(topics: Kafka,
 
 def test_signals_that_cannot_be_read_are_skipped(topics: Kafka, sender: Callable[..., None]):
     with (
-        Responder(topics, lambda _signal: Ack()) as responder,
+        Responder(topics, lambda _signal: Ack(), labels=["meter"]) as responder,
         Counterpart(topics, replies=topics.topic("signals"), topic="replies") as other,
     ):
         for value in (None, b"\xff", b"{}", b"[" * 100_000):
@@ -439,7 +440,7 @@ def test_a_restarted_responder_goes_on_where_it_stopped(topics: Kafka, sender: C
     seen: list[int] = []
 
     def responder() -> Responder:
-        return Responder(topics, lambda signal: seen.append(signal.value) or Ack(), group="devices")
+        return Responder(topics, lambda signal: seen.append(signal.value) or Ack(), labels=["meter"], group="devices")
 
     with responder() as first:
         sender(*range(50))
@@ -452,11 +453,15 @@ def test_a_restarted_responder_goes_on_where_it_stopped(topics: Kafka, sender: C
 
 
 def test_a_signal_whose_answer_was_not_given_is_handled_again(topics: Kafka, sender: Callable[..., None]):
-    with Responder(topics, lambda signal: After(3600, Ack()) if signal.value == 2 else Ack(), group="devices") as first:
+
+    def handle(signal: Any) -> Any:
+        return After(3600, Ack()) if signal.value == 2 else Ack()
+
+    with Responder(topics, handle, labels=["meter"], group="devices") as first:
         sender(*range(5))
         eventually(lambda: first.statistics.answers == 4, "all but one are acknowledged")
         assert first.statistics.delayed == 1
-    with Responder(topics, lambda _signal: Ack(), group="devices") as second:
+    with Responder(topics, lambda _signal: Ack(), labels=["meter"], group="devices") as second:
         eventually(lambda: second.statistics.answers >= 1, "the one is acknowledged")
     assert {dict(record.headers)["correlation-id"] for record in records(topics, "acks")} == {
         b"0",
@@ -477,7 +482,7 @@ def handle(signal):
     return Ack() if signal.value < 3 else After(3600, Ack())
 
 kafka = Kafka(bootstrap=sys.argv[1], topic_prefix=sys.argv[2], options={"session.timeout.ms": "6000"})
-with Responder(kafka, handle, group="devices"):
+with Responder(kafka, handle, labels=["meter"], group="devices"):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -492,7 +497,7 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
         for _ in range(6):
             process.stdout.readline()
         process.kill()
-    with Responder(topics, lambda _signal: Ack(), group="devices"):
+    with Responder(topics, lambda _signal: Ack(), labels=["meter"], group="devices"):
         eventually(
             lambda: (
                 {dict(record.headers)["correlation-id"] for record in records(topics, "acks")}
@@ -502,12 +507,32 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
         )
 
 
+def test_the_labels_of_a_responder_are_declared(topics: Kafka, sender: Callable[..., None]):
+    with Responder(topics, lambda _signal: Ack(label="audit"), labels=["meter"]) as responder:
+        assert responder.labels == {"meter"}
+        with pytest.raises(DittoError, match="taken by other subscribers"):
+            Responder(topics, lambda _signal: Ack(), labels=["meter", "audit"])
+        sender(1)
+        # a label that is not its own is an error of its handler
+        (record,) = acks(topics, 1)
+        assert (decode(record.value).topic.subject, decode(record.value).status) == ("meter", 400)
+    with Responder(topics, lambda _signal: Ack(), labels=["meter", "audit"]) as responder:
+        assert responder.labels == {"meter", "audit"}
+
+
+@pytest.mark.parametrize("label", ["twin-persisted", "search-persisted"])
+def test_a_responder_cannot_declare_a_built_in_label(topics: Kafka, label: str):
+    with pytest.raises(DittoError, match="is not allowed to be issued externally"):
+        Responder(topics, lambda _signal: Ack(), labels=[label])
+
+
 def test_members_of_a_group_share_the_signals(topics: Kafka, sender: Callable[..., None]):
     one_saw: list[int] = []
     two_saw: list[int] = []
+    labels = ["meter"]
     with (
-        Responder(topics, lambda signal: one_saw.append(signal.value) or Ack(), group="devices") as one,
-        Responder(topics, lambda signal: two_saw.append(signal.value) or Ack(), group="devices") as two,
+        Responder(topics, lambda signal: one_saw.append(signal.value) or Ack(), labels=labels, group="devices") as one,
+        Responder(topics, lambda signal: two_saw.append(signal.value) or Ack(), labels=labels, group="devices") as two,
     ):
         for number in range(100):
             sender(number, thing_id=f"org.acme:lamp-{number}")

@@ -14,13 +14,14 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.errors import StreamingQueryException
 
+from ackstream.client.labels import Declarer
 from ackstream.errors import StartError, StoppedError
 from ackstream.jobs.correlate.topics import REFRESH_SECONDS
 from ackstream.kafka import topics
 from ackstream.spark.job import DATA_LOSS
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.system import System
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +96,60 @@ def test_bad_input_is_answered_and_recorded_and_disturbs_nobody(spark: SparkSess
     reasons = system.reasons()
     assert len(reasons) == len(BAD_SIGNALS) + 3
     assert len(system.records("dead-letters")) == len(reasons)
+
+
+def test_only_the_twin_confirms_what_the_twin_knows(spark: SparkSession, system: System) -> None:
+    named, modify = {"correlation-id": "forged"}, "org.acme/lamp/things/twin/commands/modify"
+    response = {"topic": modify, "headers": named, "path": "/attributes/x", "status": 204}
+    aggregate = {"topic": "org.acme/lamp/things/twin/acks", "headers": named, "path": "/", "status": 204}
+    error = {"topic": "org.acme/lamp/things/twin/errors", "headers": named, "path": "/", "status": 404, "value": {}}
+    with system.correlate(spark) as query:
+        system.command("forged", requested_acks=["twin-persisted"], timeout="60s")
+        for answer in (response, error, {**aggregate, "value": {"twin-persisted": {"status": 204}}}):
+            system.send("acks", answer)
+        system.command("good", requested_acks=["a-ack"])
+        system.ack("good", "a-ack")
+        eventually(lambda: "good" in system.replies(), "the reply to the next request", query)
+        assert "forged" not in system.replies()
+        system.answer("forged", {**response, "status": 201})
+        eventually(lambda: "forged" in system.replies(), "the reply of the twin", query)
+    assert system.replies()["forged"]["status"] == 201
+    rows = [ack for record in system.ledger() for ack in record.get("acks", ()) if ack["correlation_id"] == "forged"]
+    assert [(row["disposition"], row["topic"].endswith("twin-acks")) for row in rows] == [
+        ("invalid", False),
+        ("invalid", False),
+        ("accepted", True),
+    ]
+    assert [reason.partition(": ")[0] for reason in system.reasons()] == ["acknowledgement:ditto.acklabel.forbidden"]
+
+
+def test_labels_that_nobody_has_declared_are_refused(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    with closing(System(kafka, tmp_path, refuse_undeclared=True)) as system:
+        with system.correlate(spark) as query, closing(Declarer(kafka)) as declarer:
+            declarer.declare(["a-ack"]).future.result(PATIENCE_SECONDS)
+            asked = system.command("open", requested_acks=["a-ack", "b-ack"], timeout="60s")
+            system.ack("open", "a-ack")
+            last = system.ack("open", "b-ack")
+            slack = system.settings.clock.slack
+            system.tick(query, last + slack + 1)
+            found = [(ack["label"], ack["disposition"]) for record in system.ledger() for ack in record.get("acks", ())]
+            assert found == [("b-ack", "undeclared")]
+            system.tick(query, asked + slack + 60_001)
+            eventually(lambda: "open" in system.replies(), "the reply at the deadline", query)
+        reply = system.replies()["open"]
+    assert {label: entry["status"] for label, entry in reply["value"].items()} == {"a-ack": 200, "b-ack": 408}
+
+
+def test_a_checkpoint_of_a_query_that_passed_declarations_by_does_not_begin_to_refuse_labels(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path)) as system, system.correlate(spark) as query:
+        system.command("before", requested_acks=["b-ack"])
+        system.ack("before", "b-ack")
+        eventually(lambda: "before" in system.replies(), "a reply while no label is refused", query)
+    strict = System(kafka, tmp_path, refuse_undeclared=True)
+    with closing(strict) as system, pytest.raises(StartError, match="refuse_undeclared"), system.correlate(spark):
+        pass
 
 
 def test_a_response_with_a_header_of_another_type_does_not_end_the_query(spark: SparkSession, system: System) -> None:

@@ -1,4 +1,4 @@
-"""The gateway on the real broker, with the real correlate job behind it; a responder stands for twin and devices."""
+"""The gateway on the real broker, with the real correlate job behind it; a stand-in is twin and devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import Ack, Responder, Response
+from ackstream.client import Ack, Response
 from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes
-from tests.harness.gateway import LAMP, Running, serving
+from tests.harness.gateway import LAMP, Running, TwinAndDevices, serving
 from tests.harness.ports import free_ports
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -45,17 +45,17 @@ def answer(signal: Signal) -> Any:
     """Answer as a twin with one thing does, and as a party that acknowledges what it is not told to leave."""
     topic, name = signal.envelope.topic, signal.thing_id
     if signal.path.endswith("/silent"):
-        return None
+        return []
     acks = [Ack(200, {"outcome": "green"}, label) for label in signal.labels if not label.startswith("late")]
     if topic.criterion == "messages":
         return [*acks, Response(200, {"you said": signal.value}, {"content-type": "application/json"})]
     if name.endswith(":nobody"):
-        return thing_not_found(name)
+        return [thing_not_found(name)]
     if signal.path == "/" and topic.action == "modify":
         headers = {"version": 2, "etag": '"rev:1"', "entity-revision": 1}
         return [*acks, Response(201, {"thingId": name, "policyId": name}, headers)]
     if topic.action == "retrieve":
-        return Response(304) if "if-none-match" in signal.envelope.headers else Response(200, {"thingId": name})
+        return [Response(304) if "if-none-match" in signal.envelope.headers else Response(200, {"thingId": name})]
     return [*acks, Response(204)] if signal.response_required else acks
 
 
@@ -64,11 +64,9 @@ def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
     kafka = Kafka(bootstrap=broker, topic_prefix=f"gateway-{time.time_ns()}-", partitions=2)
     with ExitStack() as stack:
         system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("gateway"), clock=True)))
-        system.settings = system.settings.model_copy(
-            update={"gateway": Gateway(port=0, fire_and_forget_wait="1s")}  # type: ignore[arg-type]
-        )
+        system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
         stack.enter_context(system.correlate(spark))
-        stack.enter_context(closing(Responder(kafka, answer)))
+        stack.enter_context(closing(TwinAndDevices(kafka, answer)))
         url, _ = stack.enter_context(serving(system.settings))
         yield Running(system, url)
 
@@ -86,7 +84,8 @@ def test_queries_messages_and_errors_come_back(running: Running) -> None:
 
 def test_without_a_response_failures_are_told_all_the_same(running: Running) -> None:
     no_response = {"response-required": "false"}
-    missing = running("DELETE", "/api/2/things/org.acme:nobody", headers=no_response)
+    persisted = {**no_response, "requested-acks": "twin-persisted"}
+    missing = running("DELETE", "/api/2/things/org.acme:nobody", headers=persisted)
     assert (missing.status_code, missing.json()["error"]) == (404, "things:thing.notfound")
     waited = {**no_response, "requested-acks": "foo-ack,late-ack", "timeout": "2s"}
 
@@ -97,6 +96,14 @@ def test_without_a_response_failures_are_told_all_the_same(running: Running) -> 
 
     expected = {"foo-ack": {"status": 200, "headers": {}}, "late-ack": {"status": 408, "headers": {}}}
     eventually(lambda: in_time() == (424, expected), "one acknowledgement in time")
+
+
+def test_what_waits_for_nothing_is_accepted_at_once(running: Running) -> None:
+    for headers in ({"response-required": "false"}, {"timeout": "0"}):
+        found = [running("DELETE", "/api/2/things/org.acme:nobody", headers=headers) for _ in range(5)]
+        assert {(answer.status_code, answer.content) for answer in found} == {(202, b"")}
+        # shorter than a batch of correlate, whatever the machine does besides
+        assert min(answer.elapsed.total_seconds() for answer in found) < 0.25
 
 
 def test_a_correlation_id_can_be_used_again_at_once(running: Running) -> None:
@@ -146,7 +153,7 @@ def test_a_gateway_that_stops_answers_its_clients_and_the_tables_have_every_outc
 
     def stop_when_all_wait() -> None:
         limit = time.monotonic() + PATIENCE_SECONDS
-        while len(server._exchange._waiting) < len(names) and time.monotonic() < limit:
+        while server._exchange._requester.statistics.open < len(names) and time.monotonic() < limit:
             time.sleep(0.01)  # leaves the processor to what is waited for
         server.should_exit = True
 
@@ -196,12 +203,10 @@ def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
     assert (failure["status"], failure["missing"]) == (424, ["late:report"])
     assert {"lamp", "late"} <= {party["name"] for party in view["parties"]}
     story = running("GET", "/story.json", params={"correlation-id": told}).json()
-    assert [(line["event"], line.get("label"), line.get("status")) for line in story["happenings"]] == [
-        ("request", None, None),
-        ("acknowledgement", "lamp:on", 200),
-        ("acknowledgement", "twin-persisted", 204),
-        ("outcome", None, 424),
-    ]
+    first, *between, last = [(line["event"], line.get("label"), line.get("status")) for line in story["happenings"]]
+    assert (first, last) == (("request", None, None), ("outcome", None, 424))
+    # twin and device answer on topics of their own
+    assert sorted(between) == [("acknowledgement", "lamp:on", 200), ("acknowledgement", "twin-persisted", 204)]
 
 
 @pytest.mark.long

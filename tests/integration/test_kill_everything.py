@@ -71,7 +71,7 @@ def test_no_revision_is_lost_or_doubled_and_nothing_is_acknowledged_that_is_not_
         journal = _rows(system, "thing_events", "thing_id", "revision", "correlation_id")
         told = system.records("events")
         events = {(record.key, json.loads(record.value)["revision"], record.value) for record in told}
-        persisted = [record for record in system.records("acks") if b"/twin/commands/" in record.value]
+        persisted = [record for record in system.records("twin-acks") if b"/twin/commands/" in record.value]
 
     revisions = defaultdict(list)
     for row in journal:

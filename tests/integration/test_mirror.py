@@ -163,6 +163,35 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
     assert all(later - earlier >= INTERVAL_MS for earlier, later in pairwise(times))
 
 
+def test_the_interval_of_a_publisher_begins_when_the_destinations_have_its_messages(
+    spark: SparkSession, settings: Settings
+) -> None:
+    interval_ms = 5_000
+    with (
+        _persisting(spark, settings),
+        _mirroring(spark, settings),
+        # a message that is sent again would be answered at once
+        Publisher(
+            settings.kafka, client="p1", conflation_ms=interval_ms, ack_timeout=PATIENCE_SECONDS,
+            logon_timeout=PATIENCE_SECONDS,
+        ) as publisher,
+    ):  # fmt: skip
+        assert publisher.effective_conflation_ms is None
+        assert publisher.publish(b"1", topic="open").result(PATIENCE_SECONDS).seq == 1
+    (batch,) = {row["batch"] for row in _rows(settings.lake)}
+    reported_at = next(
+        record.timestamp
+        for record in records(settings.kafka, "destinations")
+        if messages.read_replicated(record.value).batch >= batch
+    )
+    (told_at,) = [
+        record.timestamp
+        for record in records(settings.kafka, "publisher-acks")
+        if decode_ack(record.value).ack_type == "persisted"
+    ]
+    assert told_at - reported_at >= interval_ms
+
+
 def _read(record: Any) -> StoredRange:
     return messages.read_stored(record.value)
 

@@ -148,8 +148,9 @@ def _check_answers(answers: list[Any], rows: dict[tuple[str, int], Row], commits
     """Whatever the service calls a success is in the table at that moment."""
     for record in answers:
         ack = decode_ack(record.value)
-        if ack.ack_type == "persisted" and ack.status == "success":
-            for seq in range(ack.first or 0, (ack.seq or 0) + 1):
+        # the answer to a flush has no numbers
+        if ack.ack_type == "persisted" and ack.status == "success" and ack.first is not None:
+            for seq in range(ack.first, (ack.seq or 0) + 1):
                 row = rows[str(ack.client), seq]
                 assert row.reason is None
                 assert commits[row.batch] // 1_000_000 <= record.timestamp, (ack, row)

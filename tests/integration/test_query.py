@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from kafka import KafkaProducer
@@ -29,6 +30,7 @@ from ackstream.client.query_link import QueryLink
 from ackstream.jobs.persist import job
 from ackstream.jobs.query import job as query_job
 from ackstream.kafka.topics import ensure_topics
+from ackstream.lake import tables
 from ackstream.protocol.messages import decode_ack
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
@@ -241,6 +243,56 @@ def amps_27_28_queries_and_deletes_count(system: System) -> None:
 
 
 @story
+def a_delete_comes_after_what_a_publisher_has_published_and_before_what_it_publishes_then(system: System) -> None:
+    topic = "orders-tidy"
+    with system.client("tidy") as client, Publisher(system.kafka, client="p-tidy", stage="accepted") as publisher:
+        for number in range(5):
+            publisher.publish(b'{"n": %d}' % number, topic=topic, key=b"%d" % number)
+        assert client.sow_delete(topic, "/n < 10", after=publisher).records_deleted == 5
+        publisher.publish(b'{"n": 1}', topic=topic, key=b"1")
+        publisher.publish_flush(PATIENCE_SECONDS, stage="persisted")
+        assert _numbers(client.sow(topic)) == [1]
+
+
+@story
+def a_client_that_was_away_logs_on_again_and_its_subscriptions_go_on_where_they_were(system: System) -> None:
+    topic = "orders-away"
+    states: list[str] = []
+    with system.client("away", heartbeat=1.0, on_connection=states.append) as client:
+        kept = client.subscribe(topic, bookmark="EPOCH", sub_id="kept")
+        plain = client.subscribe(topic)
+        quiet = client.subscribe(f"{topic}-quiet")
+        both = client.sow_and_subscribe(f"{topic}-quiet")
+        system.publish(topic, [{"n": 1}])
+        assert _numbers(_next(kept, 1)) == _numbers(_next(plain, 1)) == [1]
+        send, numbers = client._link.send, iter(range(2, 10_000))
+        published: list[int] = []
+
+        def send_no_heartbeat(command: str, *rest: Any) -> None:
+            if command != "heartbeat":
+                send(command, *rest)
+
+        def is_forgotten() -> bool:
+            # a session ends with a batch
+            published.append(next(numbers))
+            system.publish(topic, [{"n": published[-1]}])
+            rows = tables.read(system.spark, system.settings.lake, "subscriptions").orderBy("batch", ascending=False)
+            return '"away"' not in rows.first().state
+
+        with patch.object(client._link, "send", send_no_heartbeat):
+            eventually(is_forgotten, "the end of the session")
+            system.publish(f"{topic}-quiet", [{"n": 1}])
+            # it does not hide that the others are gone
+            later = client.subscribe(f"{topic}-later")
+        system.publish(f"{topic}-later", [{"n": 1}])
+        eventually(lambda: states[-1:] == ["resubscribed"], "the subscriptions")
+        for stream in (kept, plain):
+            assert _numbers(_next(stream, len(published))) == published
+        for stream in (quiet, both, later):
+            assert _numbers(_next(stream, 1)) == [1], "they had received nothing before"
+
+
+@story
 def amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system: System) -> None:
     topic = "orders-29"
     with system.client("careless") as client:
@@ -254,9 +306,11 @@ def amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system:
             lambda: client.execute("sow", ["persisted"], topic=topic),
             lambda: client.sow("unheard-of"),
             lambda: client.execute("dance", []),
+            # the server's own
+            lambda: client.execute("ack", []),
         )
-        kinds = [BadFilterError] * 4 + [InvalidBookmarkError] * 2 + [NotSupportedError, InvalidTopicError, RefusedError]
-        assert [type(error) for error in raised] == kinds
+        kinds = [BadFilterError] * 4 + [InvalidBookmarkError] * 2 + [NotSupportedError, InvalidTopicError]
+        assert [type(error) for error in raised] == [*kinds, RefusedError, RefusedError]
         failed = [(ack.ack_type, ack.reason) for ack in system.acks("careless") if ack.status == "failure"]
         assert sorted(failed) == sorted(("processed", error.reason) for error in raised)
         # nobody who could be told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from ackstream.client.errors import ReaderTimeout
+from ackstream.client.errors import ReaderTimeout, SamplesGoneError
 from ackstream.client.publisher import Publisher
 from ackstream.client.sample_reader import SampleReader
 from ackstream.client.samples import ReaderQos, WriterQos
@@ -63,7 +63,7 @@ def test_a_restarted_reader_gets_exactly_the_rest_from_the_table_where_kafka_has
     settlement: Settlement,
 ) -> None:
     with _publisher(settlement, "w1") as publisher:
-        with _reader(settlement, "r1", qos=EXPLICIT, durable=True, writers=["w1"]) as reader:
+        with _reader(settlement, "r1", qos=EXPLICIT, writers=["w1"]) as reader:
             for number in range(1, 7):
                 publisher.publish(b"%d" % number, key=b"k", topic="orders", headers=[("colour", b"red")])
             taken = _take(reader, 6)
@@ -73,7 +73,12 @@ def test_a_restarted_reader_gets_exactly_the_rest_from_the_table_where_kafka_has
         _delete_messages(settlement)
         publisher.publish(b"7")
         lake = settlement.settings.lake
-        with _reader(settlement, "r1", qos=EXPLICIT, durable=True, writers=["w1"], lake=lake) as reader:
+        with (
+            _reader(settlement, "r1", qos=EXPLICIT, writers=["w1"]) as without,
+            pytest.raises(SamplesGoneError, match=r"Messages 2 to 6 of w1 .* `lake`"),
+        ):
+            without.take(1, PATIENCE_SECONDS)
+        with _reader(settlement, "r1", qos=EXPLICIT, writers=["w1"], lake=lake) as reader:
             again = _take(reader, 5)
             assert [(sample.seq, sample.value) for sample in again] == [(n, b"%d" % n) for n in (2, 4, 5, 6, 7)]
             first = again[0]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ackstream.client.durable_readers import delete_durable_subscription, known_readers
 from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
 from ackstream.client.publisher import Publisher
-from ackstream.client.sample_reader import SampleReader, remove_reader
+from ackstream.client.sample_reader import SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
@@ -222,6 +223,49 @@ def test_required_roles_are_waited_for_with_their_quorum_whether_they_are_there_
             publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
+def test_a_publisher_names_roles_that_its_own_messages_need_also_while_it_is_away(topics: Kafka) -> None:
+    own = WriterQos(required={"Auditor": 1})
+    with _publisher(topics, writer_qos=own) as publisher, _publisher(topics, client="other") as other:
+        publisher.publish(b"1")
+        other.publish(b"1")
+        other.wait_for_acknowledgments(PATIENCE_SECONDS)
+        publisher.publish_flush(PATIENCE_SECONDS)
+        _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("Auditor",), "the role to be waited for")
+    with SampleReader(topics, "a1", role="Auditor", start_timeout=PATIENCE_SECONDS) as reader:
+        assert [(sample.writer, sample.seq) for sample in _take(reader, 1)] == [("w1", 1)]
+    with _publisher(topics, writer_qos=own) as publisher:
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+
+
+def test_what_is_read_is_acknowledged_and_stays_until_it_is_taken(topics: Kafka) -> None:
+    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+        publisher.publish(b"1")
+        assert [sample.value for sample in reader.read(timeout=PATIENCE_SECONDS)] == [b"1"]
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+        publisher.publish(b"2")
+        assert [sample.value for sample in reader.read(timeout=PATIENCE_SECONDS, unread=True)] == [b"2"]
+        assert [sample.value for sample in _take(reader, 2)] == [b"1", b"2"]
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+        publisher.publish(b"3")
+        assert [sample.value for sample in _take(reader, 1)] == [b"3"]
+
+
+def test_a_time_based_filter_acknowledges_what_it_drops(topics: Kafka) -> None:
+    told: list[Callback] = []
+    qos = ReaderQos(minimum_separation_ms=3_600_000)
+    with (
+        SampleReader(topics, "r1", qos=qos) as reader,
+        _publisher(topics, on_application_acknowledgment=told.append) as publisher,
+    ):
+        for key in (b"a", b"a", b"b", b"a"):
+            publisher.publish(b"x", key=key)
+        assert [sample.seq for sample in _take(reader, 2)] == [1, 3]
+        publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+        _until(lambda: len(told) == 4, "four callbacks")
+    assert {callback.seq: callback.auto for callback in told} == {1: None, 2: "filtered", 3: None, 4: "filtered"}
+
+
 def test_nobody_waits_for_a_temporary_reader_that_has_left(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
         with SampleReader(topics, "r1", qos=EXPLICIT, durable=False) as reader:
@@ -241,7 +285,9 @@ def test_a_reader_is_waited_for_until_it_is_removed_by_itself_or_by_its_name(top
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r1", "r2"), "both to be waited for")
         SampleReader(topics, "r1", qos=EXPLICIT).unregister()
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r2",), "the removal of r1")
-        remove_reader(topics, "r2", PATIENCE_SECONDS)
+        (known,) = [found for found in known_readers(topics, PATIENCE_SECONDS) if found.durable]
+        assert (known.reader, known.unacknowledged) == ("r2", 1)
+        delete_durable_subscription(topics, "r2", PATIENCE_SECONDS)
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
@@ -256,7 +302,10 @@ def test_a_reader_whose_clock_is_behind_starts_nevertheless(topics: Kafka, monke
 
 
 def test_a_protocol_reader_acknowledges_before_any_code_has_seen_it(topics: Kafka) -> None:
-    with SampleReader(topics, "r1", qos=ReaderQos()) as reader, _publisher(topics) as publisher:
+    with (
+        SampleReader(topics, "r1", qos=ReaderQos(kind="protocol")) as reader,
+        _publisher(topics) as publisher,
+    ):
         publisher.publish(b"1")
         publisher.publish(b"2")
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
@@ -422,8 +471,8 @@ def test_a_closed_reader_says_so(topics: Kafka) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"qos": ReaderQos(reliable=False)}, "reliable"),
-        ({"qos": ReaderQos(), "labels": ["a-a"]}, "application kind"),
+        ({"qos": ReaderQos(kind="protocol", reliable=False)}, "reliable"),
+        ({"qos": ReaderQos(kind="protocol"), "labels": ["a-a"]}, "application kind"),
         ({"max_samples": 0}, "at least 1"),
         ({"name": ""}, "name has 1 to 255 characters, not 0"),
         ({"role": "x" * 256}, "role has 1 to 255 characters, not 256"),
@@ -434,9 +483,7 @@ def test_settings_that_contradict_each_other_are_refused(kafka: Kafka, options: 
         SampleReader(kafka, **({"name": "r1"} | options))
 
 
-def test_roles_are_no_setting_of_a_publisher_and_without_a_qos_it_knows_no_readers(topics: Kafka) -> None:
-    with pytest.raises(InconsistentQosError, match="in \\[settle\\]"):
-        _publisher(topics, writer_qos=WriterQos(required={"Logger": 1}))
+def test_without_a_qos_a_publisher_knows_no_readers(topics: Kafka) -> None:
     with (
         _publisher(topics, writer_qos=None) as publisher,
         pytest.raises(InconsistentQosError, match="does not track its readers"),
@@ -456,3 +503,4 @@ def test_the_examples_of_the_page_run_one_after_the_other(topics: Kafka, capsys:
     assert "('shipping',) has not acknowledged 1" in told
     assert sorted((ack.seq, ack.response) for ack in names["confirmed"]) == [(1, b"shipped later"), (2, b"shipped")]
     assert "packing b'7'" in told
+    assert "audited [b'8']" in told

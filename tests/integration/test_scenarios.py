@@ -19,7 +19,7 @@ from tests.conformance.scenarios.observations import matches, plain
 from tests.harness.persistence import Persistence, Silence
 from tests.integration.scenarios import stores, windows, wire
 from tests.integration.scenarios.patience import patient
-from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, is_silent
+from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, is_silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +41,17 @@ def observed(
     found: dict[str, Persistence] = {}
     path = tmp_path_factory.mktemp("scenarios")
     with ExitStack() as stack, ThreadPoolExecutor(len(SCENARIOS)) as pool:
-        for rules in (RULES, REFUSING, SWALLOWING):
-            found[json.dumps(rules)] = persistence = Persistence(spark, broker, path, **rules)
+        for rules in (RULES, REFUSING, SWALLOWING, CLOSED, PASSING):
+            own = rules.get("persist", rules)
+            persistence = Persistence(spark, broker, path, queues=rules.get("queues", ()), **own)
+            found[json.dumps(rules)] = persistence
             stack.callback(persistence.close)
         silent = [scenario for scenario in SCENARIOS if is_silent(scenario)]
         silence = Silence(found[json.dumps(RULES)], len(silent))
 
         def run(scenario: Scenario) -> dict[str, Any]:
+            if "on_unknown_flow" in scenario.given:
+                return stores.observe_unknown(found[json.dumps(RULES)], scenario, path / scenario.id)
             if "client" not in scenario.given:
                 return windows.observe(lambda rules: found[json.dumps(rules)], scenario, silence)
             persistence = found[json.dumps(RULES)]

@@ -22,8 +22,11 @@ from ackstream.protocol.readers import (
     AppAck,
     AppAckConf,
     ApplicationAcknowledged,
+    KnownReaders,
     KnownWriter,
     ReaderAlive,
+    ReaderRemoved,
+    ReadersRequest,
     ReaderStart,
     ReaderState,
     ReaderStop,
@@ -71,7 +74,7 @@ class System:
 
     def say(self, *records: Any) -> None:
         for record in records:
-            by = record.writer if isinstance(record, WriterStateRequest) else record.reader
+            by = getattr(record, "reader", None) or getattr(record, "writer", "ops")
             self._send("app-acks", by, readers.write(record))
 
     def raw(self, key: str, value: bytes | None, topic: str = "app-acks") -> None:
@@ -150,7 +153,7 @@ def system(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
         RequiredRole(role="Processor", quorum=1, writers=("q-*",)),
         RequiredRole(role="Nobody", quorum=1, writers=("nobody-*",)),
     )
-    settings = _settings(broker, "settle", path, required=required, max_holes=3, reader_lease="3s")
+    settings = _settings(broker, "settle", path, required=required, max_holes=3, reader_lease="3s", durable_lease="6s")
     with _system(spark, settings) as started:
         yield started
 
@@ -249,6 +252,39 @@ def test_a_plain_reader_is_waited_for_while_it_is_there(system: System) -> None:
     system.say(ReaderStop("F", 1), ReaderAlive("E", 1))
     # E says nothing more: its lease ends by the clock alone
     system.wait(lambda: system.done("p-1") == {1, 2})
+
+
+def test_a_durable_reader_is_removed_after_its_lease_and_the_table_records_it(system: System) -> None:
+    system.say(ReaderStart("G", 1, durable=True, writers=("g-*",)))
+    system.wait(lambda: len(system.all(ReaderState, "G")) == 2)
+    system.stored("g-1", 1, 2)
+    # the clock alone: nobody speaks
+    system.wait(lambda: len(system.all(ReaderRemoved, "G")) == 2)
+    system.wait(lambda: system.done("g-1") == {1, 2})
+    assert [(row["reason"], row["offset"]) for row in system.rows("ignored_reports", reader="G")] == [
+        ("reader-expired", -1)
+    ]
+
+
+def test_a_writer_requires_roles_of_its_own(system: System) -> None:
+    system.say(WriterStateRequest("own-1", {"Auditor": 1}))
+    system.wait(lambda: system.all(WriterState, "own-1"))
+    system.stored("own-1", 1, 2)
+    assert system.asked("own-1").waiting_for == ("Auditor",)
+    system.say(_ack("H", "own-1", 1, (1, 2), role="Auditor"))
+    system.wait(lambda: system.done("own-1") == {1, 2})
+
+
+def test_the_readers_are_listed_by_every_shard(system: System) -> None:
+    system.stored("q-listed", 1, 5)
+    system.asked("q-listed")
+    system.say(ReaderStart("I", 1, durable=True, writers=("q-listed",)))
+    system.wait(lambda: len(system.all(ReaderState, "I")) == 2)
+    system.say(ReadersRequest("ops"))
+    answers = system.wait(lambda: len(found := system.all(KnownReaders, "ops")) == 2 and found)
+    assert {answer.shard for answer in answers} == {0, 1}
+    found = [reader for answer in answers for reader in answer.readers if reader.reader == "I"]
+    assert (len(found), sum(reader.unacknowledged for reader in found)) == (2, 5)
 
 
 def test_partitions_that_are_added_while_it_runs_are_read(broker: str, spark: SparkSession, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
             raise OSError("the store is away")
 
     def told() -> list[int]:
-        return [body["status"] for body in bodies(system, "acks") if body["topic"].endswith("/acks")]
+        return [body["status"] for body in bodies(system, "twin-acks") if body["topic"].endswith("/acks")]
 
     system.send("signals", command("create", "made", value={}, requested_acks=["search-persisted"]))
     with monkeypatch.context() as patch:
@@ -216,7 +216,7 @@ def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_n
             return system.end(what) if what == "events" else len(rows(system.settings, what))
 
         def answered() -> set[str]:
-            return {body["headers"]["correlation-id"] for body in bodies(system, "acks")}
+            return {body["headers"]["correlation-id"] for body in bodies(system, "twin-acks")}
 
         job = Job("twin", system.settings, tmp_path)
         try:
@@ -236,7 +236,7 @@ def test_kill_9_skips_and_doubles_no_revision_and_acknowledges_nothing_that_is_n
             job.kill()
         journal = rows(system.settings, "thing_events")
         events = [(e["topic"].split("/")[1], e["revision"], json.dumps(e)) for e in bodies(system, "events")]
-        acks = {(a["headers"]["correlation-id"], json.dumps(a)) for a in bodies(system, "acks")}
+        acks = {(a["headers"]["correlation-id"], json.dumps(a)) for a in bodies(system, "twin-acks")}
     revisions = {(thing(number), revision + 1) for number in range(THINGS) for revision in range(COMMANDS // THINGS)}
     assert Counter((row["thing_id"].partition(":")[2], row["revision"]) for row in journal) == Counter(revisions)
     # told at least once, and always the same

@@ -93,6 +93,10 @@ def test_a_client_subscribes_acknowledges_and_gets_the_answer_to_its_own_request
     event = subscriber.get()
     assert event["headers"] == {"correlation-id": "c-1", "requested-acks": ["my-ack"]}
     assert (event["topic"], event["value"], event["revision"]) == (EVENT, 1, 2)
+    # those of others are refused
+    other = "org.acme/lamp/things/twin/acks/other"
+    subscriber.tell({"topic": other, "headers": {"correlation-id": "c-1"}, "path": "/", "status": 200})
+    assert subscriber.get()["value"]["error"] == "acknowledgement:label.not.declared"
     ack = "org.acme/lamp/things/twin/acks/my-ack"
     subscriber.tell({"topic": ack, "headers": {"correlation-id": "c-1"}, "path": "/", "value": "seen", "status": 202})
     (found,) = world.acks(1)
@@ -109,15 +113,17 @@ def test_a_client_subscribes_acknowledges_and_gets_the_answer_to_its_own_request
 
 
 def test_a_label_belongs_to_one_client_until_it_leaves(world: World):
-    with connect(f"{world.address}/ws/2?declared-acks=my-ack,other") as first:
+    # the example of the documents
+    labels = "some-connection-id:ack-label-1,my:ack-label-2"
+    with connect(f"{world.address}/ws/2?declared-acks={labels}") as first:
         Client(first).subscribe("START-SEND-EVENTS")
-        late = world.client("?declared-acks=my-ack")
+        late = world.client("?declared-acks=my:ack-label-2")
         error = late.get()
         assert (error["topic"], error["status"]) == ("unknown/unknown/things/twin/errors", 409)
         assert error["value"]["error"] == NOT_UNIQUE
         with pytest.raises(ConnectionClosed):
             late.text()
-    again = world.client("?declared-acks=my-ack")
+    again = world.client("?declared-acks=my:ack-label-2")
     again.subscribe("START-SEND-MESSAGES")
 
 
@@ -163,6 +169,26 @@ def test_live_events_of_one_client_reach_others_without_labels(world: World):
     event = listener.get()
     assert (event["topic"], event["value"]) == (topic, 1)
     assert "requested-acks" not in event["headers"]
+
+
+def test_an_ack_of_an_undeclared_label_is_an_error_for_its_sender_alone(world: World):
+    holder, stranger = world.client("?declared-acks=my-ack"), world.client()
+    ack = {"topic": "org.acme/lamp/things/twin/acks/my-ack", "headers": {"correlation-id": "c-1"}, "path": "/"}
+    stranger.tell(ack | {"status": 400})
+    error = stranger.get()
+    assert (error["status"], error["value"]["error"]) == (400, "acknowledgement:label.not.declared")
+    assert error["headers"]["correlation-id"] == "c-1"
+    holder.tell(ack | {"status": 200})
+    (found,) = world.acks(1)
+    assert found["status"] == 200
+
+
+def test_what_cannot_be_read_of_a_subscription_is_an_error_under_its_correlation_id(world: World):
+    client = world.client()
+    client.tell("START-SEND-EVENTS?filter=eq(attributes/x&correlation-id=mine")
+    error = client.get()
+    assert (error["value"]["error"], error["headers"]["correlation-id"]) == ("rql.expression.invalid", "mine")
+    client.subscribe("START-SEND-EVENTS")
 
 
 async def _listen_together(world: World, number: int) -> tuple[int, list[str]]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.kafka.producers import partition_of
-from ackstream.kafka.reader import PartitionAssignment, offsets_since
+from ackstream.kafka.reader import PartitionAssignment, TopicReader, offsets_since
 
 NAME = b"r1"
 
@@ -98,3 +98,20 @@ def test_a_time_is_the_first_record_since_or_the_end() -> None:
     assert offsets_since(Consumer(all=1), [partition], 4) == {partition: 4}
     assert offsets_since(Consumer(all=1), [partition], 99) == {partition: 10}
     assert offsets_since(Consumer(all=1), [], 4) == {}
+
+
+def test_a_record_that_cannot_be_unpacked_ends_no_reader_whose_partition_another_one_has_by_now() -> None:
+    def poll(**_: object) -> NoReturn:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    def seek(*_: object) -> NoReturn:
+        raise ValueError("Unassigned partition")
+
+    part = SimpleNamespace(topic_partition=TopicPartition("t", 0), fetch_offset=5, next_fetch_offset=5)
+    fetcher = SimpleNamespace(_next_partition_records=part, _completed_fetches=[])
+    coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
+    consumer = SimpleNamespace(poll=poll, seek=seek, paused=set, _fetcher=fetcher, _coordinator=coordinator)
+    reader = TopicReader(consumer)
+    reader.stop.set()
+    assert reader.read() == []
+    assert reader.unreadable == 0

@@ -48,7 +48,7 @@ def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def local(tmp_path: Path) -> Local:
     port, controller_port = free_ports(2)
-    return Local(data=tmp_path / "data", port=port, controller_port=controller_port, start_timeout="300ms")
+    return Local(data=tmp_path / "data", port=port, controller_port=controller_port, start_timeout="20s")
 
 
 @pytest.fixture

@@ -107,6 +107,16 @@ def test_the_configurations_are_fetched_apart(ivy: Ivy):
     assert ivy.left == []
 
 
+def test_another_ivy_file_has_its_own_listing(ivy: Ivy, tmp_path: Path):
+    ivy.plan("whole", "whole")
+    other = tmp_path / "brokers.xml"
+    other.write_text("<ivy-module/>", "utf-8")
+    jars.resolve("spark")
+    assert jars.present("spark", other) == []
+    assert jars.resolve("spark", module=other) == jars.present("spark", other) != []
+    assert ivy.left == []
+
+
 @pytest.mark.parametrize("damage", ["removed", "shortened", "listing"])
 def test_what_was_damaged_afterwards_is_fetched_again(ivy: Ivy, cache: Path, damage: str):
     ivy.plan("whole", "whole", "whole")

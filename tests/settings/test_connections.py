@@ -9,7 +9,7 @@ import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
-from ackstream.settings.connections import KafkaConnection, MqttConnection
+from ackstream.settings.connections import HttpConnection, KafkaConnection, MqttConnection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 SOURCE: dict[str, Any] = {"addresses": ["in"]}
 EVENTS = "_/_/things/twin/events"
 TARGET: dict[str, Any] = {"address": "out", "topics": [EVENTS]}
+
+
+HTTP: dict[str, Any] = {
+    "type": "http-push",
+    "url": "https://plant.example/api",
+    "targets": [TARGET | {"address": "POST:/events/{{ thing:id }}"}],
+}
 
 
 def read(*connections: dict[str, Any]) -> Any:
@@ -56,7 +63,7 @@ def test_connections_stand_in_the_file(tmp_path: Path) -> None:
     plant, field = load(path, {}).connections
     assert isinstance(plant, KafkaConnection)
     assert plant.sources[0].reply_target is not None
-    assert plant.sources[0].reply_target.expected == ("response", "error")
+    assert plant.sources[0].reply_target.expected == ("response", "error", "nack")
     assert plant.labels.to_declare == ("plant:delivered",)
     assert isinstance(field, MqttConnection)
     assert "secret" not in repr(field)
@@ -71,7 +78,13 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
     [
         ({"sources": [SOURCE | {"qso": 1}]}, ["connections.0.sources.0.qso", "qos"]),
         ({"sourcs": []}, ["connections.0.sourcs", "sources"]),
-        ({"type": "amqp", "x": "geheim"}, ["connections.0", "kafka", "mqtt"]),
+        ({"type": "amqp", "x": "geheim"}, ["connections.0", "kafka", "mqtt", "amqp-10", "amqp-091", "http-push"]),
+        ({"type": "amqp-10", "sources": [SOURCE | {"qos": 2}]}, ["connections.0.sources.0.qos"]),
+        ({"type": "http-push", "targets": [TARGET]}, ["connections.0.url"]),
+        (HTTP | {"sources": [SOURCE]}, ["connections.0.sources", "have no sources; remove them"]),
+        (HTTP | {"targets": [TARGET]}, ["connections.0.targets.0.address", "'out'", "POST:/events"]),
+        (HTTP | {"targets": []}, ["connections.0.targets"]),
+        (HTTP | {"url": "ftp://x:geheim@y"}, ["connections.0.url", "https://service.example"]),
         ({"sources": [{"addresses": []}]}, ["connections.0.sources.0.addresses", "ACKSTREAM_CONNECTIONS."]),
         ({"sources": [SOURCE | {"declared_acks": ["other:ack"]}]}, ["other:ack", "<id>:"]),
         ({"sources": [SOURCE | {"declared_acks": ["x"]}]}, ["declared_acks", "<x>"]),
@@ -121,3 +134,31 @@ def test_prose_kafka_config_qos_none_is_at_most_once() -> None:
 def test_two_connections_have_different_ids() -> None:
     with pytest.raises(SettingsError, match="two connections have the id 'plant'"):
         read(connection(), connection())
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-10", "amqp-091"])
+def test_by_default_a_broker_s_message_is_settled_after_its_acknowledgements(kind: str) -> None:
+    assert read(connection(type=kind, sources=[SOURCE]))[0].sources[0].qos == 1
+
+
+@pytest.mark.parametrize("address", ["events", "events/", "events/k", "/queue", "{{ header:x }}"])
+def test_an_amqp_091_target_names_an_exchange_and_a_routing_key(address: str) -> None:
+    given_ = connection(type="amqp-091", targets=[TARGET | {"address": address}])
+    if address == "events":
+        with pytest.raises(SettingsError, match=r"'events': it has no slash: write exchange/routing-key"):
+            read(given_)
+    else:
+        assert read(given_)[0].targets[0].address == address
+
+
+def test_a_wrong_header_is_named_without_its_text() -> None:
+    given_ = connection(targets=[TARGET | {"header_mapping": {"authorization": "Bearer geheim {{ x"}}])
+    with pytest.raises(SettingsError, match=r"targets\.0\.header_mapping\.authorization: a placeholder") as caught:
+        read(given_)
+    assert "geheim" not in str(caught.value)
+
+
+def test_http_targets_are_a_method_and_a_path() -> None:
+    (found,) = read(connection(**HTTP))
+    assert isinstance(found, HttpConnection)
+    assert (found.parallelism, found.timeout) == (1, 60_000)

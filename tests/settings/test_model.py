@@ -102,6 +102,41 @@ def test_the_variables_that_kubernetes_sets_for_a_service_are_no_settings(servic
     assert settings.gateway.port == (9090 if own else 8080)
 
 
+BROKER = '[[connections]]\nid = "x"\ntype = "mqtt"\n'
+SERVICE = '[[connections]]\nid = "x"\ntype = "http-push"\n'
+HEADER = f'{SERVICE}url = "https://x"\n[[connections.targets]]\naddress = "POST:/e"\ntopics = []\n{{}}'
+MADE = '[[connections.sources]]\naddresses = ["in"]\n[[connections.sources.payload_mapping]]\ntopic = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        pytest.param(f"{BROKER}password = 47110815", {}, id="a number"),
+        pytest.param(f"{BROKER}password = ['47110815']", {}, id="a list"),
+        pytest.param(f"{BROKER}sources = ['47110815']", {}, id="in place of a table"),
+        pytest.param(f'{SERVICE}url = "https://user:47110815@service.example"', {}, id="in a URL"),
+        pytest.param(
+            HEADER.format("header_mapping = { authorization = 'Bearer 47110815 {{ x' }"), {}, id="in a header"
+        ),
+        pytest.param(HEADER.format('header_mapping = { x = "{{ fn:default(\'47110815 }}" }'), {}, id="in its template"),
+        pytest.param(
+            f"{BROKER}{MADE}headers = {{ authorization = 'Bearer 47110815 }}{{{{ x' }}", {}, id="of a payload"
+        ),
+        pytest.param("[kafka.options]\n'sasl.password' = 47110815", {}, id="an option of Kafka"),
+        pytest.param("[lake.storage_options]\nsecret = 47110815", {}, id="an option of the object store"),
+        pytest.param("", {"ACKSTREAM_CONNECTIONS": '[{"password": "47110815",}]'}, id="no JSON"),
+        pytest.param("", {"ACKSTREAM_CONNECTIONS": '"[{47110815}]"'}, id="JSON of JSON"),
+        pytest.param("", {"ACKSTREAM_KAFKA_OPTIONS": '"sasl.password=47110815"'}, id="a text of options"),
+    ],
+)
+def test_no_sentence_about_a_wrong_setting_has_a_password(
+    written: Callable[[str], Path], text: str, environment: dict[str, str]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(written(text), environment)
+    assert "47110815" not in str(caught.value)
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(Exception, match="frozen"):
         Settings().correlate.shards = 5  # type: ignore[misc]
@@ -117,6 +152,24 @@ def test_quorums_of_a_writer_are_those_of_the_first_matching_rules() -> None:
     assert settle.quorums("plant-1") == {"Logger": 2}
     assert settle.quorums("x") == {"Logger": 1, "Alarm": 1}
     assert settle.quorums("plant-a") == {"Logger": 2}
+
+
+def test_a_durable_reader_is_waited_for_without_end_unless_a_lease_is_set() -> None:
+    assert load(None, {}).settle.durable_lease == 2**63 - 1
+    assert load(None, {"ACKSTREAM_SETTLE_DURABLE_LEASE": "90d"}).settle.durable_lease == 90 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("lease", "words"),
+    [
+        ("30s", "The setting settle: durable_lease must be longer than reader_lease, and than any outage"),
+        ("0s", "settle.durable_lease is '0s': must be longer than zero"),
+        ("ever", "settle.durable_lease is 'ever'"),
+    ],
+)
+def test_a_lease_that_would_remove_readers_that_run_is_refused(lease: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load(None, {"ACKSTREAM_SETTLE_DURABLE_LEASE": lease})
 
 
 def test_a_request_may_choose_existing_topics_that_a_pattern_matches_whole() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.settings import Destination, Settings, load
+from ackstream.settings import Destination, RouteSettings, Settings, load
 from ackstream.settings.base import Part
 from ackstream.settings.loading import tomllib
 from ackstream.settings.queues import QueueSettings
@@ -35,18 +35,27 @@ def test_nothing_else_is_set() -> None:
     assert load(SHIPPED, {}) == Settings()
 
 
-@pytest.mark.parametrize(("table", "model"), [("queues", QueueSettings), ("destinations", Destination)])
+@pytest.mark.parametrize(
+    ("table", "model"), [("queues", QueueSettings), ("destinations", Destination), ("routes", RouteSettings)]
+)
 def test_a_commented_table_shows_every_key_with_its_default_where_it_has_one(table: str, model: type[Part]) -> None:
     (example,) = EXAMPLES[table]
     assert example.keys() == model.model_fields.keys()
     shown = model(**example)
     plain = model(**{key: example[key] for key, field in model.model_fields.items() if field.is_required()})
     for key in example.keys() - {"name", "path", "topics", "type"}:
-        # a duration without a limit has no spelling: an example stands there
+        # what is left out by default, such as a duration without a limit, has no spelling: an example stands there
         assert getattr(plain, key) in (getattr(shown, key), None, 0), key
 
 
 def test_the_commented_tables_can_be_used_as_they_are() -> None:
     assert EXAMPLES.keys() | SECTIONS == Settings.model_fields.keys()
     settings = Settings.model_validate(EXAMPLES)
-    assert (len(settings.queues), len(settings.destinations), len(settings.connections)) == (1, 1, 1)
+    assert [
+        len(found) for found in (settings.queues, settings.destinations, settings.connections, settings.routes)
+    ] == [
+        1,
+        1,
+        1,
+        1,
+    ]

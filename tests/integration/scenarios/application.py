@@ -67,7 +67,7 @@ class Application:
             self.publisher.publish_await_acknowledgement(VALUE, step["timeout_ms"] / 1000, topic=subject)
             return
         try:
-            self.publisher.publish(VALUE, topic=subject)
+            self.publisher.publish(VALUE, topic=subject, ack_immediately=step.get("ack_immediately", False))
         except WouldBlockError:
             self.blocked.append(step["id"])
 

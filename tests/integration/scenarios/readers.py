@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
 from ackstream.client.errors import ReaderTimeout
 from ackstream.client.samples import ReaderQos, WriterQos
+from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
-from tests.conformance.scenarios.connext import KINDS, TAKES
-from tests.conformance.scenarios.observations import AT
+from tests.conformance.scenarios.connext import KINDS, TAKES, Watermarks
+from tests.conformance.scenarios.observations import AT, Absent
 from tests.conformance.scenarios.scenario import timed
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
+from tests.integration.scenarios.losses import Losses
 from tests.integration.scenarios.rules import Json, now, sleep_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ackstream.client.reader_acks import Callback
     from ackstream.client.samples import Sample
@@ -50,7 +53,10 @@ def required(scenario: Scenario) -> list[Json]:
 
 def observe(settlement: Settlement, scenario: Scenario) -> Json:
     """Run a scenario, and its variations; each writer has a name of its own."""
-    seen = _run(settlement, scenario.id, scenario.given, scenario.when, scenario.expect)
+    try:
+        seen = _run(settlement, scenario.id, scenario.given, scenario.when, scenario.expect)
+    except InconsistentQosError as error:
+        return {"error": error.code}
     for word in scenario.expect.keys() & VARIATIONS.keys():
         about, changes = VARIATIONS[word]
         varied = _run(settlement, f"{scenario.id}-{word}", scenario.given | changes, scenario.when, scenario.expect)
@@ -60,7 +66,8 @@ def observe(settlement: Settlement, scenario: Scenario) -> Json:
 
 def _run(settlement: Settlement, writer: str, given: Json, when: list[Json], expect: Json) -> Json:
     with ExitStack() as stack:
-        return _System(settlement, stack, writer, given, when, comes=expect.get("wait") != "TIMEOUT").run()
+        system = _System(settlement, stack, writer, given, when, comes=expect.get("wait") != "TIMEOUT")
+        return system.run(watched="watermark" in expect)
 
 
 class _System:
@@ -74,8 +81,12 @@ class _System:
         :param comes: whether what is waited for comes
         """
         self._settlement, self._stack, self._writer, self._given = settlement, stack, writer, given
+        self._losses: list[Losses] = []
+        self._watermarks: list[tuple[int, int]] = []
         self._steps = timed(when)
         self._takes = {step.get("reader") for step in when if step["op"] in TAKES}
+        # who shall not be waited for once it is lost is temporary
+        self._loses = any(step["op"] == "reader_lost" for step in when)
         self._roles = {step["reader"]: step["role"] for step in when if "role" in step}
         self._readers: dict[str, SampleReader] = {}
         self._taken: dict[tuple[str, int], Sample] = {}
@@ -102,8 +113,11 @@ class _System:
             for seq in range(1, max(step["sn"] for step in when) + 1):
                 self._write({"sn": seq})
 
-    def run(self) -> Json:
-        """Take the steps; then wait until nothing is left to happen."""
+    def run(self, *, watched: bool) -> Json:
+        """Take the steps; then wait until nothing is left to happen.
+
+        :param watched: wait for the effect of each acknowledgement, and note the watermark
+        """
         late = 0
         for at, step in self._steps:
             sleep_until(self._began + late + at)
@@ -112,6 +126,9 @@ class _System:
                 step, *([] if step["op"] in ("write", "wait_for_acknowledgments") else [name])
             )
             time.sleep(APART_SECONDS)
+            if watched:
+                eventually(lambda: self._publisher.is_sample_app_acknowledged(step["sn"]), "an effect")  # noqa: B023
+                self._watermarks.append((step["sn"], self._watermark))
             # steps keep their distances: what one of them waited for, the next ones come later
             late = max(late, now() - self._began - at)
         for wait in self._waits:
@@ -119,6 +136,9 @@ class _System:
         self._publisher.publish_flush(PATIENCE_SECONDS)
         eventually(self._all_arrived, "the samples to arrive")
         eventually(self._all_confirmed, "confirmations")
+        eventually(lambda: all(losses.over for losses in self._losses), "what was lost")
+        if "persistence" in self._given:
+            self._ask_persistence()
         # its answer is behind everything that was told before
         eventually(self._is_known, "settle to know what is written")
         return self._observation()
@@ -151,11 +171,17 @@ class _System:
         eventually(lambda: reader.statistics.received >= step["sn"], "a sample to be here")
 
     def _take(self, step: Json, name: str) -> None:
-        while (name, step["sn"]) not in self._taken:
-            for sample in self._readers[name].take(1, ENGINE_SECONDS):
-                self._taken[name, sample.seq] = sample
+        self._access(name, step["sn"], self._readers[name].take)
 
-    _take_copy = _read = _take
+    _take_copy = _take
+
+    def _read(self, step: Json, name: str) -> None:
+        self._access(name, step["sn"], partial(self._readers[name].read, unread=True))
+
+    def _access(self, name: str, number: int, access: Callable[..., list[Sample]]) -> None:
+        while (name, number) not in self._taken:
+            for sample in access(1, ENGINE_SECONDS):
+                self._taken[name, sample.seq] = sample
 
     def _take_loan(self, step: Json, name: str) -> None:
         loan = self._loans[name] = self._stack.enter_context(ExitStack())
@@ -193,22 +219,33 @@ class _System:
             again += [sample.seq for sample in self._readers[name].take(1, ENGINE_SECONDS)]
         self._seen["redelivered"] = again[:-1]
 
+    def _ask_persistence(self) -> None:
+        """Start the readers again: what they acknowledged to the writer does not come from the table either."""
+        for name in list(self._readers):
+            self._reader_lost({}, name)
+            self._restart({}, name)
+        told = {"writer": self._callbacks, "persistence": self._confs()}
+        self._seen["persistence_resends"] = self._seen["redelivered"]
+        self._seen["ack_sent_to"] = [party for party, acks in told.items() if acks]
+
     def _join(self, name: str) -> None:
         given = self._given
         excluded = given.get("filter_excludes", ())
-        self._readers[name] = self._stack.enter_context(
+        reader = self._readers[name] = self._stack.enter_context(
             SampleReader(
                 self._settlement.kafka,
                 f"{self._writer}-{name}",
                 qos=_reader_qos(given),
                 role=self._roles.get(name),
-                durable=given.get("durable_reader", False),
+                durable=not self._loses,
                 writers=[self._writer],
                 filter=lambda sample: sample.seq not in excluded,
                 lake=self._settlement.settings.lake,
                 start_timeout=PATIENCE_SECONDS,
             )
         )
+        if given.keys() & {"lose_app_ack", "lose_conf"}:
+            self._losses.append(Losses(reader, given))
 
     def _names(self, when: list[Json]) -> list[str]:
         named = [step["reader"] for step in when if "reader" in step]
@@ -265,6 +302,19 @@ class _System:
                 return False
         return True
 
+    @property
+    def _watermark(self) -> int:
+        oldest = self._publisher.first_unacknowledged
+        return (self._publisher.next_seq if oldest is None else oldest) - 1
+
+    def _quorum(self, seq: int) -> dict[str, list[int]]:
+        """Return how many readers of each required role have acknowledged a sample, and how many must."""
+        rows = [row for row in self._settlement.deliveries(self._writer) if row["first"] <= seq <= row["last"]]
+        return {
+            role: [len({row["reader"] for row in rows if row["role"] == role}), quorum]
+            for role, quorum in self._given.get("required", {}).items()
+        }
+
     def _observation(self) -> Json:
         publisher = self._publisher
         app_acks: list[Json] = []
@@ -281,8 +331,12 @@ class _System:
         confs = sorted({(conf.reader, conf.epoch, conf.count) for conf in self._confs()} & said)
         unacked = [seq for seq in self._numbers if not publisher.is_sample_app_acknowledged(seq)]
         done = [at for answer, at in self._settlement.answers() if _is_about(answer, self._writer)]
-        oldest = publisher.first_unacknowledged
+        seen = self._losses[0].observation() if self._losses else {}
         return {
+            **seen,
+            "not_at_ms": Absent(seen.get("app_ack_sent_at_ms", [])),
+            "quorum": self._quorum(next(iter([*unacked, *reversed(self._numbers)]), 0)),
+            "watermark": Watermarks(self._watermarks),
             "app_acks": app_acks,
             "conf": len(confs),
             "conf_counts": [count for _, _, count in confs],
@@ -291,7 +345,7 @@ class _System:
             "app_acked": {seq: seq not in unacked for seq in self._numbers},
             "retained": unacked,
             "unacked": unacked,
-            "contiguous_watermark": publisher.next_seq - 1 if oldest is None else oldest - 1,
+            "contiguous_watermark": self._watermark,
             "fully_acked": not unacked,
             # later than the last step is late enough
             "fully_acked_at_ms": min(done[-1] - self._began, self._steps[-1][0]) if done and not unacked else None,
@@ -312,6 +366,7 @@ def _reader_qos(given: Json) -> ReaderQos:
         "samples_per_app_ack": "samples_per_app_ack",
         "app_ack_period_ms": "app_ack_period_ms",
         "max_app_ack_response_length": "max_response_length",
+        "min_app_ack_response_keep_ms": "response_keep_ms",
         "depth": "depth",
     }
     best_effort = given.get("reliability") == "BEST_EFFORT"

@@ -18,15 +18,17 @@ OUTCOMES: dict[str, tuple[str, bytes]] = {
     "invalid topic": ("nowhere", VALUE),
     "no subscription match": ("lonely", VALUE),
     "message too large": ("open", LARGE),
+    "unlogged": ("unlogged", VALUE),
     # it is as good as any other, but comes a second time
     "duplicate": ("open", VALUE),
 }
 """Subject and value of a message with each outcome, under these rules."""
 
 RULES: Json = {
-    "topics": ["open", "secret", "lonely"],
-    "entitlements": [{"clients": ["*"], "topics": ["open", "nowhere", "lonely"]}],
-    "subscriptions": ["open", "secret"],
+    "topics": ["open", "secret", "lonely", "unlogged"],
+    "entitlements": [{"clients": ["*"], "topics": ["open", "nowhere", "lonely", "unlogged"]}],
+    "subscriptions": ["open", "secret", "unlogged"],
+    "unlogged": ["unlogged"],
     "max_message_bytes": len(LARGE) - 1,
 }
 
@@ -34,6 +36,14 @@ RULES: Json = {
 REFUSING = RULES | {"daily_quota_bytes": 1, "reject_over_quota": True, "reject_no_match": True}
 SWALLOWING = RULES | {"daily_quota_bytes": 1, "reject_over_quota": False, "reject_no_match": False}
 """Rules under which a message that cannot be stored is refused, or acknowledged and gone."""
+
+
+def _closed(ingress: str) -> Json:
+    return {"persist": RULES, "queues": [{"name": "q1", "topics": ["open"], "ingress": ingress}]}
+
+
+CLOSED, PASSING = _closed("refuse"), _closed("discard")
+"""A queue that takes no messages: they are refused, or pass it by."""
 
 
 def is_silent(scenario: Scenario) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ackstream.client.errors import GapError
 from ackstream.client.storage import KeptMessage, SqliteMessages
-from tests.conformance.scenarios.observations import Counted, Series
-from tests.harness.waiting import eventually
+from tests.conformance.scenarios.observations import AtMost, Counted, Series
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.scenarios.application import Application, outcome
 from tests.integration.scenarios.rules import OUTCOMES, Json, client_of, is_silent, now
 from tests.integration.scenarios.wire import flush
@@ -65,6 +65,20 @@ def observe(persistence: Persistence, scenario: Scenario, silence: Silence, path
         "result": "publish_gap_error" if gap else "connected",
         "missing_on_server": gap,
     }
+
+
+def observe_unknown(persistence: Persistence, scenario: Scenario, path: Path) -> Json:
+    """Start a publisher with a store, of which the service knows neither the client nor a message."""
+    client = scenario.id
+    _fill(path, client, 0, dict.fromkeys(range(1, scenario.given["unacked"] + 1), OUTCOMES["ok"]))
+    app = Application(persistence, client)
+    app.connect(store=path)
+    again = app.publisher.statistics.resent
+    app.publisher.publish_flush(PATIENCE_SECONDS)
+    app.close()
+    seen = _sent(persistence, client)
+    copies = seen["topic_copies"]
+    return seen | {"event": {"republishing": again}, "duplicates_max": AtMost(copies.total() - len(copies))}
 
 
 def _unanswered(persistence: Persistence, scenario: Scenario, silence: Silence, path: Path, discarded: int) -> Json:

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tests.conformance.scenarios.observations import AT
-from tests.harness.waiting import PATIENCE_SECONDS, eventually
+from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
-from tests.integration.scenarios.rules import REFUSING, RULES, SWALLOWING, Json, now, sleep_until
+from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, Json, now, sleep_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,13 @@ def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Sil
     if "default_profile" in scenario.expect:
         changed = given | {"reject_no_match": False}
         seen["default_profile"] = _produce(get(_rules(changed)), f"{scenario.id}-default", changed, when, silence)
+    if "without_flag" in scenario.expect:
+        plain = [{word: value for word, value in step.items() if word != "ack_immediately"} for step in when]
+        other = _produce(get(_rules(given)), f"{scenario.id}-without", given, plain, silence)
+        seen["without_flag"] = other["broker_acks"][0]
+    if "when_queue_enabled" in scenario.expect:
+        changed = given | {"reject": "when-queue-enabled"}
+        seen["when_queue_enabled"] = _produce(get(_rules(changed)), f"{scenario.id}-enabled", changed, when, silence)
     return seen
 
 
@@ -33,6 +40,8 @@ def _rules(given: Json) -> Json:
     queues = given.get("queues", {"q": "ok"})
     if not queues:
         return REFUSING if given.get("reject_no_match") else SWALLOWING
+    if "disabled" in queues.values():
+        return CLOSED if given["reject"] == "always" else PASSING
     if "full" in queues.values():
         return SWALLOWING if given["reject"] == "never" else REFUSING
     return RULES
@@ -60,11 +69,13 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
         if silent:
             app.close()
     if not silent:
-        app.publisher.publish_flush(PATIENCE_SECONDS)
+        # a flush would have the acks sent at once
+        eventually(lambda: app.publisher.unpersisted_count == 0, "the acks")
         app.close()
+    arrived = min(_transmissions(persistence, client), default=began)
     good = [seq for seq, reason in persistence.rows(client) if reason is None]
     return seen | {
-        "broker_acks": [{"up_to": ack.seq, AT: at - began} for ack, at in app.acks if _is_good(ack)],
+        "broker_acks": [{"up_to": ack.seq, AT: at - arrived} for ack, at in app.acks if _is_good(ack)],
         "app_notifications": [receipt.seq for receipt in app.receipts],
         "in_flight": in_flight,
         "blocked": app.blocked,

@@ -23,7 +23,7 @@ def observe(persistence: Persistence, scenario: Scenario) -> Json:
     logon = persistence.wait_for(client, "logon")
     own, began = {"logon"}, now()
     for number, steps in groupby(scenario.when, lambda step: step["t_ms"] // max(1, interval)):
-        group = list(steps)
+        group = [step | {"log": given.get("txlog", True)} for step in steps]
         sleep_until(began + group[-1]["t_ms"])
         barrier = f"barrier-{number}"
         own.add(barrier)
@@ -36,6 +36,7 @@ def observe(persistence: Persistence, scenario: Scenario) -> Json:
         "cid_present": any(ack.cid is not None for ack, _ in acks),
         "persisted_has_cid": any(ack.cid is not None for ack in merged),
         "effective_conflation_ms_reported": logon.effective_conflation_ms is not None,
+        "durability": "strong" if persistence.rows(client) else "weak",
         "server_log_has": Lines([reason for _, reason in persistence.rows(client) if reason is not None]),
     }
     return seen | {AT: acks[-1][1]} if acks else seen
@@ -46,7 +47,7 @@ def _command(step: Json, asked: list[str]) -> Message:
     headers["ack"] = ",".join(step.get("request", asked)) or "none"
     if step["op"] != "publish":
         return headers | {"command": step["op"]}, b""
-    subject, value = OUTCOMES[step["outcome"]]
+    subject, value = OUTCOMES[step["outcome"] if step["log"] else "unlogged"]
     return headers | {"topic": subject}, value
 
 
