@@ -21,13 +21,13 @@ help:  ## List what can be done here
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars test-fast  ## All tests but the long ones, with a real broker and real Spark: 20 minutes
-	@$(PY) -m pytest -m "integration and not long"
+test: jars test-fast  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
+	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long"
 
-test-fast: $(VENV)/.installed  ## The tests that need neither a broker nor Spark: a minute
+test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
 	@$(PY) -m pytest -n auto -m "not integration and not long"
 
-test-long: jars  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
+test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
 	@$(PY) -m pytest -n auto -m "not integration and not long" --hypothesis-profile=nightly
 
@@ -84,6 +84,13 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@# older ones cannot install a checkout of a pyproject.toml package
 	@$(PY) -m pip install --quiet --disable-pip-version-check 'pip>=22'
 	@$(PY) -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# The client of AMQP 1.0 is compiled; the demo does without it
+$(VENV)/.installed-amqp: $(VENV)/.installed
+	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
+	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
+	@$(PY) -m pip install --disable-pip-version-check -e '.[dev,amqp-10]'
 	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

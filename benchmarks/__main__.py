@@ -9,7 +9,9 @@ import sys
 from ackstream.settings import load
 from benchmarks import broker, common
 
-NAMES = ("pure", "settling", "queueing", "throughput", "latency", "growth", "archive", "twin", "persist", "acks")
+NAMES = (
+    "pure", "settling", "queueing", "throughput", "latency", "growth", "archive", "twin", "index", "persist", "acks",
+)  # fmt: skip
 
 
 def main() -> None:

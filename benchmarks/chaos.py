@@ -71,7 +71,7 @@ JOBS = {name: ["submit", name] for name in ("correlate", "archive", "twin", "per
 JOBS["mirror"] = ["submit", "mirror", "standby"]
 PROGRAMS = (*JOBS, *CLIENTS, "connector")
 CLOCKS = ("clock", "settle-clock", "queue-clock")
-LED = ("signals-0", "acks-0", "clock-0", "messages-0", "app-acks-0")
+LED = ("signals-0", "acks-0", "twin-acks-0", "clock-0", "messages-0", "app-acks-0")
 """Partitions whose leaders are chosen where there are several brokers."""
 
 

@@ -46,12 +46,12 @@ LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""
 MINUTES, WARM_UP = 120.0, 20.0
 MINUTE = 60.0
-FIRST_RATE, FASTER, SLOWEST = 5.0, 1.5, 0.5
+FIRST_RATE, FASTER, SLOWEST = 10.0, 2.0, 0.5
 """Of the calibration: commands, samples and messages of the queue per second, each; and the factor between steps."""
-START_SECONDS, STEP_SECONDS = 600.0, 90.0
+START_SECONDS, STEP_SECONDS = 240.0, 90.0
 """The first step is long: Java compiles the code of nine queries for minutes."""
-BEHIND_SECONDS = 60.0
-"""A plane that has more than this before it at the end of a step falls behind: a few of its batches."""
+BEHIND_SECONDS, BEHIND_BATCHES = 60.0, 3.0
+"""A plane that has more than this before it at the end of a step falls behind, unless it is a few of its batches."""
 DRAIN_SECONDS = 300.0
 HISTOGRAM_MINUTES, TOP = 10, 12
 """How often live objects are counted: by a full collection, as Spark asks for one itself every 30 minutes."""
@@ -92,6 +92,7 @@ class Soak(Storm):
         self.ended: Counter[str] = Counter()
         self.maintenance: list[dict[str, Any]] = []
         self._maintaining: Program | None = None
+        self._due: list[tuple[int, str]] = []
 
     def progress(self) -> dict[str, int]:
         notes = {"queues": "consumer", "query": "follower", "reader": "reader"}
@@ -109,7 +110,7 @@ class Soak(Storm):
         part.replace(self.rate)
 
     def supervise(self) -> None:
-        """Start again what has ended by itself, and count it; note the end of a maintenance."""
+        """Start again what has ended by itself, and count it; note the end of a maintenance, and begin the next."""
         for name, program in self.programs.items():
             if program.ended:
                 self.ended[name] += 1
@@ -118,16 +119,18 @@ class Soak(Storm):
             seconds = round(time.monotonic() - self.maintenance[-1].pop("began"))
             self.maintenance[-1] |= {"seconds": seconds, "status": self._maintaining.status}
             self._maintaining = None
-
-    def maintain(self, minute: float, lake: str) -> None:
-        """Run the maintenance of a lake's tables, as an operator's scheduler does, unless one is still running."""
-        self.supervise()
-        if self._maintaining is None:
-            self.maintenance.append({"minute": round(minute, 1), "lake": Path(lake).name, "began": time.monotonic()})
+        if self._maintaining is None and self._due:
+            minute, lake = self._due.pop(0)
+            self.maintenance.append({"minute": minute, "lake": Path(lake).name, "began": time.monotonic()})
             own = {"ACKSTREAM_LAKE_PATH": lake, "ACKSTREAM_LOCAL_DATA": str(self.directory / "maintain")}
             self._maintaining = Program(
                 "maintain", ["maintain"], self.system.settings, self.directory, self.environment | own
             )
+
+    def maintain(self, minute: int, *lakes: str) -> None:
+        """Have the tables of lakes maintained, one after the other, as an operator's scheduler does."""
+        self._due = [(minute, lake) for lake in lakes]
+        self.supervise()
 
 
 class Run:
@@ -149,12 +152,10 @@ class Run:
         while True:
             self._soak.pace(self._requests, rate)
             self._wait(STEP_SECONDS if carried else START_SECONDS)
-            worst, seconds = self._behind()
-            self.steps.append({"rate": rate, "behind": seconds, "worst": worst})
-            self._say(f"{rate:.0f}/s: {worst} is {seconds:.1f} s behind")
-            if seconds <= BEHIND_SECONDS and rate < FIRST_RATE:
+            late = self._late(rate)
+            if not late and rate < FIRST_RATE:
                 return rate
-            if seconds > BEHIND_SECONDS:
+            if late:
                 if carried or rate < SLOWEST:
                     return carried or rate
                 rate /= FASTER**2
@@ -169,9 +170,7 @@ class Run:
         self._behind()
         while True:
             self._wait(30)
-            worst, seconds = self._behind()
-            self._say(f"{rate:.1f}/s: {worst} is {seconds:.1f} s behind")
-            if seconds < BEHIND_SECONDS or time.monotonic() > until:
+            if not self._late(rate) or time.monotonic() > until:
                 break
         self._requests.take()
         self._probe.batches()
@@ -251,20 +250,27 @@ class Run:
         own = {} if pid is None else {"broker": pid}
         return {name: program.session for name, program in self._soak.programs.items()} | own
 
-    def _behind(self) -> tuple[str, float]:
-        tables = self._probe.tables()
-        found = {name: seconds for name, seconds in self._probe.backlogs(tables).items() if name.startswith("backlog/")}
-        worst = max(found, key=lambda name: found[name])
-        return worst.partition("/")[2], found[worst]
+    def _late(self, rate: float) -> bool:
+        """Tell which plane is furthest behind, by its own measure; return whether that is too far."""
+        behind, batches = self._behind(), self._probe.batches()
+        limits = {name: max(BEHIND_SECONDS, BEHIND_BATCHES * batches.get(f"batch/{name} p50", 0.0)) for name in behind}
+        worst = max(behind, key=lambda name: behind[name] / limits[name])
+        self.steps.append({"rate": rate, "worst": worst, "behind": behind[worst], "limit": limits[worst]})
+        self._console.print(
+            f"{time.strftime('%X')} {rate:.1f}/s: {worst} is {behind[worst]:.1f} s behind, of {limits[worst]:.0f} s",
+            highlight=False,
+        )
+        return behind[worst] > limits[worst]
+
+    def _behind(self) -> dict[str, float]:
+        found = self._probe.backlogs(self._probe.tables()).items()
+        return {name.partition("/")[2]: seconds for name, seconds in found if name.startswith("backlog/")}
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._soak.supervise()
             time.sleep(min(left, 1.0))
-
-    def _say(self, text: str) -> None:
-        self._console.print(f"{time.strftime('%X')} {text}", highlight=False)
 
 
 def run(minutes: float, rate: float | None, place: Path, console: Console) -> dict[str, Any]:
@@ -293,9 +299,7 @@ def run(minutes: float, rate: float | None, place: Path, console: Console) -> di
             last = number == round(minutes)
             one.minute(number, count_objects=number % min(HISTOGRAM_MINUTES, every) == 0 or last)
             if number % every == every // 2:
-                soak.maintain(number, soak.lake.path)
-            elif number % every == every // 2 + 2:
-                soak.maintain(number, soak.standby.path)
+                soak.maintain(number, soak.lake.path, soak.standby.path)
             write(one.report(minutes, warm_up), place)
     return one.report(minutes, warm_up)
 

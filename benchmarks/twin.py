@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 METHOD = (
     "Things are created through the twin, then modifies of a feature's properties, spread over all things, wait in "
     "Kafka (20,000 a batch). Warm rate = commands / triggerExecution of the batches of modifies, the first left out; "
-    "every command is answered on acks and told on events. 'journal' is the product, 'journal + index' with things "
-    "and things_search merged beside, 'merge' commits by a MERGE into things instead of the append. Latency: open loop "
-    "from another process, from the moment a command was due to its response on acks, and to its reply where "
-    "correlate runs beside; the warm-up does not count."
+    "every command is answered on twin-acks and told on events. 'journal' is the product, 'journal + index' with "
+    "things and things_search merged beside, 'merge' commits by a MERGE into things instead of the append. Latency: "
+    "open loop from another process, from the moment a command was due to its response on twin-acks, and to its reply "
+    "where correlate runs beside; the warm-up does not count."
 )
 DESIGNS = ("journal", "merge", "journal + index")
 RATE = 200

@@ -50,7 +50,7 @@ class Load:
         self._things = things
         self._count = round(rate * seconds)
         self._producer = broker.producer(bootstrap, **{"linger.ms": 1})
-        self._topics = {prefix + "acks": "acks", **({prefix + "replies": "replies"} if replies else {})}
+        self._topics = {prefix + "twin-acks": "acks", **({prefix + "replies": "replies"} if replies else {})}
         self._consumer = _at_end(bootstrap, list(self._topics))
         self.sent = [0.0] * self._count
         self.came = {name: [0.0] * self._count for name in ("acks", "replies")}

@@ -219,6 +219,8 @@ class Garbage:
                 {"type": "reader_alive", **known},
                 {"type": "reader_stop", **known},
                 {"type": "writer_asks", "writer": writer},
+                {"type": "writer_asks", "writer": writer, "required": self.pick(({}, {"Auditor": 1}))},
+                {"type": "readers_asked", "name": reader},
             )
         )  # fmt: skip
 

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.jobs.twin.batch import SignalRecord, fold, ordered
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.settings import Correlate, Settings
 from benchmarks.fuzzing.room import FAR, LAG_MS, Room
 
@@ -48,14 +49,15 @@ class CorrelateRoom(Room):
         self._batch = self._number = 0
         self._ids: deque[str] = deque(["id-0"], maxlen=3_000)
         self._waiting: deque[str] = deque(maxlen=200)
+        self._asked: dict[str, str] = {}
         self._ends: dict[tuple[str, int, int], Counter[int]] = {}
         self._outcomes: Counter[str] = Counter()
         self._awaited: set[str] = set()
 
     def make(self) -> Record:
-        source = SIGNALS if self.garbage.one_in(2) else ACKS
+        source = SIGNALS if self.garbage.one_in(2) else self.garbage.pick((ACKS, TWIN_ACKS))
         # most answers are for requests that are still open
-        waiting = source == ACKS and self._waiting and not self.garbage.one_in(4)
+        waiting = source != SIGNALS and self._waiting and not self.garbage.one_in(4)
         key: str | None = self.garbage.pick(self._waiting if waiting else self._ids)
         if source == SIGNALS and not self.garbage.one_in(8):
             self._number += 1
@@ -73,12 +75,16 @@ class CorrelateRoom(Room):
             value = value[: ledger.DEAD_LETTER_BYTES]
         digest = blake2b((key or f"{partition}-{offset}").encode(), digest_size=8).digest()
         place = (self.time(), source, partition, offset, int.from_bytes(digest, "big", signed=True))
-        return Record(*place, key, b"key", value, size, self.garbage.kafka_headers())
+        headers = self.garbage.kafka_headers()
+        if source == TWIN_ACKS and not self.garbage.one_in(8):
+            headers[REPLY_ID] = self._asked.get(key or "", "unknown").encode()
+        return Record(*place, key, b"key", value, size, headers)
 
     def feed(self, records: Sequence[Record]) -> None:
         self._process(records, self.now - LAG_MS)
         for record in records:
-            self._ends.setdefault((("signals", "acks")[record.source], record.partition, record.offset), Counter())
+            topic = self._topics.by_source[record.source]
+            self._ends.setdefault((topic, record.partition, record.offset), Counter())
 
     def finish(self) -> None:
         for late in range(1, 4):
@@ -115,10 +121,11 @@ class CorrelateRoom(Room):
             if row.response_required or row.requested_acks:
                 self._awaited.add(record.id)
                 self._waiting.append(row.correlation_id)
+                self._asked[row.correlation_id] = record.id
         if (letter := record.dead_letter) is not None:
             self._end(letter.topic, letter.partition, letter.offset, -1, "dead letters")
         for ack in record.acks or ():
-            self._end("acks", ack.partition, ack.offset, ack.index, f"acks {ack.disposition}")
+            self._end(ack.topic, ack.partition, ack.offset, ack.index, f"acks {ack.disposition}")
         if (outcome := record.outcome) is not None:
             self._outcomes[record.id] += 1
             self.counts[f"outcomes {outcome.completed_by}"] += 1
@@ -153,7 +160,7 @@ class TwinRoom(Room):
         messages = [message for part in parts for message in part.messages]
         rows = {(row.partition, row.offset) for row in journal}
         self.expect(len(rows) == len(journal), "a command has two rows")
-        answers = Counter(message.correlation_id for message in messages if message.topic == "acks")
+        answers = Counter(message.correlation_id for message in messages if message.topic == "twin-acks")
         for row in journal:
             pa.array([row.thing_id, row.path, row.value, row.thing, row.correlation_id], pa.string())
         for message in messages:

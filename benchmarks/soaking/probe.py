@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TOOL_SECONDS = 60
 READS = {
-    "correlate": ("signals", "acks"),
+    "correlate": ("signals", "acks", "twin-acks"),
     "archive": ("ledger",),
     "twin": ("signals",),
     "persist": ("messages",),
@@ -266,8 +266,9 @@ class Probe:
         last = {name: int(notes[name].last.partition(",")[2] or 0) for name in ("p1", "p2")}
         behind |= {
             "subscriber": (records["events"] - notes["subscriber"].count, ("events",)),
-            "reader": (records["messages"] - notes["reader"].count, ("messages",)),
-            "publishers": (records["messages"] - sum(last.values()), ("messages",)),
+            # of what is stored: the topic also has what a publisher repeats because the service was late
+            "reader": (tables.get("rows/messages", 0) - notes["reader"].count, ("messages",)),
+            "publishers": (tables.get("rows/messages", 0) - sum(last.values()), ("messages",)),
             "query": (last["p1"] - int(notes["follower"].last or 0), ("p1",)),
             "queues": (last["p2"] - notes["consumer"].count, ("p2",)),
             "mirror": (tables.get("rows/messages", 0) - tables.get("rows/standby.messages", 0), ("messages",)),

@@ -52,7 +52,7 @@ def trend(hours: Sequence[float], values: Sequence[float], share: float, floor: 
     slope = float(_slopes(x, y[None, :])[0])
     low, high = _interval(x, y, slope)
     half = len(y) // 2
-    climbs = float(np.polyfit(x[half:], y[half:], 1)[0]) > limit
+    climbs = float(_slopes(x[half:], y[None, half:])[0]) > limit
     return Trend(level, slope, low, high, limit, GROWS if slope > limit and low > 0 and climbs else FLAT)
 
 
