@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +31,6 @@ VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
 
 REMEMBERED = 50_000
 """Number of decided requests remembered by id, so that copies written by a replayed batch count once."""
-
-_FORGET_FROM = 1_000
 
 
 def verdict(status: int, completed_by: str) -> Verdict:
@@ -81,8 +80,7 @@ class Meter:
     def __init__(self, window: int) -> None:
         self._window = window
         self._open: dict[str, int] = {}
-        self._recent: list[tuple[int, Verdict, int]] = []
-        self._forget_at = _FORGET_FROM
+        self._recent: deque[tuple[int, Verdict, int]] = deque()
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
         # ordered: the oldest is forgotten first
         self._decided: dict[str, None] = {}
@@ -120,19 +118,16 @@ class Meter:
         self._totals[how] += 1
         self._recent.append((at, how, latency))
         # also while nobody looks
-        if len(self._recent) >= self._forget_at:
-            self._forget(at)
-
-    def _forget(self, now: int) -> None:
-        self._recent = [one for one in self._recent if one[0] > now - self._window]
-        self._forget_at = max(_FORGET_FROM, 2 * len(self._recent))
+        while self._recent and self._recent[0][0] <= at - self._window:
+            self._recent.popleft()
 
     def snapshot(self, now: int) -> Snapshot:
         """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
-        self._forget(now)
+        # one that was read late may stand behind younger ones
+        recent = [one for one in self._recent if one[0] > now - self._window]
         counts = {}
         for how in VERDICTS:
-            latencies = [latency for _, found, latency in self._recent if found == how]
+            latencies = [latency for _, found, latency in recent if found == how]
             counts[how] = Count(len(latencies), self._totals[how], *percentiles(latencies, 0.5, 0.95))
         oldest = max(0, now - min(self._open.values())) if self._open else None
         return Snapshot(self._window, counts, len(self._open), oldest)

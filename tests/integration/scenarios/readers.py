@@ -1,12 +1,12 @@
 """A real publisher and its readers, with persist and settle between them.
 
-Steps come at their times or later, never nearer to each other: a sample is waited for where a step needs it. Who waits
-for what comes is given the time that the engine takes on top.
+Steps come at their times or later, never nearer to each other: a sample is waited for where a step needs it, and so is
+the report of what a step acknowledged, where each acknowledgement has one of its own. Who waits for what comes is given
+the time that the engine takes on top.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from functools import partial
 from threading import Thread
@@ -25,7 +25,7 @@ from tests.integration.scenarios.losses import Losses
 from tests.integration.scenarios.rules import Json, now, sleep_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.reader_acks import Callback
     from ackstream.client.samples import Sample
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 ENGINE_SECONDS = 60.0
 """From a step to what it brings about, on a machine that does much else."""
-APART_SECONDS = 0.1
-"""Between two steps: a reader sends its reports every 20 ms, if the machine lets it."""
 FLAGS = {True: "0x0100", False: "0x0000"}
 
 VARIATIONS = {
@@ -81,6 +79,7 @@ class _System:
         :param comes: whether what is waited for comes
         """
         self._settlement, self._stack, self._writer, self._given = settlement, stack, writer, given
+        self._qos = _reader_qos(given)
         self._losses: list[Losses] = []
         self._watermarks: list[tuple[int, int]] = []
         self._steps = timed(when)
@@ -125,7 +124,9 @@ class _System:
             getattr(self, f"_{step['op']}")(
                 step, *([] if step["op"] in ("write", "wait_for_acknowledgments") else [name])
             )
-            time.sleep(APART_SECONDS)
+            if self._qos.samples_per_app_ack == 1:
+                # a reader sends its reports every 20 ms, if the machine lets it: two samples may share one
+                eventually(self._all_told, "reports")
             if watched:
                 eventually(lambda: self._publisher.is_sample_app_acknowledged(step["sn"]), "an effect")  # noqa: B023
                 self._watermarks.append((step["sn"], self._watermark))
@@ -235,7 +236,7 @@ class _System:
             SampleReader(
                 self._settlement.kafka,
                 f"{self._writer}-{name}",
-                qos=_reader_qos(given),
+                qos=self._qos,
                 role=self._roles.get(name),
                 durable=not self._loses,
                 writers=[self._writer],
@@ -288,13 +289,20 @@ class _System:
 
     def _all_confirmed(self) -> bool:
         """Tell whether every acknowledgement of the readers is confirmed."""
-        if _reader_qos(self._given).kind == "protocol":
-            return True
         confirmed = {(conf.reader, conf.epoch, conf.count) for conf in self._confs()}
+        return self._cover(ack for ack, _ in self._app_acks() if (ack.reader, ack.epoch, ack.count) in confirmed)
+
+    def _all_told(self) -> bool:
+        """Tell whether every acknowledgement of the readers is on its way."""
+        return self._cover(ack for ack, _ in self._app_acks())
+
+    def _cover(self, reports: Iterable[AppAck]) -> bool:
+        """Tell whether these reports acknowledge all that the readers did."""
+        if self._qos.kind == "protocol":
+            return True
         covered: dict[str, set[int]] = {}
-        for ack, _ in self._app_acks():
-            if (ack.reader, ack.epoch, ack.count) in confirmed:
-                covered.setdefault(ack.reader, set()).update(_numbers(ack))
+        for ack in reports:
+            covered.setdefault(ack.reader, set()).update(_numbers(ack))
         for name, reader in self._readers.items():
             statistics = reader.statistics
             said = statistics.acknowledged + statistics.filtered + statistics.replaced
