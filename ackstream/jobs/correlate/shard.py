@@ -210,11 +210,12 @@ class CorrelateShard:
             if late or pending.started_at > record.timestamp + self._orphan_hold_ms:
                 self._writer.unmatched(reading, record, "late" if late else "orphan")
                 return
-        end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
-        if end is None or record.timestamp > end:
-            self._hold(key, record)
-        elif pending is None or record.timestamp > pending.deadline:
-            self._writer.unmatched(reading, record, "late")
+        if pending is None or record.timestamp > pending.deadline:
+            end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
+            if end is None or record.timestamp > end:
+                self._hold(key, record)
+            else:
+                self._writer.unmatched(reading, record, "late")
         elif record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
             self._writer.unmatched(reading, record, "unrequested")

@@ -72,8 +72,9 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     ) -> Received:
         """Combine an answer with the coordinates of its record."""
         data = None if payload is msgspec.UNSET else bytes(payload)
-        coordinates = (record.timestamp, record.partition, record.offset, index)
-        return cls(label, status, data, headers, *coordinates, weak, record.source)
+        # a starred call would cost as much as all else here
+        at, partition, offset = record.timestamp, record.partition, record.offset
+        return cls(label, status, data, headers, at, partition, offset, index, weak, record.source)
 
     def acknowledgement(self) -> Acknowledgement:
         """Return the acknowledgement without coordinates."""

@@ -216,7 +216,8 @@ def check_depth(data: bytes) -> None:
 
     :raises DittoError: 400 ``json.invalid``
     """
-    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+    # a level takes two bytes at least, and most messages have few
+    if len(data) <= 2 * MAX_DEPTH or data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return
     # the innermost pairs are removed, level by level
     brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)

@@ -56,6 +56,7 @@ UNAVAILABLE = {
 
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
+_LARGEST = 10**18
 _BLANKS = "".join(map(chr, range(0x21)))
 """The characters that Java's ``trim`` removes."""
 
@@ -73,7 +74,7 @@ def read_correlation_id(value: Any) -> str:
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
         raise header_invalid(CORRELATION_ID, message, named=False)
-    text = _text(value)
+    text = value if type(value) is str else _text(value)
     if is_too_long(text):
         raise header_too_long(CORRELATION_ID, MAX_BYTES)
     return text
@@ -92,6 +93,8 @@ def _boolean(name: str) -> Callable[[Any], bool]:
 
 def _integer(name: str) -> Callable[[Any], int]:
     def read(value: Any) -> int:
+        if type(value) is int and abs(value) < _LARGEST:
+            return value
         text = _text(value)
         if _INTEGER.fullmatch(text) is None:
             raise header_type_invalid(name, text, "int")
@@ -237,6 +240,10 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in headers.items():
         name = key
         parse = _PARSERS.get(name)
+        if parse is _text and type(value) is str:
+            # most are
+            result[name] = value
+            continue
         if parse is None and not key.islower():
             name = key.lower()
             parse = _PARSERS.get(name)
