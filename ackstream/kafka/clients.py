@@ -2,8 +2,8 @@
 
 Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
 tuned for short latency: nothing waits for a batch to fill. They read only what is committed: a record of a transaction
-that was aborted reaches nobody. ``kafka.options`` of the settings apply to all of them, ``kafka.jvm_options`` to
-Spark's alone; what a caller sets itself wins over both, so that no option can break a promise, or a client.
+that was aborted reaches nobody. All log in as ``kafka.security`` says. ``kafka.options`` tune them; what a caller sets
+itself wins, so that no option can break a promise, or a client.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kafka.errors import (
 
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
+from ackstream.kafka.security import java_security, python_security
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -67,11 +68,10 @@ _COMMON = {
     "reconnect_backoff_max_ms": RECONNECT_MS,
     "metadata_max_age_ms": METADATA_MS,
     "metrics_enabled": False,
-    "isolation_level": COMMITTED,
 }
 """What ``kafka.options`` may change."""
 
-_FIXED = {"allow_auto_create_topics": False, "group_instance_id": None, "transactional_id": None}
+_FIXED = {"allow_auto_create_topics": False, "isolation_level": COMMITTED}
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
@@ -83,12 +83,6 @@ _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
     if name.endswith("serializer") or not isinstance(default, (bool, int, float, str, type(None)))
 }
 """Options of kafka-python that are Python objects."""
-
-_OF_SPARK = {
-    *("auto.offset.reset", "enable.auto.commit", "group.id", "group.instance.id", "interceptor.classes"),
-    *("key.deserializer", "key.serializer", "value.deserializer", "value.serializer", "transactional.id"),
-}
-"""Options that Spark sets itself, and refuses from others or cannot work with."""
 
 
 def connect_producer(
@@ -178,8 +172,9 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
     """Connect a client; ``config`` wins over ``kafka.options``, and these over what all clients have in common."""
     known = client.DEFAULT_CONFIG.keys()
     own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
-    merged = {**_COMMON, **python_options(kafka, known - own.keys()), **own}
+    options = python_options(kafka, known - own.keys())
     try:
+        merged = {**_COMMON, **options, **python_security(kafka.security), **own}
         return client(**{name: value for name, value in merged.items() if name in known})
     except KafkaConfigurationError as error:
         raise _unfit(error) from error
@@ -191,24 +186,27 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
 
 
 def _unfit(error: Exception) -> SettingsError:
-    return SettingsError(f"No Kafka client can be made with kafka.options: {str(error).rstrip('.')}. Correct them.")
+    return SettingsError(
+        f"No Kafka client can be made with kafka.options.python and kafka.security: {str(error).rstrip('.')}. Correct "
+        f"them."
+    )
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return ``kafka.options`` in kafka-python's spelling and types, those that a client knows.
+    """Return ``kafka.options.python`` in kafka-python's spelling and types, those that a client knows.
 
-    ``security.protocol`` is ``security_protocol`` there; numbers and booleans are read from their texts.
+    ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts.
 
     :param known: the options that are wanted
     :raises SettingsError: no client knows the option, or its value has the wrong type
     """
     result = {}
-    for key, text in kafka.options.items():
+    for key, text in kafka.options.python.items():
         name = key.replace(".", "_")
         if name not in _DEFAULTS or name in _OBJECTS:
             raise SettingsError(
-                f"kafka.options has {key}, which no client of Python takes from the settings: remove it, or move it to "
-                f"kafka.jvm_options if it is for Spark."
+                f"kafka.options.python has {key}, which no client of Python takes from the settings: remove it, or "
+                f"move it to kafka.options.java if it is for Spark."
             )
         if name in known:
             result[name] = _typed(key, text, 0 if name in _NUMBERS else _DEFAULTS[name])
@@ -223,7 +221,7 @@ def _typed(key: str, text: str, default: object) -> object:
             return int(text)
     except (KeyError, ValueError):
         wanted = "true or false" if isinstance(default, bool) else "a whole number"
-        raise SettingsError(f"kafka.options has {key} = {text!r}, which is not {wanted}: correct it.") from None
+        raise SettingsError(f"kafka.options.python has {key} = {text!r}, which is not {wanted}: correct it.") from None
     return text
 
 
@@ -232,9 +230,8 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
 
     :param own: options of the JVM's Kafka client; they win over those of the settings
     """
-    given = {"isolation.level": COMMITTED, **kafka.options, **kafka.jvm_options}
-    config = {key: value for key, value in given.items() if key not in _OF_SPARK}
-    config |= {**(own or {}), "bootstrap.servers": kafka.bootstrap}
+    fixed = {"isolation.level": COMMITTED, **java_security(kafka.security), "bootstrap.servers": kafka.bootstrap}
+    config = {**kafka.options.java, **(own or {}), **fixed}
     return {f"kafka.{key}": value for key, value in config.items()}
 
 

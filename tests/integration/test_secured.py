@@ -28,6 +28,7 @@ from ackstream.kafka.clients import close_producer, connect_admin, connect_produ
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Kafka, Lake, Settings
+from ackstream.settings.security import KafkaSecurity
 from tests.harness import programs
 from tests.harness.cluster import SecuredBroker
 from tests.harness.lake import rows
@@ -58,27 +59,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def documented(broker: SecuredBroker) -> dict[str, dict[str, str]]:
-    """Return ``options`` and ``jvm_options`` of the manual, with the certificate of this broker."""
-    (block,) = re.findall(r"```toml\n(\[kafka\.options\]\n.*?)```", MANUAL.read_text("utf-8"), re.DOTALL)
-    found: dict[str, dict[str, str]] = tomllib.loads(block.replace("ca.pem", str(broker.certificate)))["kafka"]
-    assert found.keys() == {"options", "jvm_options"}
+def documented(broker: SecuredBroker) -> dict[str, Any]:
+    """Return ``[kafka.security]`` of the manual, with the certificate of this broker."""
+    (block,) = re.findall(r"```toml\n(\[kafka\.security\]\n.*?)```", MANUAL.read_text("utf-8"), re.DOTALL)
+    found: dict[str, Any] = tomllib.loads(block.replace("ca.pem", str(broker.certificate)))["kafka"]["security"]
     return found
 
 
-def test_nobody_gets_in_without_them(broker: SecuredBroker, documented: dict[str, dict[str, str]]) -> None:
-    wrong = documented["options"] | {"sasl.plain.password": "wrong"}
-    for options in ({}, wrong):
-        with pytest.raises(UnreachableError), connect_admin(Kafka(bootstrap=broker.secured, options=options)) as admin:
+def test_nobody_gets_in_without_them(broker: SecuredBroker, documented: dict[str, Any]) -> None:
+    for security in ({}, documented | {"password": "wrong"}):
+        kafka = Kafka(bootstrap=broker.secured, security=KafkaSecurity(**security))
+        with pytest.raises(UnreachableError), connect_admin(kafka) as admin:
             admin.list_topics()
 
 
-def _environment(documented: dict[str, dict[str, str]], tmp_path: Path, port: int) -> dict[str, str]:
+def _environment(documented: dict[str, Any], tmp_path: Path, port: int) -> dict[str, str]:
     destination = {"name": "standby", "path": str(tmp_path / "standby"), "type": "sync"}
     source = {"addresses": ["inbound"], "qos": 1, "start": "earliest"}
     tables: dict[str, Any] = {
-        "KAFKA_OPTIONS": documented["options"],
-        "KAFKA_JVM_OPTIONS": documented["jvm_options"],
+        "KAFKA_SECURITY": documented,
         "DESTINATIONS": [destination | {"ack_conflation_interval": "500ms"}],
         "SETTLE_REQUIRED": [{"role": "Processor"}],
         "QUEUES": [{"name": "orders", "topics": ["orders"]}],
@@ -94,10 +93,10 @@ def _environment(documented: dict[str, dict[str, str]], tmp_path: Path, port: in
 
 
 def test_every_job_and_every_client_works_with_the_settings_of_the_manual(
-    broker: SecuredBroker, documented: dict[str, dict[str, str]], tmp_path: Path
+    broker: SecuredBroker, documented: dict[str, Any], tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
-    kafka = Kafka(bootstrap=broker.secured, partitions=2, **documented)
+    kafka = Kafka(bootstrap=broker.secured, partitions=2, security=KafkaSecurity(**documented))
     settings = Settings(kafka=kafka, lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")))
     ensure_topics(settings)
     with connect_admin(kafka) as admin:

@@ -13,6 +13,7 @@ from kafka.structs import OffsetAndTimestamp
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.settings import Kafka
+from ackstream.settings.security import KafkaOptions
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, LATEST, MAX_COPY_BYTES, RUN
 
@@ -77,17 +78,18 @@ def test_a_time_is_the_first_record_of_then_or_later_and_the_end_where_there_is_
 def test_records_that_were_deleted_unread_stop_a_job_unless_the_settings_say_otherwise(
     on_data_loss: Any, fails: str
 ) -> None:
-    spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options={"fetch.max.wait.ms": "500"})
+    options = KafkaOptions(java={"fetch.max.wait.ms": "500"})
+    spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options=options)
     spark_kafka.source(spark, kafka, {"signals": EARLIEST}, limit=5, headers=False)
-    options = spark.readStream.format.return_value.options
-    assert options.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
-    assert options.call_args.kwargs["kafka.isolation.level"] == "read_committed"
-    assert options.return_value.option.call_args.args == ("failOnDataLoss", fails)
+    given = spark.readStream.format.return_value.options
+    assert given.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
+    assert given.call_args.kwargs["kafka.isolation.level"] == "read_committed"
+    assert given.return_value.option.call_args.args == ("failOnDataLoss", fails)
 
 
 def test_no_option_lets_a_sink_lose_or_repeat_records() -> None:
-    options = {"acks": "0", "enable.idempotence": "false", "compression.type": "zstd"}
-    found = spark_kafka.sink_options(Kafka(options=options, jvm_options={"acks": "1"}), {"batch.size": "9"})
+    kafka = Kafka(options=KafkaOptions(java={"compression.type": "zstd", "batch.size": "7"}))
+    found = spark_kafka.sink_options(kafka, {"batch.size": "9"})
     assert (found["kafka.acks"], found["kafka.enable.idempotence"], found["kafka.batch.size"]) == ("all", "true", "9")
     assert found["kafka.compression.type"] == "zstd"
 
