@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
+    AuthorizationError,
     InvalidProducerEpochError,
     KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
     OutOfOrderSequenceNumberError,
     RetriableError,
+    SaslAuthenticationFailedError,
     UnknownProducerIdError,
 )
 
-from ackstream.errors import SettingsError, UnreachableError
+from ackstream.errors import ClientError, RefusedError, SettingsError, UnreachableError
+from ackstream.kafka.login import check_login, guess_protocol
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
+from ackstream.kafka.refusals import not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
 
 if TYPE_CHECKING:
@@ -114,7 +118,7 @@ def connect_producer(
             producer.partitions_for(topic)
     except KafkaError as error:
         close_producer(producer, 0)
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
     return producer
 
 
@@ -174,12 +178,14 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
     own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
     options = python_options(kafka, known - own.keys())
     try:
+        if kafka.security.protocol != "PLAINTEXT":
+            check_login(kafka.bootstrap, kafka.security)
         merged = {**_COMMON, **options, **python_security(kafka.security), **own}
         return client(**{name: value for name, value in merged.items() if name in known})
     except KafkaConfigurationError as error:
         raise _unfit(error) from error
     except KafkaError as error:
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # a codec or a file that this machine lacks, or values that exclude each other
         raise _unfit(error) from error
@@ -235,23 +241,6 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
     return {f"kafka.{key}": value for key, value in config.items()}
 
 
-def check_topics(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Make sure that topics (real names) exist before anything waits for them.
-
-    :raises UnreachableError: one does not, or the broker went away
-    """
-    try:
-        known = consumer.topics()
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-    for topic in topics:
-        if topic not in known:
-            raise UnreachableError(
-                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
-                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
-            )
-
-
 def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
     """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
 
@@ -267,14 +256,21 @@ def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
         for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
             consumer.seek(partition, offset)
     except KafkaError as error:
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
 
 
-def unreachable(kafka: Kafka) -> UnreachableError:
-    """Return the error for a broker that does not answer, with the remedy."""
+def failure(kafka: Kafka, error: KafkaError) -> ClientError:
+    """Return the error for a broker that refuses, or does not answer, with the remedy."""
+    if isinstance(error, SaslAuthenticationFailedError):
+        return RefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
+    if isinstance(error, AuthorizationError):
+        return not_allowed(kafka, f"that ({error})")
+    hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
     return UnreachableError(
-        f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct "
-        f"kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."
+        f"No Kafka answers at {kafka.bootstrap}: {hint}."
+        if hint
+        else f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct kafka.bootstrap "
+        f"(ACKSTREAM_KAFKA_BOOTSTRAP)."
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, SecretStr, model_validator
 from pydantic_core import core_schema
 
@@ -106,14 +107,25 @@ class Tls(Part):
             self._show_certificate(context, self.certificate)
         return context
 
-    def certificates(self) -> str:
-        """Return the certificates of ``ca`` as text."""
+    @property
+    def authorities(self) -> str:
+        """The certificates of ``ca`` in PEM."""
         return "" if self.ca is None else _certificates(self.ca)
 
-    def identity(self) -> str:
-        """Return ``certificate`` with its chain and its key, which may be encrypted, as text."""
-        files = dict.fromkeys(filter(None, (self.key, self.certificate)))
-        return "\n".join(_text(path).strip() for path in files)
+    @property
+    def chain(self) -> str:
+        """``certificate`` with its chain in PEM."""
+        return "" if self.certificate is None else _certificates(self.certificate)
+
+    def private_key(self) -> str:
+        """Return the key of ``certificate`` in the one form that Java reads: PKCS #8 in PEM, not encrypted."""
+        file = self.key or self.certificate
+        if file is None:
+            return ""
+        password = None if self.key_password is None else self.key_password.reveal().encode()
+        key = serialization.load_pem_private_key(_text(file).encode(), password)
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        return key.private_bytes(*form).decode()
 
     def _show_certificate(self, context: ssl.SSLContext, certificate: Path) -> None:
         own = x509.load_pem_x509_certificates(_certificates(certificate).encode())[0]
@@ -142,13 +154,13 @@ class Tls(Part):
 
 
 def _certificates(path: Path) -> str:
-    """Read a file of certificates; raise a sentence if it has none or one that cannot be read."""
+    """Return the certificates in a file; raise a sentence if it has none or one that cannot be read."""
     text = _text(path)
     try:
-        x509.load_pem_x509_certificates(text.encode())
+        found = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
         raise ValueError(f"the file {path} has no certificate in PEM (-----BEGIN CERTIFICATE-----)") from None
-    return text
+    return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in found)
 
 
 def _token_url(url: str) -> str:
@@ -182,6 +194,11 @@ class OAuth(Part):
         """Return the context with which to connect to ``token_url``."""
         return Tls(ca=self.ca).client_context()
 
+    @property
+    def authorities(self) -> str:
+        """The certificates of ``ca`` in PEM."""
+        return Tls(ca=self.ca).authorities
+
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
 
@@ -213,6 +230,17 @@ class KafkaSecurity(Part):
     def by_password(self) -> bool:
         """Whether clients log in with a name and a password."""
         return self.mechanism == "PLAIN" or str(self.mechanism).startswith("SCRAM-")
+
+    @property
+    def principal(self) -> str:
+        """Who the clients are for the brokers, unless these map names otherwise; without ``User:``."""
+        if self.by_password:
+            return self.username
+        if self.mechanism == "OAUTHBEARER":
+            return self.oauth.client_id
+        if self.tls.chain and not self.logs_in:
+            return x509.load_pem_x509_certificate(self.tls.chain.encode()).subject.rfc4514_string()
+        return "ANONYMOUS"
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -115,7 +115,8 @@ def test_a_key_may_stand_in_the_file_of_its_certificate(authority: Authority) ->
     certificate, key = authority.issue("me")
     certificate.write_text(certificate.read_text() + key.read_text())
     tls = Tls(certificate=certificate)
-    assert tls.identity().count("-----BEGIN") == 2
+    assert (tls.chain.count("-----BEGIN"), tls.chain.count("KEY-----")) == (1, 0)
+    assert tls.private_key() == key.read_text()
 
 
 @pytest.mark.parametrize(
