@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import for_code
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackstream.settings.security import KafkaSecurity
 
 TIMEOUT_SECONDS = 5.0
+ALERT_SECONDS = 1.0
 _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = (18, 0), (17, 1), (36, 1)
 """Requests of Kafka's protocol, and the versions of them that every broker since 1.0 has."""
 
@@ -46,34 +47,51 @@ def check_login(bootstrap: str, security: KafkaSecurity) -> None:
     if security.mechanism == "OAUTHBEARER":
         # a refusal of the authorisation server is a sentence of its own
         options["sasl_oauth_token_provider"].token()
-    for host, port in addresses(bootstrap):
-        try:
-            connection = socket.create_connection((host, port), TIMEOUT_SECONDS)
-        except OSError:
-            continue
-        with closing(connection):
-            if _accepts(f"{host}:{port}", host, connection, security, options):
+    for address in addresses(bootstrap):
+        with suppress(OSError), closing(socket.create_connection(address, TIMEOUT_SECONDS)) as raw:
+            if _accepts(address, raw, security, options):
                 _accepted.add((bootstrap, security))
             return
 
 
-def _accepts(name: str, host: str, raw: socket.socket, security: KafkaSecurity, options: dict[str, Any]) -> bool:
+def _accepts(address: tuple[str, int], raw: socket.socket, security: KafkaSecurity, options: dict[str, Any]) -> bool:
     """Return whether a broker accepts the login; ``False`` if it does not answer."""
+    name, context = f"{address[0]}:{address[1]}", options.get("ssl_context")
     try:
-        connection = raw
-        if security.encrypted:
-            connection = options["ssl_context"].wrap_socket(raw, server_hostname=host)
-        with closing(connection):
-            # with TLS 1.3 a client's certificate is refused only now
-            _ask(connection, *_API_VERSIONS, b"")
-            if security.logs_in:
-                _log_in(name, host, connection, security, options)
+        connection = raw if context is None else context.wrap_socket(raw, server_hostname=address[0])
     except ssl.SSLError as error:
         raise RefusedError(refusals.of_tls(name, security, error)) from error
-    except (OSError, EOFError, struct.error):
-        # a broker that starts or stops; the library tries again
-        return False
+    with closing(connection):
+        try:
+            _ask(connection, *_API_VERSIONS, b"")
+            if security.logs_in:
+                _log_in(name, address[0], connection, security, options)
+        except (OSError, EOFError, struct.error) as error:
+            # with TLS 1.3 a client's certificate is refused only now
+            refusal = _alert(address, context) if context is not None and _cut(error) else error
+            if isinstance(refusal, ssl.SSLError) and not _cut(refusal):
+                raise RefusedError(refusals.of_tls(name, security, refusal)) from error
+            # a broker that starts or stops; the library tries again
+            return False
     return True
+
+
+def _cut(error: Exception) -> bool:
+    """Return whether a connection ended without a reason."""
+    return isinstance(error, (ssl.SSLEOFError, ConnectionError, EOFError))
+
+
+def _alert(address: tuple[str, int], context: ssl.SSLContext) -> Exception | None:
+    """Return why a broker ends a connection: it says so only to a client that waits before it sends anything."""
+    try:
+        with (
+            closing(socket.create_connection(address, ALERT_SECONDS)) as raw,
+            closing(context.wrap_socket(raw, server_hostname=address[0])) as connection,
+        ):
+            connection.recv(1)
+    except OSError as error:
+        return error
+    return None
 
 
 def _log_in(name: str, host: str, connection: socket.socket, security: KafkaSecurity, options: dict[str, Any]) -> None:

@@ -16,6 +16,9 @@ _OTHER_NAME = (62, 64)
 _UNTRUSTED = (2, 18, 19, 20, 21)
 """OpenSSL's codes for what is wrong with the certificate of the other side."""
 
+_OF_CLIENT = ("certificate", "unknown ca", "decrypt error")
+"""What a broker says of a client's certificate; the last one if its authority only has the name of another."""
+
 
 def not_allowed(kafka: Kafka, what: str) -> RefusedError:
     """Return the error for what a broker's ACLs do not allow.
@@ -56,10 +59,10 @@ def of_tls(name: str, security: KafkaSecurity, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_broker_certificate(name, security, error.verify_code, error.verify_message.rstrip("."))
     reason, own = (error.reason or str(error)).lower().replace("_", " "), security.tls.certificate
-    if "certificate" not in reason and "unknown ca" not in reason:
+    if not any(words in reason for words in _OF_CLIENT):
         return (
             f"Kafka at {name} does not speak TLS as {security.protocol} needs it ({reason}): correct "
-            f"kafka.security.protocol."
+            f"kafka.security.protocol, unless it is about to start or to stop."
         )
     if own is None:
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
@@ -138,6 +138,7 @@ class SecuredBroker(Broker):
     # -- what differs from the open one --------------------------------------------------------------------------------
 
     def _write_properties(self) -> str:
+        self._home.chmod(0o700)
         authority = Authority(self._home)
         listeners = _LISTENERS.format(
             client=self.bootstrap,
@@ -154,9 +155,18 @@ class SecuredBroker(Broker):
         )
         return f"{self._common_properties()}{listeners}"
 
+    def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
+        try:
+            super()._format(program, class_path, log)
+        finally:
+            self._format_file.unlink(missing_ok=True)
+
+    @property
+    def _format_file(self) -> Path:
+        return self._home / "format"
+
     def _format_arguments(self) -> list[str]:
         # in a file: everybody on the machine can read the arguments of a program
-        file = self._home / "format"
         user = f"{MECHANISM}=[name={OPERATOR},password={self._password(OPERATOR)}]"
-        write_secret(file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
-        return ["format", f"@{file}"]
+        write_secret(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
+        return ["format", f"@{self._format_file}"]

@@ -1,63 +1,37 @@
-"""An authority of a test's own, and certificates of it, in PEM."""
+"""An authority of a test's own, and certificates of it."""
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from ackstream.local import certificates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DAY = dt.timedelta(days=1)
+DAY = timedelta(days=1)
 
 
-class Authority:
-    """Signs certificates; ``ca`` is the file with its own."""
+class Authority(certificates.Authority):
+    """That of ``ackstream up --secure``, which also signs what is not to be accepted."""
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
-        self._directory, self._key = directory, ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.ca = directory / f"{name}.pem"
-        builder = _builder(self._name, self._name, self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.ca.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
-
-    def issue(self, name: str, *, expired: bool = False, password: str = "") -> tuple[Path, Path]:
-        """Write a certificate of ``localhost`` and its key; return the two files."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(subject, self._name, key.public_key(), -DAY if expired else DAY)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        certificate, file = self._directory / f"{name}.pem", self._directory / f"{name}.key"
-        certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
-        encryption = (
-            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
-        )
-        file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
-        return certificate, file
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, left: dt.timedelta = DAY
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 2 * DAY)
-        .not_valid_after(now + left)
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    def issue_pair(self, name: str, *, expired: bool = False, password: str = "") -> tuple[Path, Path]:
+        """Write a certificate and its key, perhaps encrypted, to two files."""
+        both = self.issue(name, -DAY if expired else DAY)
+        key, _, certificate = both.read_text("ascii").partition("-----BEGIN CERTIFICATE")
+        file = both.with_suffix(".key")
+        both.write_text(f"-----BEGIN CERTIFICATE{certificate}", "ascii")
+        if password:
+            encryption = BestAvailableEncryption(password.encode())
+            opened = load_pem_private_key(key.encode(), None)
+            key = opened.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+        file.write_text(key, "ascii")
+        return both, file

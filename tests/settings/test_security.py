@@ -103,20 +103,18 @@ def test_a_login_that_is_incomplete_or_without_effect_is_refused(security: dict[
 
 
 def test_certificates_are_those_of_the_files(authority: Authority) -> None:
-    certificate, key = authority.issue("me", password="p")
+    certificate, key = authority.issue_pair("me", password="p")
     tls = Tls(ca=authority.ca, certificate=certificate, key=key, key_password=Secret("p"), verify_hostname=False)
     context = tls.client_context()
-    assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "authority"),),)]
+    assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "ackstream local authority"),),)]
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
     assert Tls().client_context().check_hostname
 
 
 def test_a_key_may_stand_in_the_file_of_its_certificate(authority: Authority) -> None:
-    certificate, key = authority.issue("me")
-    certificate.write_text(certificate.read_text() + key.read_text())
-    tls = Tls(certificate=certificate)
+    tls = Tls(certificate=authority.issue("me"))
     assert (tls.chain.count("-----BEGIN"), tls.chain.count("KEY-----")) == (1, 0)
-    assert tls.private_key() == key.read_text()
+    assert tls.private_key().startswith("-----BEGIN PRIVATE KEY-----")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +137,9 @@ def test_a_key_may_stand_in_the_file_of_its_certificate(authority: Authority) ->
 def test_a_file_that_is_missing_or_unfit_is_named(authority: Authority, tls: dict[str, str], sentence: str) -> None:
     directory = authority.ca.parent
     for name in ("me", "other"):
-        authority.issue(name)
-    authority.issue("locked", password="right")
-    authority.issue("old", expired=True)
+        authority.issue_pair(name)
+    authority.issue_pair("locked", password="right")
+    authority.issue_pair("old", expired=True)
     (directory / "empty.pem").touch()
     (directory / "keys.p12").write_bytes(b"\x80\x81")
     named = {key: value if key == "key_password" else str(directory / value) for key, value in tls.items()}

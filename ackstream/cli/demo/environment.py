@@ -17,6 +17,7 @@ from ackstream.errors import LocalError, UnreachableError
 from ackstream.gateway import service as gateway
 from ackstream.gateway.server import Server
 from ackstream.gateway.service import connected
+from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 
-TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *gateway.TOPICS)))
+TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
 
 
 @contextmanager
@@ -59,13 +60,13 @@ def environment(settings: Settings, console: Console, *, secure: bool = False) -
         stack.enter_context(locked(home / "lock", "set local.data (ACKSTREAM_LOCAL_DATA) to one that can", refuse))
         borrowed = not secure and Broker(settings).answers()
         own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
-        kinds = (Broker, SecuredBroker)
-        for left in (kind(own) for kind in kinds):
-            # over from a killed demo
+        broker: Broker = SecuredBroker(own) if secure else Broker(own)
+        # left over from a killed demo
+        for left in (Broker(own), SecuredBroker(own)):
             left.stop()
-        for path in (*(home / kind.HOME for kind in kinds), Path(own.lake.path), Path(own.lake.checkpoints)):
+        logins = home / SecuredBroker.HOME
+        for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
             shutil.rmtree(path, ignore_errors=True)
-        broker = kinds[secure](own)
         if not borrowed:
             broker.start(console)
             stack.callback(broker.stop)
