@@ -66,5 +66,9 @@ class ClientError(AckstreamError):
     """Root of the errors that clients raise."""
 
 
+class RefusedError(ClientError):
+    """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
+
+
 class UnreachableError(ClientError):
     """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""

@@ -14,6 +14,7 @@ from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars, process
 from ackstream.local.broker import Broker
+from ackstream.local.secured import SecuredBroker
 from ackstream.local.submit import archive_classes, run, submit_command
 from ackstream.settings import load
 
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
-def up() -> None:
+def up(
+    *,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, and a login and ACLs for each party; prints the settings files.")
+    ] = False,
+) -> None:
     """Start a one-node Kafka and create the topics."""
     settings = load()
     if not _is_local(settings):
@@ -35,16 +41,25 @@ def up() -> None:
             f"localhost:{settings.local.port}: set one of kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP) and local.port "
             f"(ACKSTREAM_LOCAL_PORT) to agree with the other."
         )
-    broker = Broker(settings)
+    broker = SecuredBroker(settings) if secure else Broker(settings)
+    running = _broker(settings)
+    if type(running) is not type(broker) and running.pid() is not None:
+        raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
     started = broker.start(Console(stderr=True))
+    if isinstance(broker, SecuredBroker):
+        settings = broker.as_operator(settings)
     created = topics.ensure_topics(settings)
     typer.echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
     typer.echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
+    if isinstance(broker, SecuredBroker):
+        files = broker.admit(settings)
+        typer.echo(f"Settings of {len(files)} parties: export ACKSTREAM_CONF={files[0]}, or another one of them:")
+        typer.echo("  " + ", ".join(file.name for file in files))
 
 
 def down() -> None:
     """Stop the one-node Kafka and keep its data."""
-    broker = Broker(load())
+    broker = _broker(load())
     if broker.stop():
         typer.echo(f"Kafka is stopped; its data stays in {broker.data}")
     else:
@@ -54,7 +69,7 @@ def down() -> None:
 def status() -> None:
     """Show what is installed and running; exit 1 if Kafka does not respond."""
     settings = load()
-    broker = Broker(settings)
+    broker = _broker(settings)
     answers, port = broker.answers(), settings.local.port
     table = plain_table("part", "state")
     table.add_row("Java", _java())
@@ -112,6 +127,12 @@ def submit(
     typer.echo(shlex.join(command), err=not dry_run)
     if not dry_run:
         run(command)
+
+
+def _broker(settings: Settings) -> Broker:
+    """Return the local Kafka that runs; without one, that of a plain `ackstream up`."""
+    secured = SecuredBroker(settings)
+    return Broker(settings) if secured.pid() is None else secured
 
 
 def _is_local(settings: Settings) -> bool:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ackstream.cli import local, monitoring, send
+from ackstream.cli import access, local, monitoring, send
 from ackstream.cli.console.display import readers_table
 from ackstream.cli.console.session import Interrupts
 from ackstream.errors import AckstreamError, LocalError, SettingsError
@@ -52,6 +52,8 @@ app = typer.Typer(
 def demo(
     commands: Annotated[int, typer.Option(min=1, help="Number of commands to send.")] = 2_000,
     rate: Annotated[float, typer.Option(min=1, max=2_000, help="Commands per second.")] = 50,
+    *,
+    secure: Annotated[bool, typer.Option("--secure", help="With TLS, and a login and ACLs for each party.")] = False,
 ) -> None:
     """Send commands to simulated devices and show how they end; exit 1 if the counts do not add up.
 
@@ -62,7 +64,7 @@ def demo(
 
     console = Console()
     try:
-        good = run(load(), console, commands, rate)
+        good = run(load(), console, commands, rate, secure=secure)
     except KeyboardInterrupt:
         console.print("Stopped; nothing is left running.")
         raise typer.Exit(INTERRUPTED) from None
@@ -197,6 +199,7 @@ def list_readers(
 command: Callable[..., None]
 for command in (local.up, local.down, local.status):
     app.command()(command)
+app.command()(access.acls)
 app.command("jars")(local.print_jars)
 app.command(context_settings={"ignore_unknown_options": True})(local.submit)
 for command in (

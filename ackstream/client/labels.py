@@ -20,6 +20,7 @@ from kafka.errors import KafkaError
 from ackstream.client.lifetime import call_handler
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.errors import label_not_unique
@@ -99,7 +100,7 @@ class Declarer(Closing):
         self._own: dict[str, Declaration] = {}
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
-            clients.check_topics(consumer, kafka, self._topic)
+            check_topics(consumer, kafka, reads=(self._topic,), writes=(self._topic,))
             self._producer = clients.connect_producer(kafka, self._topic, delivery_timeout=DELIVERY_SECONDS)
             self._start(consumer)
         except BaseException:
@@ -158,7 +159,7 @@ class Declarer(Closing):
             found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
         except KafkaError as error:
             clients.close_producer(self._producer, 0)
-            raise clients.unreachable(self._kafka) from error
+            raise clients.failure(self._kafka, error) from error
         consumer.seek(partition, now.offset if found is None else found.offset)
 
     def _renew(self, now: float) -> None:

@@ -89,9 +89,9 @@ class PublisherSession:
         self._flushing: set[str] = set()
         self._closed, self._closing = threading.Event(), threading.Event()
         self._thread = self.life.thread(self._run, "ackstream-publisher")
-        checked = () if readers is None else ("app-acks",)
+        writes = () if readers is None else ("app-acks",)
         self._connection = ClientConnection(
-            kafka, client, self._closing, sends="messages", addressed="publisher-acks", checked=checked
+            kafka, client, self._closing, sends="messages", addressed="publisher-acks", writes=writes
         )
         self._thread.start()
 

@@ -90,7 +90,6 @@ class QueueLink:
                 self._closing,
                 sends="app-acks",
                 addressed="queue-deliveries",
-                checked=("messages",),
             )
             stack.callback(self._connection.close)
             self._fetcher = MessageFetcher(kafka, lake)

@@ -7,6 +7,7 @@ no more or its record cannot be unpacked here.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from kafka.errors import KafkaTimeoutError
 
 from ackstream.client import samples
 from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.kafka.reader import TopicReader
 
@@ -106,12 +108,15 @@ class MessageFetcher:
         """Connect.
 
         :param lake: where the table is, for messages that Kafka has deleted
-        :raises UnreachableError: no broker
+        :raises UnreachableError: no broker, or the topic is missing
         """
         self._lake = lake
-        self._reader = TopicReader(
-            clients.connect_consumer(kafka, None, auto_offset_reset="earliest", fetch_max_wait_ms=50)
-        )
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest", fetch_max_wait_ms=50)
+        self._reader = TopicReader(consumer)
+        with ExitStack() as stack:
+            stack.callback(self._reader.close)
+            check_topics(consumer, kafka, reads=[kafka.topic("messages")])
+            stack.pop_all()
         self.absence = (
             "is neither in Kafka nor in the table messages"
             if lake is not None

@@ -76,7 +76,7 @@ class Requester(Client):
         self._delivery_timeout = delivery_timeout
         self._requests = OpenRequests()
         self._life = Lifetime(self._end, on_error)
-        self._reader = TopicReader.at_end(self._kafka, self._replies, checked=(self._signals,))
+        self._reader = TopicReader.at_end(self._kafka, self._replies, writes=(self._signals,))
         try:
             self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
         except BaseException:

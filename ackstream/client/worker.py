@@ -23,6 +23,7 @@ from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.lifetime import Lifetime
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, SEND_AGAIN, Closing
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
@@ -205,7 +206,7 @@ class Worker(Closing):
         reset = start if group is not None else "earliest"
         consumer = clients.connect_consumer(kafka, group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS)
         try:
-            clients.check_topics(consumer, kafka, *names, answers)
+            check_topics(consumer, kafka, reads=names, writes=(answers,), group=group)
             if group is None:
                 clients.subscribe_at_end(consumer, kafka, *names)
             else:

@@ -28,10 +28,10 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.ditto.connections import TargetAddress
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.errors import BAD_REQUEST
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection
 
 DELIVERY_SECONDS = 30.0
@@ -203,6 +203,4 @@ def record_metadata(metadata: Any) -> dict[str, Any]:
 
 def cluster(connection: KafkaConnection, own: Kafka) -> Kafka:
     """Return the cluster of a connection, by default ackstream's own; its topics have no prefix."""
-    if connection.bootstrap is None:
-        return Kafka(bootstrap=own.bootstrap, options=own.options | connection.options)
-    return Kafka(bootstrap=connection.bootstrap, options=connection.options)
+    return own.at(connection.bootstrap, connection.security, connection.options, topic_prefix="")

@@ -20,8 +20,8 @@ import jwt
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import authentication_failed
-from ackstream.gateway.origins import is_loopback
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -15,7 +15,8 @@ from kafka.admin import OffsetSpec
 from kafka.errors import RetriableError, UnknownTopicOrPartitionError
 
 from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import Closing, check_topics, connect_admin, connect_consumer
+from ackstream.kafka.access import check_topics
+from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
 from ackstream.kafka.reader import TopicReader, offsets_since
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
@@ -176,7 +177,8 @@ class LedgerFeed(Closing):
             self._admin = stack.enter_context(connect_admin(kafka))
             self._consumer = connect_consumer(kafka, None)
             stack.callback(self._consumer.close)
-            check_topics(self._consumer, kafka, *map(kafka.topic, ("signals", "acks", "ledger")))
+            looked_up = map(kafka.topic, ("signals", "acks"))
+            check_topics(self._consumer, kafka, reads=[kafka.topic("ledger")], looks_up=looked_up)
             self._reader = TopicReader(self._consumer)
             self._ledger = kafka_topics.of_topics(self._admin, [kafka.topic("ledger")])
             self._consumer.assign(self._ledger)

@@ -8,7 +8,6 @@ let its name point here and be of the same origin.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from ackstream.gateway import responses
 from ackstream.gateway.errors import foreign_host, foreign_origin
+from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -76,14 +76,6 @@ class OriginCheck:
         if origin is None or scope.get("method") in _READING or origin in self._allowed:
             return None
         return None if _netloc(origin) == host else foreign_origin(origin)
-
-
-def is_loopback(name: str) -> bool:
-    """Return whether a host name or address can only be this machine."""
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _netloc(origin: str) -> str | None:

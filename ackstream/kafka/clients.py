@@ -2,8 +2,8 @@
 
 Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
 tuned for short latency: nothing waits for a batch to fill. They read only what is committed: a record of a transaction
-that was aborted reaches nobody. ``kafka.options`` of the settings apply to all of them, ``kafka.jvm_options`` to
-Spark's alone; what a caller sets itself wins over both, so that no option can break a promise, or a client.
+that was aborted reaches nobody. All log in as ``kafka.security`` says. ``kafka.options`` tune them; what a caller sets
+itself wins, so that no option can break a promise, or a client.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
+    AuthorizationError,
     InvalidProducerEpochError,
     KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
     OutOfOrderSequenceNumberError,
     RetriableError,
+    SaslAuthenticationFailedError,
     UnknownProducerIdError,
 )
 
-from ackstream.errors import SettingsError, UnreachableError
+from ackstream.errors import ClientError, RefusedError, SettingsError, UnreachableError
+from ackstream.kafka.login import check_login, guess_protocol
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
+from ackstream.kafka.refusals import not_allowed, of_login
+from ackstream.kafka.security import java_security, python_security
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -67,11 +72,10 @@ _COMMON = {
     "reconnect_backoff_max_ms": RECONNECT_MS,
     "metadata_max_age_ms": METADATA_MS,
     "metrics_enabled": False,
-    "isolation_level": COMMITTED,
 }
 """What ``kafka.options`` may change."""
 
-_FIXED = {"allow_auto_create_topics": False, "group_instance_id": None, "transactional_id": None}
+_FIXED = {"allow_auto_create_topics": False, "isolation_level": COMMITTED}
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
@@ -83,12 +87,6 @@ _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
     if name.endswith("serializer") or not isinstance(default, (bool, int, float, str, type(None)))
 }
 """Options of kafka-python that are Python objects."""
-
-_OF_SPARK = {
-    *("auto.offset.reset", "enable.auto.commit", "group.id", "group.instance.id", "interceptor.classes"),
-    *("key.deserializer", "key.serializer", "value.deserializer", "value.serializer", "transactional.id"),
-}
-"""Options that Spark sets itself, and refuses from others or cannot work with."""
 
 
 def connect_producer(
@@ -120,7 +118,7 @@ def connect_producer(
             producer.partitions_for(topic)
     except KafkaError as error:
         close_producer(producer, 0)
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
     return producer
 
 
@@ -178,37 +176,43 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
     """Connect a client; ``config`` wins over ``kafka.options``, and these over what all clients have in common."""
     known = client.DEFAULT_CONFIG.keys()
     own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
-    merged = {**_COMMON, **python_options(kafka, known - own.keys()), **own}
+    options = python_options(kafka, known - own.keys())
     try:
+        if kafka.security.protocol != "PLAINTEXT":
+            check_login(kafka.bootstrap, kafka.security)
+        merged = {**_COMMON, **options, **python_security(kafka.security), **own}
         return client(**{name: value for name, value in merged.items() if name in known})
     except KafkaConfigurationError as error:
         raise _unfit(error) from error
     except KafkaError as error:
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # a codec or a file that this machine lacks, or values that exclude each other
         raise _unfit(error) from error
 
 
 def _unfit(error: Exception) -> SettingsError:
-    return SettingsError(f"No Kafka client can be made with kafka.options: {str(error).rstrip('.')}. Correct them.")
+    return SettingsError(
+        f"No Kafka client can be made with kafka.options.python and kafka.security: {str(error).rstrip('.')}. Correct "
+        f"them."
+    )
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return ``kafka.options`` in kafka-python's spelling and types, those that a client knows.
+    """Return ``kafka.options.python`` in kafka-python's spelling and types, those that a client knows.
 
-    ``security.protocol`` is ``security_protocol`` there; numbers and booleans are read from their texts.
+    ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts.
 
     :param known: the options that are wanted
     :raises SettingsError: no client knows the option, or its value has the wrong type
     """
     result = {}
-    for key, text in kafka.options.items():
+    for key, text in kafka.options.python.items():
         name = key.replace(".", "_")
         if name not in _DEFAULTS or name in _OBJECTS:
             raise SettingsError(
-                f"kafka.options has {key}, which no client of Python takes from the settings: remove it, or move it to "
-                f"kafka.jvm_options if it is for Spark."
+                f"kafka.options.python has {key}, which no client of Python takes from the settings: remove it, or "
+                f"move it to kafka.options.java if it is for Spark."
             )
         if name in known:
             result[name] = _typed(key, text, 0 if name in _NUMBERS else _DEFAULTS[name])
@@ -223,7 +227,7 @@ def _typed(key: str, text: str, default: object) -> object:
             return int(text)
     except (KeyError, ValueError):
         wanted = "true or false" if isinstance(default, bool) else "a whole number"
-        raise SettingsError(f"kafka.options has {key} = {text!r}, which is not {wanted}: correct it.") from None
+        raise SettingsError(f"kafka.options.python has {key} = {text!r}, which is not {wanted}: correct it.") from None
     return text
 
 
@@ -232,27 +236,9 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
 
     :param own: options of the JVM's Kafka client; they win over those of the settings
     """
-    given = {"isolation.level": COMMITTED, **kafka.options, **kafka.jvm_options}
-    config = {key: value for key, value in given.items() if key not in _OF_SPARK}
-    config |= {**(own or {}), "bootstrap.servers": kafka.bootstrap}
+    fixed = {"isolation.level": COMMITTED, **java_security(kafka.security), "bootstrap.servers": kafka.bootstrap}
+    config = {**kafka.options.java, **(own or {}), **fixed}
     return {f"kafka.{key}": value for key, value in config.items()}
-
-
-def check_topics(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Make sure that topics (real names) exist before anything waits for them.
-
-    :raises UnreachableError: one does not, or the broker went away
-    """
-    try:
-        known = consumer.topics()
-    except KafkaError as error:
-        raise unreachable(kafka) from error
-    for topic in topics:
-        if topic not in known:
-            raise UnreachableError(
-                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
-                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
-            )
 
 
 def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
@@ -270,14 +256,21 @@ def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
         for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
             consumer.seek(partition, offset)
     except KafkaError as error:
-        raise unreachable(kafka) from error
+        raise failure(kafka, error) from error
 
 
-def unreachable(kafka: Kafka) -> UnreachableError:
-    """Return the error for a broker that does not answer, with the remedy."""
+def failure(kafka: Kafka, error: KafkaError) -> ClientError:
+    """Return the error for a broker that refuses, or does not answer, with the remedy."""
+    if isinstance(error, SaslAuthenticationFailedError):
+        return RefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
+    if isinstance(error, AuthorizationError):
+        return not_allowed(kafka, f"that ({error})")
+    hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
     return UnreachableError(
-        f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct "
-        f"kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."
+        f"No Kafka answers at {kafka.bootstrap}: {hint}."
+        if hint
+        else f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct kafka.bootstrap "
+        f"(ACKSTREAM_KAFKA_BOOTSTRAP)."
     )
 
 

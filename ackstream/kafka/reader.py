@@ -13,6 +13,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.producers import partition_of
 
@@ -50,15 +51,15 @@ class TopicReader(Closing):
         self._last_skipped: tuple[Any, int] | None = None
 
     @classmethod
-    def at_end(cls, kafka: Kafka, *topics: str, checked: Iterable[str] = ()) -> Self:
+    def at_end(cls, kafka: Kafka, *topics: str, writes: Iterable[str] = ()) -> Self:
         """Connect a consumer of its own; every record written to the topics (real names) from now on will be read.
 
-        :param checked: further topics that must exist
+        :param writes: topics that the client writes to, which are checked at once
         :raises UnreachableError: no broker, or a topic is missing
         """
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
-            clients.check_topics(consumer, kafka, *checked, *topics)
+            check_topics(consumer, kafka, reads=topics, writes=writes)
             clients.subscribe_at_end(consumer, kafka, *topics)
         except BaseException:
             consumer.close()
@@ -189,7 +190,7 @@ class ClientConnection(TopicReader):
         sends: str,
         addressed: str,
         whole: Iterable[str] = (),
-        checked: Iterable[str] = (),
+        writes: Iterable[str] = (),
         group: str | None = None,
         linger_ms: int = 2,
     ) -> None:
@@ -198,7 +199,7 @@ class ClientConnection(TopicReader):
         :param sends: the topic that ``send`` writes to
         :param addressed: the topic with the records for this client; others in its partition are ignored
         :param whole: topics of which all partitions are read
-        :param checked: further topics that must exist
+        :param writes: further topics that the client writes to, which are checked at once
         :param group: the consumer group under which offsets are committed; the client does not join it
         :raises UnreachableError: no broker, or a topic is missing
         """
@@ -208,14 +209,14 @@ class ClientConnection(TopicReader):
         super().__init__(clients.connect_consumer(kafka, group, auto_offset_reset="earliest"), stop)
         with ExitStack() as stack:
             stack.callback(super().close)
-            required = (self._topic, self._addressed, *topics, *map(kafka.topic, checked))
-            clients.check_topics(self.consumer, kafka, *required)
+            reads, written = (self._addressed, *topics), (self._topic, *map(kafka.topic, writes))
+            check_topics(self.consumer, kafka, reads=reads, writes=written, group=group)
             try:
                 self.assignment = PartitionAssignment(
                     self.consumer, self.name, whole=topics, addressed=(self._addressed,)
                 )
             except KafkaError as error:
-                raise clients.unreachable(kafka) from error
+                raise clients.failure(kafka, error) from error
             self.producer = clients.connect_producer(kafka, self._topic, linger_ms=linger_ms)
             stack.pop_all()
 

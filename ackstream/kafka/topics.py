@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import AuthorizationError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from ackstream.errors import LocalError, StartError
-from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
+from ackstream.kafka.access import check_access
+from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, failure
+from ackstream.kafka.refusals import not_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
+    from ackstream.kafka.parties import Party
     from ackstream.settings import Kafka, Settings
 
 
@@ -108,16 +111,23 @@ OF_TWIN = ("twin-acks", "events")
 """The topics whose records correlate, or the twin, may have to make as large as the settings allow."""
 
 
-def prepare(settings: Settings, names: Iterable[str] = TOPICS) -> None:
+def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | None = None) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
+    :param party: whose access to them is checked
+    :raises RefusedError: the broker does not allow something of that
     :raises StartError: the records of a topic carry their producer's clock, or may be accepted by one of several
         brokers, or are refused for their size; with the command that corrects it
     """
-    names = list(names)
-    with connect_admin(settings.kafka) as admin:
-        _create(admin, settings.kafka, names)
-        _check(admin, settings, names)
+    names, kafka = list(names), settings.kafka
+    try:
+        with connect_admin(kafka) as admin:
+            if party is not None and kafka.security.protocol != "PLAINTEXT":
+                check_access(admin, kafka, party.operations(kafka), party.own_groups(settings)[:1])
+            _create(admin, kafka, names)
+            _check(admin, settings, names)
+    except AuthorizationError as error:
+        raise failure(kafka, error) from error
 
 
 def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
@@ -139,6 +149,8 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
         error = for_code(result["error_code"])
         if result["error_code"] == 0:
             created.append(result["name"])
+        elif issubclass(error, AuthorizationError):
+            raise not_allowed(kafka, f"to create the topic {result['name']}, which is missing")
         elif error is not TopicAlreadyExistsError:
             # another process may create the same topic at the same moment, which is fine
             reason = result.get("error_message") or error.__name__

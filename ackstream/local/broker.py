@@ -15,9 +15,10 @@ from typing import IO, TYPE_CHECKING
 from kafka.errors import KafkaError
 from rich.console import Console
 
-from ackstream.errors import LocalError, UnreachableError
+from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
+from ackstream.local.certificates import write_secret
 from ackstream.local.process import answers, command_line, is_free, locked, owner, write_file
 from ackstream.settings import Kafka
 
@@ -40,17 +41,26 @@ class Broker:
 
     It uses the ``local`` part of the settings. Data are in ``DATA/kafka``, the logs of this run and of the previous one
     are ``DATA/logs/kafka.log`` and ``kafka.log.1``.
+
+    :cvar HOME: the directory of its data below ``DATA``
     """
+
+    HOME = "kafka"
 
     def __init__(self, settings: Settings) -> None:
         self._local = local = settings.local
-        self._home = local.data.absolute() / "kafka"
+        self._home = local.data.absolute() / self.HOME
         self._properties = self._home / "broker.properties"
         self._version_file = self._home / "kafka-version"
         self._pid_file = self._home / "broker.pid"
         self.data = self._home / "data"
         self.log = local.data.absolute() / "logs" / "kafka.log"
         self.bootstrap = f"localhost:{local.port}"
+
+    @property
+    def kafka(self) -> Kafka:
+        """The settings with which it is reached."""
+        return Kafka(bootstrap=self.bootstrap)
 
     def start(self, console: Console | None = None) -> bool:
         """Start the broker and wait until it answers.
@@ -72,7 +82,8 @@ class Broker:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
-            self._properties.write_text(self._write_properties(), "utf-8")
+            # they may have a password
+            write_secret(self._properties, self._write_properties().encode())
             with self.log.open("w") as log, console.status(f"Starting Kafka at {self.bootstrap}"):
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)
@@ -141,13 +152,21 @@ class Broker:
     def _write_properties(self) -> str:
         client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"
         return (
-            f"{installation.conf('broker.properties').read_text('utf-8')}\n"
-            "# Written at every start: changes are lost\n"
+            f"{self._common_properties()}\n"
             f"listeners=PLAINTEXT://{client},CONTROLLER://{controller}\n"
             f"advertised.listeners=PLAINTEXT://{client}\n"
             f"controller.quorum.voters=1@{controller}\n"
             f"log.dirs={self.data}\n"
         )
+
+    @staticmethod
+    def _common_properties() -> str:
+        return (
+            f"{installation.conf('broker.properties').read_text('utf-8')}\n# Written at every start: changes are lost\n"
+        )
+
+    def _format_arguments(self) -> list[str]:
+        return ["format", "-t", CLUSTER_ID, "-c", str(self._properties)]
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
         """Give an empty data directory its cluster id; refuse data of another cluster or a newer Kafka."""
@@ -156,7 +175,7 @@ class Broker:
         if formatted.exists():
             self._check_data(formatted.read_text("utf-8"), version)
         else:
-            arguments = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties)]
+            arguments = ["kafka.tools.StorageTool", *self._format_arguments()]
             process = _run(program, "128m", class_path, arguments, log)
             if process.wait() != 0:
                 raise self._died("could not format its data directory")
@@ -188,9 +207,9 @@ class Broker:
             time.sleep(_POLL_SECONDS)
         remaining = max(1000, int((deadline - time.monotonic()) * 1000))
         try:
-            with connect_admin(Kafka(bootstrap=self.bootstrap), bootstrap_timeout_ms=remaining) as admin:
+            with connect_admin(self.kafka, bootstrap_timeout_ms=remaining) as admin:
                 admin.describe_cluster()
-        except (KafkaError, UnreachableError) as error:
+        except (KafkaError, ClientError) as error:
             raise self._died(f"started but does not answer ({error})") from None
 
     def _died(self, how: str) -> LocalError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from operator import attrgetter
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -15,6 +15,10 @@ from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
+from ackstream.settings.security import ClientOptions, KafkaOptions, KafkaSecurity
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Template.parse))]
 """A text with placeholders in double braces."""
@@ -103,14 +107,23 @@ class KafkaTargetSettings(Target):
 
 
 class KafkaConnection(_Connection):
-    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own. ``debug``: issued acks name the record."""
+    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own. ``debug``: issued acks name the record.
+
+    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
+    """
 
     type: Literal["kafka"]
     bootstrap: str | None = Field(None, min_length=1)
-    options: dict[str, str] = Field({})
+    security: KafkaSecurity = KafkaSecurity()
+    options: ClientOptions = Field({})
     debug: bool = False
     sources: tuple[KafkaSourceSettings, ...] = ()
     targets: tuple[KafkaTargetSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        KafkaOptions(python=self.options).check(self.security)
+        return self
 
 
 class _Login(_Connection):

@@ -1,30 +1,36 @@
 """Read the settings from ``conf/ackstream.toml`` and the environment, which wins over the file.
 
-Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``.
-Lists and tables are written as JSON there. The file is ``conf/ackstream.toml`` in the working directory, or the one
-that ``ACKSTREAM_CONF`` names; without a file the defaults hold.
+Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``,
+``[kafka.security.tls] ca`` is ``ACKSTREAM_KAFKA_SECURITY_TLS_CA``. Lists and tables are written as JSON there. The file
+is ``conf/ackstream.toml`` in the working directory, or the one that ``ACKSTREAM_CONF`` names; without a file the
+defaults hold.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ackstream.errors import SettingsError
-from ackstream.settings.base import UNKNOWN_KEY, nearest
+from ackstream.settings.base import UNKNOWN_KEY, Part, nearest
 from ackstream.settings.model import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+log = logging.getLogger(__name__)
 
 ENV_PREFIX = "ACKSTREAM_"
 DEFAULT_FILE = Path("conf/ackstream.toml")
@@ -40,12 +46,26 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
     environment = dict(os.environ) if environment is None else environment
     named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
     values = _read_file(named or DEFAULT_FILE, required=named is not None)
-    for part, keys in _read_environment(environment).items():
-        values[part] = {**values.get(part, {}), **keys} if isinstance(keys, dict) else keys
+    for keys, value in _read_environment(environment):
+        _put(values, keys, value)
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values, context={"environment": environment})
     except ValidationError as error:
         raise SettingsError(" ".join(map(_sentence, error.errors()))) from None
+    for sentence in settings.warnings():
+        log.warning(sentence)
+    return settings
+
+
+def _put(values: Any, keys: list[str], value: Any) -> None:
+    """Set a value in tables, of which some may not exist yet."""
+    *tables, key = keys
+    for name in tables:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            # an error of the file, which is reported by its key
+            return
+    values[key] = value
 
 
 def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
@@ -60,25 +80,33 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
     return values
 
 
-def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _read_environment(environment: dict[str, str]) -> Iterator[tuple[list[str], Any]]:
+    """Give each setting by the keys that lead to it; a table comes before what stands in it."""
     for name, text in sorted(environment.items()):
         if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF" or _names_service(name, text):
             continue
-        part, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
-        if part not in Settings.model_fields:
+        path, default = _find(Settings(), name[len(ENV_PREFIX) :].lower())
+        if path[0] not in Settings.model_fields:
             known = [f"{ENV_PREFIX}{field.upper()}_…" for field in Settings.model_fields]
             raise SettingsError(
                 f"The environment variable {name} names no part of the settings; {nearest(name, known)}."
             )
-        default = Settings.model_fields[part].default
-        if isinstance(default, tuple):
-            found[part] = _read_json(name, text)
-            continue
         # lists and tables are JSON; everything else stays text, which the typed field reads itself
-        is_json = isinstance(getattr(default, key, None), (tuple, list, dict))
-        found.setdefault(part, {})[key] = _read_json(name, text) if is_json else text
-    return found
+        yield path, _read_json(name, text) if isinstance(default, (tuple, list, dict, Part)) else text
+
+
+def _find(part: Part, key: str) -> tuple[list[str], Any]:
+    """Return the keys that a variable's name stands for, from a part on, and the default that they lead to."""
+    fields = type(part).model_fields
+    if key in fields:
+        return [key], getattr(part, key)
+    for name in fields:
+        inner = getattr(part, name)
+        if key.startswith(f"{name}_") and isinstance(inner, Part):
+            path, default = _find(inner, key.removeprefix(f"{name}_"))
+            return [name, *path], default
+    # an unknown one is reported by its key
+    return [key], None
 
 
 _OF_SERVICE = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
@@ -112,8 +140,19 @@ def _sentence(entry: Any) -> str:
         # the reason has a part of the text
         problem = "a placeholder or a function in it is not known, or has no end"
     value = "" if _holds_secrets(location, entry) else f" is {entry['input']!r}"
-    name = ENV_PREFIX + "_".join(takewhile(lambda step: isinstance(step, str), location[:2])).upper()
-    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {name}."
+    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {_variable(location)}."
+
+
+def _variable(location: list[Any]) -> str:
+    """Return the environment name of the setting in which something is wrong."""
+    found: Any = Settings()
+    names = []
+    for step in location:
+        if not isinstance(found, Part) or step not in type(found).model_fields:
+            break
+        names.append(step)
+        found = getattr(found, step)
+    return ENV_PREFIX + "_".join(names).upper()
 
 
 def _holds_secrets(location: list[Any], entry: Any) -> bool:
@@ -123,7 +162,7 @@ def _holds_secrets(location: list[Any], entry: Any) -> bool:
 
 
 _HEADERS = ("header_mapping", "headers")
-_SECRET = ("password", "url", *_HEADERS)
+_SECRET = ("password", "key_password", "client_secret", "url", *_HEADERS)
 _NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
 """Types of errors about a value in place of a table or list."""
 

@@ -14,13 +14,14 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
-from ackstream.settings.connections import Connection
+from ackstream.settings.connections import Connection, KafkaConnection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.routes import RouteSettings
+from ackstream.settings.security import KafkaOptions, KafkaSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Self
 
@@ -32,13 +33,29 @@ class Kafka(Part):
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
     partitions: int = Field(4, ge=1)
     replication: int = Field(1, ge=1)
-    options: dict[str, str] = Field({})
-    jvm_options: dict[str, str] = Field({})
+    security: KafkaSecurity = KafkaSecurity()
+    options: KafkaOptions = KafkaOptions()
     on_data_loss: Literal["stop", "continue"] = "stop"
 
     def topic(self, name: str) -> str:
         """Return a topic's real name: the prefix and the name."""
         return self.topic_prefix + name
+
+    def at(self, bootstrap: str | None, security: KafkaSecurity, options: dict[str, str], topic_prefix: str) -> Kafka:
+        """Return the Kafka that clients of Python reach at other brokers, with another prefix.
+
+        :param bootstrap: ``None``: these brokers, whose security and options then hold where no other are given
+        """
+        if bootstrap is None:
+            bootstrap, options = self.bootstrap, self.options.python | options
+            security = self.security if security == KafkaSecurity() else security
+        other = {"bootstrap": bootstrap, "security": security, "topic_prefix": topic_prefix}
+        return self.model_copy(update=other | {"options": KafkaOptions(python=options)})
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        self.options.check(self.security)
+        return self
 
 
 class Local(Part):
@@ -294,6 +311,15 @@ class Settings(Part):
     queues: tuple[QueueSettings, ...] = ()
     destinations: tuple[Destination, ...] = ()
     routes: tuple[RouteSettings, ...] = ()
+
+    def warnings(self) -> Iterator[str]:
+        """Give a sentence for each setting that is allowed but exposes something."""
+        others = [(each.security, each.bootstrap) for each in self.connections if isinstance(each, KafkaConnection)]
+        others += [(each.security, each.bootstrap) for each in self.routes]
+        for security, bootstrap in [(self.kafka.security, self.kafka.bootstrap), *others]:
+            warning = security.warning(bootstrap or self.kafka.bootstrap)
+            if warning is not None:
+                yield warning
 
     @field_validator("queues", "destinations", "connections", "routes")
     @classmethod

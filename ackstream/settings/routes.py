@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.settings.base import Part, accepted_by
+from ackstream.settings.security import ClientOptions, KafkaOptions, KafkaSecurity
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ackstream.settings.model import Kafka
 
 
@@ -20,6 +23,7 @@ class RouteSettings(Part):
     :ivar topics: of which subjects
     :ivar bootstrap: the brokers of the other system; left out: the same ones
     :ivar topic_prefix: of the other system
+    :ivar security: of the clients there; left out: that of ``[kafka.security]`` unless ``bootstrap`` is given
     :ivar options: of the Kafka clients there; those of ``[kafka]`` do not hold where ``bootstrap`` is given
     :ivar label: issued to requesters of it once all readers behind the route have finished; left out: none
     """
@@ -30,12 +34,15 @@ class RouteSettings(Part):
     topics: tuple[str, ...] = Field(("*",), min_length=1)
     bootstrap: str | None = Field(None, min_length=1)
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
-    options: dict[str, str] = Field({})
+    security: KafkaSecurity = KafkaSecurity()
+    options: ClientOptions = Field({})
     label: Annotated[str, AfterValidator(accepted_by(parse_declared))] | None = None
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        KafkaOptions(python=self.options).check(self.security)
+        return self
 
     def target(self, kafka: Kafka) -> Kafka:
         """Return the Kafka of the other system; ``kafka`` is that of this one."""
-        other = {"topic_prefix": self.topic_prefix}
-        if self.bootstrap is None:
-            return kafka.model_copy(update=other | {"options": kafka.options | self.options})
-        return kafka.model_copy(update=other | {"bootstrap": self.bootstrap, "options": self.options})
+        return kafka.at(self.bootstrap, self.security, self.options, self.topic_prefix)

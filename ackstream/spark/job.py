@@ -7,6 +7,7 @@ its own (:func:`main`), or with others in one session.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager
@@ -15,10 +16,14 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from kafka.errors import AuthorizationError, SaslAuthenticationFailedError
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import AckstreamError, StartError, StoppedError
+from ackstream.kafka.clients import failure
+from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
 from ackstream.settings import load
 from ackstream.spark.checkpoint import (
@@ -56,6 +61,8 @@ _LOSS = (
     "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
     "then says how many they were."
 )
+REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
+"""What a broker says to Spark's clients if an ACL is missing."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
@@ -144,7 +151,7 @@ class Job:
         :raises StoppedError: at the end of the block, if its clock or its lease could not go on and stopped the query
         """
         if self.topics:
-            prepare(settings, self.topics)
+            prepare(settings, self.topics, PARTIES[self.name])
         ticks = self.ticks if settings.clock.enabled else None
         with ExitStack() as stack:
             own = None
@@ -193,6 +200,8 @@ def main(*jobs: Job) -> None:
                     return
                 if DATA_LOSS in str(error):
                     raise StoppedError(_LOSS) from error
+                if (found := REFUSED.search(str(error))) is not None:
+                    raise not_allowed(settings.kafka, f"that ({found[0]})") from error
                 raise
 
     run_with_settings(run)
@@ -201,7 +210,11 @@ def main(*jobs: Job) -> None:
 def run_with_settings(run: Callable[[Settings], None]) -> None:
     """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product."""
     try:
-        run(load())
+        settings = load()
+        try:
+            run(settings)
+        except (AuthorizationError, SaslAuthenticationFailedError) as error:
+            raise failure(settings.kafka, error) from error
     except AckstreamError as error:
         sys.exit(str(error))
     except (Py4JNetworkError, ConnectionError):

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
+from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, REMEMBERED, compare_values, fixed_values, with_values
@@ -85,7 +86,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     with ExitStack() as stack:
         if job.ticks is not None and settings.clock.enabled:
             # the first start of a release may add topics, and the clock looks at all of them
-            prepare(settings, job.topics)
+            prepare(settings, job.topics, PARTIES[job.name])
             # the job cannot run as long as another clock does
             stack.enter_context(clock(settings, job.ticks, job.reads))
         if not old.exists(REMEMBERED):

@@ -69,8 +69,8 @@ def test_without_a_command_the_help_is_shown():
 def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
     asked: list[Any] = []
 
-    def demo(_settings: Any, _console: Any, number: int, rate: float) -> bool:
-        asked.append((number, rate))
+    def demo(_settings: Any, _console: Any, number: int, rate: float, *, secure: bool) -> bool:
+        asked.append((number, rate, secure))
         if isinstance(end, BaseException):
             raise end
         return bool(end)
@@ -83,13 +83,13 @@ def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
 def test_the_exit_code_tells_whether_it_adds_up(monkeypatch: pytest.MonkeyPatch, *, good: bool, code: int):
     asked = ending(monkeypatch, good)
     assert CliRunner().invoke(app, ["demo"]).exit_code == code
-    assert asked == [(2_000, 50)]
+    assert asked == [(2_000, 50, False)]
 
 
 def test_the_number_and_the_rate_may_be_chosen(monkeypatch: pytest.MonkeyPatch):
     asked = ending(monkeypatch, end=True)
-    CliRunner().invoke(app, ["demo", "--commands", "10", "--rate", "5"])
-    assert asked == [(10, 5)]
+    CliRunner().invoke(app, ["demo", "--commands", "10", "--rate", "5", "--secure"])
+    assert asked == [(10, 5, True)]
 
 
 def test_ctrl_c_is_a_sentence_and_the_code_of_shells(monkeypatch: pytest.MonkeyPatch):

@@ -37,6 +37,9 @@ class Consumer:
         self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
         self._fetcher = SimpleNamespace(_next_partition_records=None)
 
+    def topics(self) -> set[str]:
+        return {"messages"}
+
     def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(partitions, self.beginning)
 

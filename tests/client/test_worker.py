@@ -181,7 +181,8 @@ class Consumer:
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
     made = Consumer()
-    for name in ("check_topics", "subscribe_at_end", "connect_producer", "close_producer"):
+    monkeypatch.setattr(worker, "check_topics", lambda *_, **__: None)
+    for name in ("subscribe_at_end", "connect_producer", "close_producer"):
         monkeypatch.setattr(worker.clients, name, lambda *_, **__: None)
     monkeypatch.setattr(worker.clients, "connect_consumer", lambda *_, **__: made)
     return made

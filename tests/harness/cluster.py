@@ -1,6 +1,6 @@
 """Kafka of one or several nodes, each behind a proxy: a broker can be killed, stopped, or cut off from its clients.
 
-Brokers and controllers reach each other without the proxies. And Kafka of one node that clients log in to.
+Brokers and controllers reach each other without the proxies.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import installation
 from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness import programs
@@ -118,43 +116,3 @@ class Cluster:
         with connect_admin(kafka) as admin:
             (topic,) = admin.describe_topics([kafka.topic(name)])
         return next(each["leader_id"] for each in topic["partitions"] if each["partition_index"] == int(number))
-
-
-class SecuredBroker(Broker):
-    """One node with a second listener, for clients that log in by SASL (PLAIN) over TLS.
-
-    :ivar secured: its bootstrap address
-    :ivar certificate: the file with its certificate, which no authority has signed
-    """
-
-    def __init__(self, directory: Path, user: str, password: str) -> None:
-        port, controller, secured = free_ports(3)
-        local = Local(data=directory, port=port, controller_port=controller, start_timeout=START_TIMEOUT)
-        super().__init__(Settings(local=local))
-        self.secured, self.certificate = f"localhost:{secured}", directory / "certificate.pem"
-        self._user, self._password, self._keys = user, password, directory / "keys.p12"
-
-    def make_certificate(self) -> None:
-        """Write key and certificate; once, before the start."""
-        keytool = installation.find_java().program.resolve().parent / "keytool"
-        self._keys.parent.mkdir(parents=True, exist_ok=True)
-        store = ["-keystore", self._keys, "-storetype", "PKCS12", "-storepass", self._password, "-alias", "broker"]
-        made = ["-keyalg", "RSA", "-dname", "CN=localhost", "-ext", "SAN=dns:localhost", "-ext", "bc:c=ca:true"]
-        for command in (["-genkeypair", *made], ["-exportcert", "-rfc", "-file", self.certificate]):
-            subprocess.run([keytool, *command, *store], check=True, capture_output=True, timeout=60)
-
-    def _write_properties(self) -> str:
-        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-        properties = {
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECURED:SASL_SSL,CONTROLLER:PLAINTEXT",
-            "listeners": f"PLAINTEXT://{self.bootstrap},SECURED://{self.secured},"
-            f"CONTROLLER://localhost:{self._local.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},SECURED://{self.secured}",
-            "listener.name.secured.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.secured.plain.sasl.jaas.config": f'{login} user_{self._user}="{self._password}";',
-            "listener.name.secured.ssl.keystore.location": self._keys,
-            "listener.name.secured.ssl.keystore.password": self._password,
-            "listener.name.secured.ssl.keystore.type": "PKCS12",
-        }
-        # of two lines with one key Java takes the last
-        return super()._write_properties() + "".join(f"{key}={value}\n" for key, value in properties.items())

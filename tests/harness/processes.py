@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ackstream.cli.console.session import QUICK_START
+from ackstream.settings.base import Part
+from ackstream.settings.security import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from ackstream.settings import Settings
 
@@ -31,9 +34,22 @@ def environment(settings: Settings) -> dict[str, str]:
         "ACKSTREAM_LAKE_PATH": settings.lake.path,
         "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
         "ACKSTREAM_CORRELATE_MAX_OFFSETS_PER_TRIGGER": str(settings.correlate.max_offsets_per_trigger),
+        **(
+            {"ACKSTREAM_KAFKA_SECURITY": json.dumps(_revealed(settings.kafka.security))}
+            if settings.kafka.security.protocol != "PLAINTEXT"
+            else {}
+        ),
         "ACKSTREAM_SPARK_DRIVER_MEMORY": "1g",
         "JDK_JAVA_OPTIONS": QUICK_START,
     }
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, Part):
+        return {key: _revealed(entry) for key, entry in value if entry is not None}
+    if isinstance(value, Secret):
+        return value.reveal()
+    return str(value) if isinstance(value, Path) else value
 
 
 class Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 JOBS = """
 import os, sys, threading
 from contextlib import ExitStack
+from pathlib import Path
 
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
@@ -21,18 +22,24 @@ from ackstream.spark.session import session
 
 settings = load()
 named = sys.argv[1:]
+# where each party has a login of its own, its settings are in a file of its name
+logins = os.environ.get("LOGINS")
+
+def of(name):
+    return load(Path(logins, f"{name.removesuffix('-index')}.toml")) if logins else settings
+
 spark = session(settings, "storm", jars=jars.resolve("spark"), conf={JAVA_OPTIONS: java_options()})
 
 def copy():
     try:
-        mirror.run(spark.newSession(), settings, settings.destinations[0], threading.Event())
+        mirror.run(spark.newSession(), of("mirror"), settings.destinations[0], threading.Event())
     finally:
         os._exit(1)
 
 with ExitStack() as stack:
     jobs = (PERSIST, TWIN, CORRELATE, INDEX, SETTLE, QUEUES, QUERY, ARCHIVE)
     chosen = [job for job in jobs if not named or job.name in named]
-    queries = [stack.enter_context(job.running(spark, settings)) for job in chosen]
+    queries = [stack.enter_context(job.running(spark, of(job.name))) for job in chosen]
     if not named or "mirror" in named:
         threading.Thread(target=copy, daemon=True).start()
     while not any(query.awaitTermination(1) for query in queries):

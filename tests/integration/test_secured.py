@@ -1,4 +1,4 @@
-"""All jobs and all clients on a Kafka that they log in to by SASL over TLS, with the settings that the manual shows."""
+"""All jobs and all clients on a Kafka that they log in to, each with what it needs and nothing else; and refusals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import re
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
 
 from ackstream.client import (
     Ack,
@@ -23,62 +31,81 @@ from ackstream.client import (
     SampleReader,
     Subscriber,
 )
-from ackstream.errors import UnreachableError
+from ackstream.errors import RefusedError, UnreachableError
+from ackstream.kafka import acls
+from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
-from ackstream.kafka.topics import ensure_topics
+from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.topics import ensure_topics, prepare
 from ackstream.protocol.ditto.subscriptions import subscription
-from ackstream.settings import Kafka, Lake, Settings
+from ackstream.settings import Kafka, Lake, Settings, load
+from ackstream.settings.security import KafkaSecurity
 from tests.harness import programs
-from tests.harness.cluster import SecuredBroker
+from tests.harness.certificates import Authority
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
-from tests.harness.processes import Program, alive
+from tests.harness.processes import Job, Program, alive
+from tests.harness.secured import PASSWORD, USER, SecuredBroker
 from tests.harness.system import System
+from tests.harness.tokens import TokenServer
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.integration
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
 THING = "org.acme:lamp"
+CLIENT, SECRET = "jobs", "s3cret+%& of the client"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    # the user of the manual
-    broker = SecuredBroker(tmp_path_factory.mktemp("secured"), "me", "secret")
-    broker.make_certificate()
-    broker.start()
+def tokens() -> Iterator[tuple[TokenServer, str]]:
+    server = TokenServer({CLIENT: SECRET})
+    with server.running() as keys:
+        yield server, keys
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, tokens: tuple[TokenServer, str]) -> Iterator[SecuredBroker]:
+    broker = SecuredBroker(tmp_path_factory.mktemp("secured"), tokens[1])
+    with pytest.MonkeyPatch.context() as patch:
+        # which Kafka 4 demands for any URL of keys
+        patch.setenv("JDK_JAVA_OPTIONS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens[1]}")
+        broker.start()
     yield broker
     broker.stop()
 
 
 @pytest.fixture(scope="module")
-def documented(broker: SecuredBroker) -> dict[str, dict[str, str]]:
-    """Return ``options`` and ``jvm_options`` of the manual, with the certificate of this broker."""
-    (block,) = re.findall(r"```toml\n(\[kafka\.options\]\n.*?)```", MANUAL.read_text("utf-8"), re.DOTALL)
-    found: dict[str, dict[str, str]] = tomllib.loads(block.replace("ca.pem", str(broker.certificate)))["kafka"]
-    assert found.keys() == {"options", "jvm_options"}
-    return found
+def operator(broker: SecuredBroker) -> Settings:
+    """Return the operator's settings of a system of which all parties have their login."""
+    settings = broker.as_operator(Settings(kafka=Kafka(topic_prefix="s-", partitions=2)))
+    ensure_topics(settings)
+    broker.admit(settings)
+    return settings
 
 
-def test_nobody_gets_in_without_them(broker: SecuredBroker, documented: dict[str, dict[str, str]]) -> None:
-    wrong = documented["options"] | {"sasl.plain.password": "wrong"}
-    for options in ({}, wrong):
-        with pytest.raises(UnreachableError), connect_admin(Kafka(bootstrap=broker.secured, options=options)) as admin:
-            admin.list_topics()
+@pytest.fixture
+def kafkas(broker: SecuredBroker, operator: Settings) -> dict[str, Kafka]:
+    """Return the settings of Kafka of each party, as they stand in its file."""
+    assert operator.kafka.topic_prefix == "s-"
+    return {party: load(broker.settings_file(party), {}).kafka for party in PARTIES}
 
 
-def _environment(documented: dict[str, dict[str, str]], tmp_path: Path, port: int) -> dict[str, str]:
+# -- everything --------------------------------------------------------------------------------------------------------
+
+
+def _environment(tmp_path: Path, port: int) -> dict[str, str]:
     destination = {"name": "standby", "path": str(tmp_path / "standby"), "type": "sync"}
     source = {"addresses": ["inbound"], "qos": 1, "start": "earliest"}
     tables: dict[str, Any] = {
-        "KAFKA_OPTIONS": documented["options"],
-        "KAFKA_JVM_OPTIONS": documented["jvm_options"],
         "DESTINATIONS": [destination | {"ack_conflation_interval": "500ms"}],
         "SETTLE_REQUIRED": [{"role": "Processor"}],
         "QUEUES": [{"name": "orders", "topics": ["orders"]}],
@@ -93,20 +120,29 @@ def _environment(documented: dict[str, dict[str, str]], tmp_path: Path, port: in
     return {f"ACKSTREAM_{name}": text for name, text in texts.items()}
 
 
-def test_every_job_and_every_client_works_with_the_settings_of_the_manual(
-    broker: SecuredBroker, documented: dict[str, dict[str, str]], tmp_path: Path
+def _allow(operator: Settings, principal: str, topic: str) -> None:
+    resource = ResourcePattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
+    with connect_admin(operator.kafka) as admin:
+        admin.create_acls([ACL(principal, "*", ACLOperation.READ, ACLPermissionType.ALLOW, resource)])
+
+
+def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
+    broker: SecuredBroker, operator: Settings, kafkas: dict[str, Kafka], tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
-    kafka = Kafka(bootstrap=broker.secured, partitions=2, **documented)
-    settings = Settings(kafka=kafka, lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")))
-    ensure_topics(settings)
-    with connect_admin(kafka) as admin:
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    settings = Settings(kafka=Kafka(bootstrap=broker.bootstrap, topic_prefix="s-", partitions=2), lake=lake)
+    with connect_admin(operator.kafka) as admin:
         admin.create_topics({"inbound": {"num_partitions": 1, "replication_factor": 1}})
-    environment = _environment(documented, tmp_path, port)
+    # of another system, as it were: no party's by itself
+    _allow(operator, "User:s-connect", "inbound")
+    environment = _environment(tmp_path, port)
     with ExitStack() as stack:
         running = []
-        for name, arguments in (("jobs", ["-c", programs.JOBS]), ("gateway", ["gateway"]), ("connector", ["connect"])):
-            running.append(Program(name, arguments, settings, tmp_path, environment))
+        for name, arguments in (("jobs", ["-c", programs.JOBS]), ("gateway", ["gateway"]), ("connect", ["connect"])):
+            login = {"ACKSTREAM_CONF": str(broker.settings_file(name))} if name in PARTIES else {}
+            login |= {"LOGINS": str(broker.directory)}
+            running.append(Program(name, arguments, settings, tmp_path, environment | login))
             stack.callback(running[-1].kill)
 
         def runs(look: Any) -> Any:
@@ -114,36 +150,45 @@ def test_every_job_and_every_client_works_with_the_settings_of_the_manual(
 
         # gateway, correlate, twin, subscriber
         events = [subscription("events")]
-        stack.enter_context(Subscriber(kafka, lambda _: Ack(204), events, labels=["app:seen"], start="earliest"))
+        stack.enter_context(
+            Subscriber(kafkas["subscriber"], lambda _: Ack(204), events, labels=["app:seen"], start="earliest")
+        )
         eventually(runs(lambda: _put(port)), "an answer of the gateway with both acknowledgements")
-        # requester and responder
-        stack.enter_context(Responder(kafka, lambda signal: Ack(payload=signal.value), labels=["meter"]))
-        requester = stack.enter_context(Requester(kafka))
+        # requester, and a responder that shares its work
+        group = "responder-meters"
+        answers = Responder(kafkas["responder"], lambda it: Ack(payload=it.value), labels=["meter"], group=group)
+        stack.enter_context(answers)
+        requester = stack.enter_context(Requester(kafkas["requester"]))
         command = Command.modify_attribute(THING, "n", 2)
         reply = requester.request(command, acks=["twin-persisted", "meter"], timeout=60)
         assert (reply.ok, sorted(reply.acks)) == (True, ["meter", "twin-persisted"])
         # persist, mirror, settle, publisher, reader
-        reader = stack.enter_context(SampleReader(kafka, "P1", role="Processor", start_timeout=PATIENCE_SECONDS))
-        publisher = stack.enter_context(Publisher(kafka, client="p1", logon_timeout=PATIENCE_SECONDS))
+        reader = stack.enter_context(
+            SampleReader(kafkas["reader"], "P1", role="Processor", start_timeout=PATIENCE_SECONDS)
+        )
+        publisher = stack.enter_context(Publisher(kafkas["publisher"], client="p1", logon_timeout=PATIENCE_SECONDS))
         publisher.publish_await_acknowledgement(b"1", PATIENCE_SECONDS, topic="orders")
         (sample,) = eventually(runs(lambda: reader.take(timeout=1.0)), "the sample")
         reader.acknowledge_sample(sample)
         # queues and query
         options = {"queue": "orders", "name": "A", "bind_timeout": PATIENCE_SECONDS}
-        consumer = stack.enter_context(QueueConsumer(kafka, **options))
+        consumer = stack.enter_context(QueueConsumer(kafkas["worker"], **options))
         message = eventually(runs(lambda: consumer.receive(1.0)), "the message of the queue")
         message.settle()
-        query = stack.enter_context(QueryClient(kafka, client="q1", timeout=PATIENCE_SECONDS))
+        query = stack.enter_context(QueryClient(kafkas["query-client"], client="q1", timeout=PATIENCE_SECONDS))
         stream = query.subscribe("orders", bookmark="EPOCH")
         found = eventually(runs(lambda: stream.receive(1.0)), "the message of the subscription")
         assert (sample.value, message.value, found.value) == (b"1", b"1", b"1")
         # connector and archive
-        producer = connect_producer(kafka, "inbound")
+        producer = connect_producer(operator.kafka, "inbound")
         stack.callback(close_producer, producer)
         brought = System.command_json("in-1", requested_acks=["twin-persisted"])
         producer.send("inbound", json.dumps(brought).encode()).get(60)
-        eventually(runs(lambda: "in-1" in _archived(settings.lake)), "the outcome of the command that was brought")
-        eventually(runs(lambda: rows(settings.lake, "deliveries", "reader")), "the acknowledgement of the reader")
+        eventually(runs(lambda: "in-1" in _archived(lake)), "the outcome of the command that was brought")
+        eventually(runs(lambda: rows(lake, "deliveries", "reader")), "the acknowledgement of the reader")
+    logs = "".join(program.log.read_text("utf-8") for program in running)
+    passwords = [file.read_text("ascii") for file in broker.directory.glob("*.password")]
+    assert not [password for password in passwords if password in logs]
 
 
 def _put(port: int) -> bool:
@@ -157,3 +202,176 @@ def _put(port: int) -> bool:
 
 def _archived(lake: Lake) -> set[str]:
     return {row["correlation_id"].partition("#")[0] for row in rows(lake, "outcomes", "correlation_id")}
+
+
+# -- other ways to log in ----------------------------------------------------------------------------------------------
+
+
+def _login(broker: SecuredBroker, tokens: TokenServer, way: str) -> tuple[str, Kafka]:
+    """Return the principal and the settings of a way to log in."""
+    if way == "mutual":
+        certificate, key = Authority(broker.directory).issue_pair("jobs", password=PASSWORD)
+        tls = {"certificate": certificate, "key": key, "key_password": PASSWORD}
+        return "User:CN=jobs", broker.by("mutual", tls=tls)
+    if way == "bearer":
+        oauth = {"token_url": tokens.token_url, "client_id": CLIENT, "client_secret": SECRET, "scope": "kafka"}
+        return f"User:{CLIENT}", broker.by("bearer", mechanism="OAUTHBEARER", oauth=oauth)
+    return f"User:{USER}", broker.by(way, mechanism="PLAIN", username=USER, password=PASSWORD)
+
+
+@pytest.mark.parametrize("way", ["mutual", "bearer", "plain"])
+def test_jobs_and_clients_log_in_by_certificate_by_token_and_by_password(
+    broker: SecuredBroker, operator: Settings, tokens: tuple[TokenServer, str], tmp_path: Path, way: str
+) -> None:
+    principal, kafka = _login(broker, tokens[0], way)
+    own = kafka.model_copy(update={"topic_prefix": f"{way}-", "partitions": 2})
+    as_operator = Settings(kafka=operator.kafka.model_copy(update={"topic_prefix": f"{way}-"}))
+    parties = ["correlate", "twin", "requester", "responder"]
+    ensure_topics(as_operator)
+    acls.apply(as_operator, dict.fromkeys(parties, principal), parties)
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    jobs = Program("jobs", ["-c", programs.JOBS, "correlate", "twin"], Settings(kafka=own, lake=lake), tmp_path)
+    with ExitStack() as stack:
+        stack.callback(jobs.kill)
+        stack.enter_context(Responder(own, lambda it: Ack(payload=it.value), labels=["meter"], start="earliest"))
+        requester = stack.enter_context(Requester(own))
+        asked = requester.send(Command.create_thing(THING), acks=["twin-persisted"], timeout=PATIENCE_SECONDS)
+        eventually(lambda: alive([jobs]) and asked.done(), "the answer of the jobs")
+        assert asked.result().status == 201
+        command = Command.modify_attribute(THING, "n", 2)
+        reply = requester.request(command, acks=["twin-persisted", "meter"], timeout=60)
+        assert (reply.ok, sorted(reply.acks)) == (True, ["meter", "twin-persisted"])
+    assert not [secret for secret in (PASSWORD, SECRET, "PRIVATE KEY") if secret in jobs.log.read_text("utf-8")]
+
+
+def test_the_settings_of_the_manual_are_those_of_a_login(broker: SecuredBroker) -> None:
+    (block,) = re.findall(r"```toml\n(\[kafka\.security\]\n.*?)```", MANUAL.read_text("utf-8"), re.DOTALL)
+    found: dict[str, Any] = tomllib.loads(block.replace("ca.pem", str(broker.ca)))["kafka"]["security"]
+    found |= {"mechanism": "SCRAM-SHA-512", "username": "operator", "password": broker.kafka.security.password}
+    with connect_admin(Kafka(bootstrap=broker.bootstrap, security=KafkaSecurity(**found))) as admin:
+        assert admin.list_topics() is not None
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(kafka: Kafka) -> str:
+    with pytest.raises(RefusedError) as caught:
+        Requester(kafka)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
+def test_a_wrong_password_is_one_sentence(broker: SecuredBroker, mechanism: str) -> None:
+    login = {"mechanism": mechanism, "username": USER, "password": "47110815"}
+    sentence = _refusal(broker.by("plain", **login))
+    if mechanism == "PLAIN":
+        assert f"refuses the login of {USER} by PLAIN (Authentication failed: Invalid username or password)" in sentence
+        assert "correct kafka.security.username and password, or create the user there" in sentence
+    else:
+        assert f"does not take a login by {mechanism}: it offers PLAIN. Correct kafka.security.mechanism" in sentence
+    assert "47110815" not in sentence
+
+
+def test_a_wrong_password_of_scram_is_one_sentence(broker: SecuredBroker) -> None:
+    right = broker.kafka.security
+    wrong = right.model_copy(update={"password": KafkaSecurity(**_plain("47110815")).password})
+    sentence = _refusal(Kafka(bootstrap=broker.bootstrap, security=wrong))
+    assert f"Kafka at {broker.bootstrap} refuses the login of operator by SCRAM-SHA-512" in sentence
+
+
+def _plain(password: str) -> dict[str, Any]:
+    return {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": USER, "password": password}
+
+
+def test_certificates_that_are_not_to_be_trusted_are_one_sentence(broker: SecuredBroker, tmp_path: Path) -> None:
+    assert "has expired: renew it at the broker" in _refusal(broker.by("expired"))
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", "another")
+    unknown = broker.by("mutual", tls={"ca": other.ca})
+    assert f"is of no authority in {other.ca}: name the file with its authority" in _refusal(unknown)
+    assert "wants a certificate of its clients" in _refusal(broker.by("mutual"))
+    certificate, key = other.issue_pair("me")
+    foreign = broker.by("mutual", tls={"certificate": certificate, "key": key})
+    assert f"refuses the certificate {certificate}" in _refusal(foreign)
+
+
+def test_a_client_that_the_authorisation_server_refuses_is_one_sentence(
+    broker: SecuredBroker, tokens: tuple[TokenServer, str]
+) -> None:
+    oauth = {"token_url": tokens[0].token_url, "client_id": CLIENT, "client_secret": "47110815"}
+    sentence = _refusal(broker.by("bearer", mechanism="OAUTHBEARER", oauth=oauth))
+    assert f"refuses the client {CLIENT} (401 invalid_client" in sentence
+
+
+def test_a_token_that_the_broker_refuses_is_one_sentence(broker: SecuredBroker) -> None:
+    stranger = TokenServer({CLIENT: SECRET})
+    with stranger.running():
+        oauth = {"token_url": stranger.token_url, "client_id": CLIENT, "client_secret": SECRET}
+        sentence = _refusal(broker.by("bearer", mechanism="OAUTHBEARER", oauth=oauth))
+    assert f"refuses the token that {stranger.token_url} gives to {CLIENT}" in sentence
+
+
+def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Settings) -> None:
+    where = f"Kafka at {operator.kafka.bootstrap} does not allow"
+    remedy = "an ACL is missing. `ackstream acls` prints those that each party needs"
+    events = [subscription("events")]
+    attempts: dict[str, Any] = {
+        "s-requester to read the topic s-signals": lambda: Responder(kafkas["requester"], lambda _: None),
+        "s-archive to read the topic s-replies": lambda: Requester(kafkas["archive"]),
+        "s-gateway to write the topic s-dead-letters": lambda: check_topics(
+            None, kafkas["gateway"], writes=["s-dead-letters"]
+        ),
+        "s-responder to use the consumer group mine": lambda: Responder(
+            kafkas["responder"], lambda _: None, group="mine"
+        ),
+        "s-responder to read the topic s-events": lambda: Subscriber(kafkas["responder"], lambda _: None, events),
+        "s-reader to write the topic s-messages": lambda: Publisher(kafkas["reader"], client="p"),
+        "s-publisher to read the topic s-messages": lambda: SampleReader(kafkas["publisher"], "P"),
+        "s-publisher to read the topic s-queue-deliveries": lambda: QueueConsumer(
+            kafkas["publisher"], queue="q", name="A"
+        ),
+        "s-publisher to write the topic s-queries": lambda: QueryClient(kafkas["publisher"], client="q"),
+        "s-archive to read the topic s-signals": lambda: prepare(
+            Settings(kafka=kafkas["archive"]), PARTIES["correlate"].topics, PARTIES["correlate"]
+        ),
+        "s-mirror to create the topic s-ledger, which is missing": lambda: prepare(
+            Settings(kafka=kafkas["mirror"]), ["ledger"]
+        ),
+    }
+    for what, attempt in attempts.items():
+        with pytest.raises(RefusedError) as caught:
+            attempt()
+        assert f"{where} {what}: {remedy}" in str(caught.value)
+
+
+def test_a_missing_topic_is_hidden_from_all_but_the_operator(kafkas: dict[str, Kafka], operator: Settings) -> None:
+    with pytest.raises(RefusedError, match="to read the topic none-replies"):
+        Requester(kafkas["requester"].model_copy(update={"topic_prefix": "none-"}))
+    with pytest.raises(UnreachableError, match="There is no topic none-"):
+        Requester(operator.kafka.model_copy(update={"topic_prefix": "none-"}))
+
+
+@pytest.mark.parametrize("command", [["watch", "--once"], ["readers", "list"], ["acls", "--apply"]])
+def test_a_command_that_is_refused_prints_one_sentence(
+    broker: SecuredBroker, operator: Settings, tmp_path: Path, command: list[str]
+) -> None:
+    wrong = operator.kafka.security.model_copy(update={"password": KafkaSecurity(**_plain("47110815")).password})
+    settings = Settings(kafka=Kafka(bootstrap=broker.bootstrap, topic_prefix="s-", security=wrong))
+    program = Program("command", command, settings, tmp_path)
+    eventually(lambda: program.ended, "its end")
+    (line,) = program.log.read_text("utf-8").splitlines()
+    assert program.status == 1
+    assert line.startswith(f"Kafka at {broker.bootstrap} refuses the login of operator by SCRAM-SHA-512 (")
+
+
+def test_a_job_that_is_refused_ends_with_one_sentence(
+    broker: SecuredBroker, kafkas: dict[str, Kafka], tmp_path: Path
+) -> None:
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    job = Job("correlate", Settings(kafka=kafkas["archive"], lake=lake), tmp_path)
+    eventually(lambda: job.ended, "its end")
+    assert job.status == 1
+    lines = [line for line in job.log.read_text("utf-8").splitlines() if "spark-submit" not in line]
+    assert f"Kafka at {broker.bootstrap} does not allow s-archive to read the topic s-signals" in lines[-1]
+    assert not [line for line in lines if "Traceback" in line or line.startswith("\tat ")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.producer.transaction_manager import TransactionManager
+from pydantic import ValidationError
 
 from ackstream.client import Requester, Responder
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
+from ackstream.settings.security import KafkaOptions
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
@@ -34,7 +37,8 @@ def _kafka_names(path: Path) -> set[str]:
 
 def test_one_module_constructs_clients_and_connects_spark() -> None:
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _kafka_names(path)}
-    assert found == {"kafka/clients.py"}
+    # the settings name what they refuse
+    assert found - {"settings/security.py"} == {"kafka/clients.py"}
 
 
 def test_one_module_polls_consumers_and_skips_what_cannot_be_unpacked() -> None:
@@ -46,27 +50,16 @@ def test_one_module_polls_consumers_and_skips_what_cannot_be_unpacked() -> None:
     assert polls == {"kafka/reader.py"}
 
 
-def test_spark_gets_the_settings_options_and_its_own_win_over_them() -> None:
-    kafka = Kafka(
-        bootstrap="a:1,b:2",
-        options={"security.protocol": "SASL_SSL", "linger.ms": "9", "sasl.mechanism": "OAUTHBEARER"},
-        jvm_options={"sasl.jaas.config": "x", "sasl.mechanism": "AWS_MSK_IAM"},
-    )
+def test_spark_gets_its_options_and_what_is_set_here_wins_over_them() -> None:
+    options = KafkaOptions(python={"linger.ms": "7"}, java={"linger.ms": "9", "request.timeout.ms": "70000"})
+    kafka = Kafka(bootstrap="a:1,b:2", options=options)
     assert clients.spark_options(kafka, {"linger.ms": "5"}) == {
         "kafka.bootstrap.servers": "a:1,b:2",
-        "kafka.security.protocol": "SASL_SSL",
-        "kafka.sasl.mechanism": "AWS_MSK_IAM",
-        "kafka.sasl.jaas.config": "x",
+        "kafka.security.protocol": "PLAINTEXT",
         "kafka.isolation.level": "read_committed",
         "kafka.linger.ms": "5",
+        "kafka.request.timeout.ms": "70000",
     }
-
-
-def test_spark_gets_nothing_that_it_sets_itself_and_would_refuse() -> None:
-    options = {"group.id": "x", "auto.offset.reset": "latest", "enable.auto.commit": "true", "transactional.id": "x"}
-    jvm = {"key.deserializer": "x", "interceptor.classes": "x"}
-    found = clients.spark_options(Kafka(options=options, jvm_options=jvm)).keys()
-    assert found == {"kafka.bootstrap.servers", "kafka.isolation.level"}
 
 
 @pytest.mark.parametrize(
@@ -92,18 +85,9 @@ def test_without_a_broker_the_error_names_the_remedy(
 
 
 def test_options_are_those_of_kafka_with_their_types() -> None:
-    kafka = Kafka(
-        options={
-            "security.protocol": "SASL_SSL",
-            "request.timeout.ms": "5000",
-            "ssl.check.hostname": "False",
-            "receive.buffer.bytes": "65536",
-            "fetch.max.bytes": "7",
-            "linger.ms": "3",
-        }
-    )
-    shared = {"security_protocol": "SASL_SSL", "request_timeout_ms": 5000, "ssl_check_hostname": False}
-    shared["receive_buffer_bytes"] = 65_536
+    options = {"request.timeout.ms": "5000", "metrics.enabled": "True", "receive.buffer.bytes": "65536"}
+    kafka = Kafka(options=KafkaOptions(python=options | {"fetch.max.bytes": "7", "linger.ms": "3"}))
+    shared = {"request_timeout_ms": 5000, "metrics_enabled": True, "receive_buffer_bytes": 65_536}
     # what only consumers know is not for producers, and the other way round
     assert clients.python_options(kafka, KafkaConsumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
     assert clients.python_options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
@@ -143,17 +127,21 @@ def _other_value(default: object) -> str:
     return "7" if isinstance(default, (int, float)) else "x"
 
 
-@pytest.mark.parametrize("name", sorted(clients._DEFAULTS.keys() - clients._OBJECTS))
+def _free(name: str) -> bool:
+    with suppress(ValidationError):
+        return bool(Kafka(options=KafkaOptions(python={name: ""})))
+    return False
+
+
+@pytest.mark.parametrize("name", sorted(filter(_free, clients._DEFAULTS.keys() - clients._OBJECTS)))
 def test_every_client_can_be_constructed_with_every_option(name: str, connected: dict[str, Any]) -> None:
     value = "7" if name in clients._NUMBERS else _other_value(clients._DEFAULTS[name])
-    kafka = Kafka(bootstrap="a:1,b:2", options={name.replace("_", "."): value})
+    kafka = Kafka(bootstrap="a:1,b:2", options=KafkaOptions(python={name.replace("_", "."): value}))
     for connect in CLIENTS.values():
         own = _given(connect, Kafka(bootstrap="a:1,b:2"), connected)
         with_option = _given(connect, kafka, connected)
         changed = {key for key in with_option if own.get(key, clients._DEFAULTS[key]) != with_option[key]}
         assert changed <= {name}
-    spark = clients.spark_options(kafka, {"fetch.max.wait.ms": "5"})
-    assert (spark["kafka.bootstrap.servers"], spark["kafka.fetch.max.wait.ms"]) == ("a:1,b:2", "5")
 
 
 def _given(connect: Callable[[Kafka], Any], kafka: Kafka, connected: dict[str, Any]) -> dict[str, Any]:
@@ -162,38 +150,31 @@ def _given(connect: Callable[[Kafka], Any], kafka: Kafka, connected: dict[str, A
 
 
 def test_no_option_changes_what_a_client_sets_itself(connected: dict[str, Any]) -> None:
-    options = {"group.id": "other", "bootstrap.servers": "other:1", "enable.auto.commit": "true", "linger.ms": "99"}
-    options |= {"acks": "all", "enable.idempotence": "false", "transactional.id": "x", "fetch.max.wait.ms": "99"}
-    kafka = Kafka(bootstrap="a:1,b:2", options=options)
+    kafka = Kafka(bootstrap="a:1,b:2", options=KafkaOptions(python={"linger.ms": "99", "fetch.max.wait.ms": "99"}))
     CLIENTS["reader"](kafka)
     assert (connected["group_id"], connected["bootstrap_servers"]) == ("mine", ["a:1", "b:2"])
     assert (connected["enable_auto_commit"], connected["fetch_max_wait_ms"]) == (False, 50)
     CLIENTS["producer"](kafka)
     assert (connected["acks"], connected["enable_idempotence"], connected["linger_ms"]) == ("all", True, 2)
-    assert connected["transactional_id"] is None
 
 
-def test_what_is_not_committed_is_read_only_where_an_operator_wants_it(connected: dict[str, Any]) -> None:
+def test_what_is_not_committed_is_read_by_nobody(connected: dict[str, Any]) -> None:
     CLIENTS["reader"](Kafka())
     assert connected["isolation_level"] == "read_committed"
-    kafka = Kafka(options={"isolation.level": "read_uncommitted"})
-    CLIENTS["reader"](kafka)
-    assert connected["isolation_level"] == "read_uncommitted"
-    assert clients.spark_options(kafka)["kafka.isolation.level"] == "read_uncommitted"
+    assert clients.spark_options(Kafka())["kafka.isolation.level"] == "read_committed"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("securty.protocol", "SSL", "has securty.protocol, which no client of Python takes .* kafka.jvm_options"),
-        ("sasl.jaas.config", "x", "has sasl.jaas.config, .* move it to kafka.jvm_options if it is for Spark"),
-        ("ssl.context", "x", "has ssl.context, which no client of Python takes from the settings: remove it"),
+        ("requst.timeout.ms", "1", "has requst.timeout.ms, which no client of Python takes .* kafka.options.java"),
+        ("partition.assignment.strategy", "x", "which no client of Python takes from the settings: remove it"),
         ("request.timeout.ms", "soon", "request.timeout.ms = 'soon', which is not a whole number"),
         ("send.buffer.bytes", "1k", "send.buffer.bytes = '1k', which is not a whole number"),
         ("check.crcs", "1", "check.crcs = '1', which is not true or false"),
-        ("request.timeout.ms", "1", r"^No Kafka client can be made with kafka.options: .* fetch_max_wait_ms"),
+        ("request.timeout.ms", "1", r"^No Kafka client can be made with kafka.options.python .* fetch_max_wait_ms"),
     ],
 )
 def test_an_option_that_is_wrong_is_named(key: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        clients.connect_consumer(Kafka(options={key: value}), None)
+        clients.connect_consumer(Kafka(options=KafkaOptions(python={key: value})), None)

@@ -70,7 +70,10 @@ def test_a_job_can_start_at_a_time(written: Callable[[str], Path], text: str) ->
         ("[lake\n", {}, ["not valid TOML"]),
         ("", {"ACKSTREAM_CORRELATE_SHARD": "1"}, ["correlate.shard", "shards"]),
         ("", {"ACKSTREAM_CORELATE_SHARDS": "1"}, ["ACKSTREAM_CORELATE_SHARDS", "ACKSTREAM_CORRELATE_"]),
-        ("", {"ACKSTREAM_KAFKA_OPTIONS": "x=1"}, ["ACKSTREAM_KAFKA_OPTIONS", "JSON"]),
+        ("", {"ACKSTREAM_KAFKA_OPTIONS_PYTHON": "x=1"}, ["ACKSTREAM_KAFKA_OPTIONS_PYTHON", "JSON"]),
+        ("", {"ACKSTREAM_KAFKA_SECURITY_PROTOCL": "SSL"}, ["kafka.security.protocl", "protocol"]),
+        ("[kafka.security]\nprotocol = 'TLS'", {}, ["'TLS'", "'SASL_SSL'", "ACKSTREAM_KAFKA_SECURITY_PROTOCOL."]),
+        ("kafka = 3", {"ACKSTREAM_KAFKA_SECURITY_PROTOCOL": "SSL"}, ["The setting kafka:"]),
         ("", {"ACKSTREAM_CONF": "/nowhere.toml"}, ["/nowhere.toml", "ACKSTREAM_CONF"]),
     ],
 )
@@ -122,11 +125,16 @@ MADE = '[[connections.sources]]\naddresses = ["in"]\n[[connections.sources.paylo
         pytest.param(
             f"{BROKER}{MADE}headers = {{ authorization = 'Bearer 47110815 }}{{{{ x' }}", {}, id="of a payload"
         ),
-        pytest.param("[kafka.options]\n'sasl.password' = 47110815", {}, id="an option of Kafka"),
+        pytest.param("[kafka.options]\npython = {'sasl.password' = 47110815}", {}, id="an option of Kafka"),
+        pytest.param("[kafka.security]\npassword = 47110815", {}, id="of Kafka"),
+        pytest.param("[kafka.security.tls]\nkey_password = ['47110815']", {}, id="of a key"),
+        pytest.param("[kafka.security.oauth]\nclient_secret = 47110815", {}, id="of a client"),
+        pytest.param("[kafka.security]\nusername = 'me'\npassword = '47110815'", {}, id="of nobody"),
+        pytest.param("[kafka.security]\noauth = '47110815'", {}, id="in place of a table of Kafka's"),
         pytest.param("[lake.storage_options]\nsecret = 47110815", {}, id="an option of the object store"),
         pytest.param("", {"ACKSTREAM_CONNECTIONS": '[{"password": "47110815",}]'}, id="no JSON"),
         pytest.param("", {"ACKSTREAM_CONNECTIONS": '"[{47110815}]"'}, id="JSON of JSON"),
-        pytest.param("", {"ACKSTREAM_KAFKA_OPTIONS": '"sasl.password=47110815"'}, id="a text of options"),
+        pytest.param("", {"ACKSTREAM_KAFKA_OPTIONS_JAVA": '"sasl.password=47110815"'}, id="a text of options"),
     ],
 )
 def test_no_sentence_about_a_wrong_setting_has_a_password(

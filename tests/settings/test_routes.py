@@ -14,19 +14,19 @@ def _routes(*routes: dict[str, Any], **environment: str) -> Any:
 
 
 def test_a_route_passes_everything_on_unless_it_says_what() -> None:
-    settings = _routes({"name": "plant", "topic_prefix": "plant-"}, ACKSTREAM_KAFKA_OPTIONS='{"a": "1"}')
+    settings = _routes({"name": "plant", "topic_prefix": "plant-"}, ACKSTREAM_KAFKA_OPTIONS_PYTHON='{"a": "1"}')
     (route,) = settings.routes
     assert (route.writers, route.topics, route.label) == (("*",), ("*",), None)
     target = route.target(settings.kafka)
-    assert (target.bootstrap, target.topic_prefix, target.options) == ("localhost:9092", "plant-", {"a": "1"})
+    assert (target.bootstrap, target.topic_prefix, target.options.python) == ("localhost:9092", "plant-", {"a": "1"})
 
 
 def test_other_brokers_have_options_of_their_own() -> None:
     settings = _routes(
-        {"name": "plant", "bootstrap": "plant:9092", "options": {"b": "2"}}, ACKSTREAM_KAFKA_OPTIONS='{"a": "1"}'
+        {"name": "plant", "bootstrap": "plant:9092", "options": {"b": "2"}}, ACKSTREAM_KAFKA_OPTIONS_PYTHON='{"a": "1"}'
     )
     target = settings.routes[0].target(settings.kafka)
-    assert (target.bootstrap, target.topic_prefix, target.options) == ("plant:9092", "", {"b": "2"})
+    assert (target.bootstrap, target.topic_prefix, target.options.python) == ("plant:9092", "", {"b": "2"})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,9 @@ from ackstream.settings import Destination, RouteSettings, Settings, load
 from ackstream.settings.base import Part
 from ackstream.settings.loading import tomllib
 from ackstream.settings.queues import QueueSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 TEXT = SHIPPED.read_text("utf-8")
@@ -22,12 +25,20 @@ EXAMPLES: dict[str, Any] = tomllib.loads("\n".join(re.findall(r"^# (\[\[.*|[a-z_
 SECTIONS = [part for part, field in Settings.model_fields.items() if isinstance(field.default, Part)]
 
 
+def _sections(part: Part, values: dict[str, Any]) -> Iterator[tuple[type[Part], dict[str, Any]]]:
+    yield type(part), values
+    for key in type(part).model_fields:
+        inner = getattr(part, key)
+        if isinstance(inner, Part):
+            yield from _sections(inner, values.get(key, {}))
+
+
 @pytest.mark.parametrize("part", SECTIONS)
-def test_a_section_shows_every_key_with_its_default(part: str) -> None:
-    model = type(Settings.model_fields[part].default)
-    assert VALUES[part].keys() == model.model_fields.keys()
-    for key, value in VALUES[part].items():
-        assert getattr(model(**{key: value}), key) == getattr(model(), key), key
+def test_a_section_and_those_in_it_show_every_key_with_its_default(part: str) -> None:
+    for model, values in _sections(Settings.model_fields[part].default, VALUES[part]):
+        assert values.keys() == model.model_fields.keys()
+        for key, value in values.items():
+            assert getattr(model(**{key: value}), key) == getattr(model(), key), key
 
 
 def test_nothing_else_is_set() -> None:

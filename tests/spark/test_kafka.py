@@ -10,14 +10,19 @@ from unittest import mock
 
 import pytest
 from kafka.structs import OffsetAndTimestamp
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.settings import Kafka
+from ackstream.settings.security import KafkaOptions, KafkaSecurity, Secret, Tls
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, LATEST, MAX_COPY_BYTES, RUN
+from tests.harness.certificates import Authority
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from kafka import TopicPartition
     from pyspark.sql import SparkSession
@@ -77,17 +82,20 @@ def test_a_time_is_the_first_record_of_then_or_later_and_the_end_where_there_is_
 def test_records_that_were_deleted_unread_stop_a_job_unless_the_settings_say_otherwise(
     on_data_loss: Any, fails: str
 ) -> None:
-    spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options={"fetch.max.wait.ms": "500"})
-    spark_kafka.source(spark, kafka, {"signals": EARLIEST}, limit=5, headers=False)
-    options = spark.readStream.format.return_value.options
-    assert options.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
-    assert options.call_args.kwargs["kafka.isolation.level"] == "read_committed"
-    assert options.return_value.option.call_args.args == ("failOnDataLoss", fails)
+    options = KafkaOptions(java={"fetch.max.wait.ms": "500"})
+    spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options=options)
+    spark_kafka.source(spark, kafka, {"signals": EARLIEST}, group="mine", limit=5, headers=False)
+    given = spark.readStream.format.return_value.options
+    assert given.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
+    assert given.call_args.kwargs["kafka.isolation.level"] == "read_committed"
+    assert given.return_value.option.call_args.args == ("failOnDataLoss", fails)
+    loss = given.return_value.option.return_value
+    assert loss.option.call_args.args == ("groupIdPrefix", "mine")
 
 
 def test_no_option_lets_a_sink_lose_or_repeat_records() -> None:
-    options = {"acks": "0", "enable.idempotence": "false", "compression.type": "zstd"}
-    found = spark_kafka.sink_options(Kafka(options=options, jvm_options={"acks": "1"}), {"batch.size": "9"})
+    kafka = Kafka(options=KafkaOptions(java={"compression.type": "zstd", "batch.size": "7"}))
+    found = spark_kafka.sink_options(kafka, {"batch.size": "9"})
     assert (found["kafka.acks"], found["kafka.enable.idempotence"], found["kafka.batch.size"]) == ("all", "true", "9")
     assert found["kafka.compression.type"] == "zstd"
 
@@ -121,6 +129,41 @@ def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSes
     # where something else publishes the clock
     own.conf.unset(RUN)
     assert set(times().values()) == {0}
+
+
+QUICKLY = {"default.api.timeout.ms": "900", "request.timeout.ms": "800", "max.block.ms": "500"}
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_no_error_of_a_query_shows_a_login(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], side: str
+) -> None:
+    (port,) = free_ports(1)
+    certificate, key = Authority(tmp_path).issue_pair("me")
+    security = KafkaSecurity(
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        username="me",
+        password=Secret("47110815"),
+        tls=Tls(certificate=certificate, key=key),
+    )
+    options = KafkaOptions(java=QUICKLY | ({"delivery.timeout.ms": "1000"} if side == "sink" else {}))
+    kafka = Kafka(bootstrap=f"localhost:{port}", security=security, options=options)
+    if side == "source":
+        stream = spark_kafka.source(spark, kafka, {"signals": EARLIEST}, group="mine", limit=1, headers=False)
+        writer = stream.writeStream.format("noop")
+    else:
+        stream = spark.readStream.format("rate").load().select(F.col("value").cast("string"))
+        writer = stream.writeStream.format("kafka").options(**spark_kafka.sink_options(kafka)).option("topic", "t")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    query.explain(extended=True)
+    stream.explain(extended=True)
+    shown = f"{caught.value}{query.exception()}{capfd.readouterr()}"
+    # the options are shown, but not these
+    assert side == "source" or "kafka.sasl.jaas.config=*********(redacted)" in shown
+    assert not [secret for secret in ("47110815", *key.read_text().splitlines()) if secret in shown]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_migration_before_the_first_start_of_a_release_creates_the_topics_that
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[Any] = []
-    monkeypatch.setattr(migration, "prepare", lambda _settings, topics: done.append(topics))
+    monkeypatch.setattr(migration, "prepare", lambda _settings, topics, _party: done.append(topics))
     monkeypatch.setattr(migration, "clock", lambda *_: done.append("clock") or nullcontext())
     monkeypatch.setattr(migration, "_Checkpoint", lambda *_: SimpleNamespace(exists=lambda _name: True))
     monkeypatch.setattr(migration, "_migrate", lambda *_: done.append("migrated"))

@@ -17,12 +17,14 @@ from ackstream.errors import LocalError, UnreachableError
 from ackstream.gateway import service as gateway
 from ackstream.gateway.server import Server
 from ackstream.gateway.service import connected
+from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free, locked
+from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Clock, Gateway, Kafka, Lake
 
 if TYPE_CHECKING:
@@ -33,16 +35,17 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 
-TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *gateway.TOPICS)))
+TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
 
 
 @contextmanager
-def environment(settings: Settings, console: Console) -> Iterator[Settings]:
+def environment(settings: Settings, console: Console, *, secure: bool = False) -> Iterator[Settings]:
     """Provide Kafka and empty directories for the duration of the block; yield the settings that use them.
 
     A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards: these settings have
     a topic prefix. Otherwise one is started and stopped again. The lake is kept.
 
+    :param secure: start one with TLS, and a login and ACLs for each party; the settings have the operator's login
     :raises LocalError: no Java, no jars, a port in use, or another demo is running; names the remedy
     """
     home = settings.local.data / "demo"
@@ -55,20 +58,32 @@ def environment(settings: Settings, console: Console) -> Iterator[Settings]:
 
     with ExitStack() as stack:
         stack.enter_context(locked(home / "lock", "set local.data (ACKSTREAM_LOCAL_DATA) to one that can", refuse))
-        borrowed = Broker(settings).answers()
+        borrowed = not secure and Broker(settings).answers()
         own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
-        broker = Broker(own)
+        broker: Broker = SecuredBroker(own) if secure else Broker(own)
         # left over from a killed demo
-        broker.stop()
-        for path in (home / "kafka" / "data", Path(own.lake.path), Path(own.lake.checkpoints)):
+        for left in (Broker(own), SecuredBroker(own)):
+            left.stop()
+        logins = home / SecuredBroker.HOME
+        for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
             shutil.rmtree(path, ignore_errors=True)
         if not borrowed:
             broker.start(console)
             stack.callback(broker.stop)
         else:
             stack.callback(_delete_topics, own)
+        if isinstance(broker, SecuredBroker):
+            own = broker.as_operator(own)
         topics.ensure_topics(own, TOPICS)
+        if isinstance(broker, SecuredBroker):
+            broker.admit(own)
         yield own
+
+
+def as_party(settings: Settings, party: str) -> Settings:
+    """Return the settings of one party of the demo, with a login of its own where there are logins."""
+    secured = settings.kafka.security.logs_in
+    return SecuredBroker(settings).as_user(settings, party) if secured else settings
 
 
 def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings:

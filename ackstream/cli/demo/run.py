@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ackstream.cli.console.session import Interrupts, kill, quiet_session
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import caught_up, check, gather
-from ackstream.cli.demo.environment import environment, serve_gateway
+from ackstream.cli.demo.environment import as_party, environment, serve_gateway
 from ackstream.cli.demo.traffic import LABELS, fleet, respond, send_all
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError
@@ -20,8 +20,10 @@ from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 
 if TYPE_CHECKING:
@@ -42,9 +44,10 @@ GRACE_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 
-def demo(settings: Settings, console: Console, number: int, rate: float) -> bool:
+def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
     """Run the demo with a number of commands, ``rate`` per second; return whether all counts add up.
 
+    :param secure: with TLS, and each party with a login and ACLs of its own
     :raises AckstreamError: a prerequisite is missing; the sentence names the remedy
     :raises KeyboardInterrupt: interrupted; nothing is left running
     """
@@ -52,7 +55,8 @@ def demo(settings: Settings, console: Console, number: int, rate: float) -> bool
         try:
             with ExitStack() as stack:
                 try:
-                    return _demo(settings, console, number, rate, interrupts, stack)
+                    own = stack.enter_context(environment(settings, console, secure=secure))
+                    return _demo(own, console, number, rate, interrupts, stack)
                 finally:
                     interrupts.ignore()
         except Exception as error:  # noqa: BLE001 - re-raised
@@ -71,25 +75,23 @@ def _reason(error: BaseException) -> BaseException:
     return found
 
 
-def _demo(
-    settings: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack
-) -> bool:
+def _demo(own: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack) -> bool:
     began = time.monotonic()
-    own = stack.enter_context(environment(settings, console))
     _log_to(own.local.data / "logs" / "demo.log")
-    prefix = own.kafka.topic_prefix
+    prefix, secured = own.kafka.topic_prefix, own.kafka.security.logs_in
+    how = "which was running" if prefix else "started for the demo" + (", with a login for each party" * secured)
     console.print(
-        f"Kafka at {own.kafka.bootstrap}, {'which was running' if prefix else 'started for the demo'}",
-        f"To watch from another terminal: {prefix and f'ACKSTREAM_KAFKA_TOPIC_PREFIX={prefix} '}ackstream watch",
+        f"Kafka at {own.kafka.bootstrap}, {how}",
+        f"To watch from another terminal: {_environment(own)}ackstream watch",
         sep="\n", highlight=False,
     )  # fmt: skip
     spark = stack.enter_context(quiet_session(own, "demo"))
     # PySpark installs its own Ctrl-C handler
     interrupts.listen()
     with console.status("Starting the jobs"):
-        archiving = stack.enter_context(archive.JOB.running(spark, own))
-        correlating = stack.enter_context(correlate.JOB.running(spark, own))
-        keeping, indexing = stack.enter_context(twin.running(spark, own))
+        archiving = stack.enter_context(archive.JOB.running(spark, as_party(own, "archive")))
+        correlating = stack.enter_context(correlate.JOB.running(spark, as_party(own, "correlate")))
+        keeping, indexing = stack.enter_context(twin.running(spark, as_party(own, "twin")))
         # stop() waits for the running batch; after an error there is no point in that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         queries = [correlating, archiving, keeping, indexing]
@@ -97,9 +99,9 @@ def _demo(
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = fleet(DEVICES)
         things = list(devices)
-        requester = stack.enter_context(Requester(own.kafka, grace=GRACE_SECONDS))
+        requester = stack.enter_context(Requester(as_party(own, "requester").kafka, grace=GRACE_SECONDS))
         _create(requester, things, healthy)
-        address = stack.enter_context(serve_gateway(own))
+        address = stack.enter_context(serve_gateway(as_party(own, "gateway")))
     asked = ",".join((TWIN_PERSISTED, *LABELS))
     url = f"{address}/api/2/things/{things[-1]}/attributes/speed?timeout=10s&requested-acks={asked}"
     console.print(
@@ -109,7 +111,8 @@ def _demo(
         f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    responder = stack.enter_context(Responder(own.kafka, partial(respond, devices), labels=LABELS))
+    fleet_settings = as_party(own, "responder")
+    responder = stack.enter_context(Responder(fleet_settings.kafka, partial(respond, devices), labels=LABELS))
     console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
     console.print()
     tally = send_all(requester, things, number, rate, console, healthy)
@@ -128,6 +131,13 @@ def _demo(
     summary.show_queries(console, own)
     console.print(f"The whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
     return all(not finding.differences for finding in findings)
+
+
+def _environment(own: Settings) -> str:
+    """Return the variable that another terminal needs to reach the Kafka of the demo, as a shell takes it."""
+    if own.kafka.security.logs_in:
+        return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
+    return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
 
 
 def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:

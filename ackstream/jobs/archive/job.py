@@ -40,7 +40,9 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake)
     limit = settings.archive.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, {"ledger": EARLIEST}, limit=limit, headers=False)
+    stream = source(
+        spark, settings.kafka, {"ledger": EARLIEST}, group=settings.archive.group, limit=limit, headers=False
+    )
     return batches.start(stream, settings.lake, NAME, ArchiveFold(settings.lake).write, trigger)
 
 

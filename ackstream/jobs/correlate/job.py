@@ -83,7 +83,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
-    stream = source(spark, settings.kafka, starts, limit=settings.correlate.max_offsets_per_trigger, headers=True)
+    limit, group = settings.correlate.max_offsets_per_trigger, settings.correlate.group
+    stream = source(spark, settings.kafka, starts, group=group, limit=limit, headers=True)
     reply_topics = ReplyTopics(settings.kafka, settings.correlate)
     handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
 from ackstream.kafka.clients import connect_producer
+from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
@@ -48,7 +49,7 @@ def main() -> None:
 
     def start(settings: Settings) -> None:
         destination = named(settings, sys.argv[1:])
-        prepare(settings, TOPICS)
+        prepare(settings, TOPICS, PARTIES["mirror"])
         with driver(settings, f"ackstream-mirror-{destination.name}") as (spark, stop):
             run(spark, settings, destination, stop)
 

@@ -56,7 +56,9 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("messages", "publishers"))
     limit = settings.persist.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, {"messages": EARLIEST}, limit=limit, headers=True)
+    stream = source(
+        spark, settings.kafka, {"messages": EARLIEST}, group=settings.persist.group, limit=limit, headers=True
+    )
     deferred = DeferredAcks(spark, settings, settings.lake.checkpoint(NAME))
     query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)

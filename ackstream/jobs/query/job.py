@@ -59,7 +59,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit_copies(spark, settings.kafka, "query-results")
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, topics, limit=limit, headers=True)
+    stream = source(spark, settings.kafka, topics, group=settings.query.group, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, QueryFold(settings).write, trigger)
 
 

@@ -83,7 +83,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
     topics, limit = {"stored": EARLIEST, "app-acks": EARLIEST, TICKS: LATEST}, settings.settle.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, topics, limit=limit, headers=False)
+    stream = source(spark, settings.kafka, topics, group=settings.settle.group, limit=limit, headers=False)
     settled = operate(records(stream, settings), "shard", partial(settle, settings.settle), OUTPUT_SCHEMA)
     return batches.start(settled, settings.lake, NAME, partial(write, settings), trigger)
 

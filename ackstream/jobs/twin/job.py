@@ -112,7 +112,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit = settings.twin.max_offsets_per_trigger
     for topic_id in topic_ids(settings.kafka, ["signals"]).values():
         things.remember_origin(spark, settings.lake, topic_id)
-    stream = source(spark, settings.kafka, {"signals": _start(spark, settings)}, limit=limit, headers=True)
+    topics = {"signals": _start(spark, settings)}
+    stream = source(spark, settings.kafka, topics, group=settings.twin.group, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, TwinFold(settings).write, trigger)
 
 

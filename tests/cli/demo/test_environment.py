@@ -11,6 +11,7 @@ from ackstream.cli.demo import environment as environments
 from ackstream.cli.demo.environment import demo_settings, environment
 from ackstream.errors import LocalError
 from ackstream.settings import Archive, Clock, Kafka, Lake, Local, Settings
+from ackstream.settings.security import KafkaSecurity
 
 
 class Machine:
@@ -101,7 +102,7 @@ def test_a_directory_that_cannot_be_written_is_a_sentence():
 def test_its_settings_are_those_of_the_user_where_nobody_is_disturbed():
     changes: dict[str, Any] = {
         "local": Local(port=1234, heap="300m"),
-        "kafka": Kafka(bootstrap="far.away:9092", partitions=7, options={"security.protocol": "SSL"}),
+        "kafka": Kafka(bootstrap="far.away:9092", partitions=7, security=KafkaSecurity(protocol="SSL")),
         "clock": Clock(enabled=False),
         "lake": Lake(path="s3://bucket/lake", checkpoints="s3://bucket/checkpoints"),
         "archive": Archive(group="mine"),

@@ -1,0 +1,151 @@
+"""Who reads and writes which topic: the one table of the parties of a system.
+
+With the ACLs of ``ackstream acls`` a broker lets each party do this and nothing else. A party is a program with a login
+of its own; one that is several of them (a service that publishes and reads) has one login with the rights of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ackstream.settings import Kafka, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """What one kind of program needs of Kafka. Topics are named without the prefix.
+
+    :ivar about: what it is
+    :ivar reads: the topics it reads
+    :ivar writes: the topics it writes
+    :ivar looks_up: further topics of which it needs to know their ends
+    :ivar job: whether it is a job, which checks how its topics are configured
+    :ivar group: the settings key of its consumer group; all groups whose names begin so are its own
+    :ivar groups: the beginnings of the names of further groups of its own; ``{}`` is the topics' prefix
+    :ivar watches: the settings keys of the groups whose offsets it shows
+    """
+
+    about: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    looks_up: tuple[str, ...] = ()
+    job: bool = False
+    group: str | None = None
+    groups: tuple[str, ...] = ()
+    watches: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it reads or writes."""
+        return tuple(dict.fromkeys((*self.reads, *self.writes)))
+
+    def operations(self, kafka: Kafka) -> dict[str, list[str]]:
+        """Return the real names of its topics by what it does with them, as Kafka's ACLs call that."""
+        named = {"READ": self.reads, "WRITE": self.writes, "DESCRIBE": self.looks_up}
+        if self.job:
+            named["DESCRIBE_CONFIGS"] = self.topics
+        return {operation: [kafka.topic(name) for name in names] for operation, names in named.items()}
+
+    def own_groups(self, settings: Settings) -> tuple[str, ...]:
+        """Return the beginnings of the names of the groups it may use."""
+        own = () if self.group is None else (attrgetter(self.group)(settings),)
+        return (*own, *(name.format(settings.kafka.topic_prefix) for name in self.groups))
+
+    def watched_groups(self, settings: Settings) -> tuple[str, ...]:
+        """Return the groups whose offsets it shows."""
+        return tuple(attrgetter(key)(settings) for key in self.watches)
+
+
+PARTIES: dict[str, Party] = {
+    "correlate": Party(
+        about="the job that answers requests",
+        reads=("signals", "acks", "twin-acks", "declarations", "clock"),
+        writes=("replies", "ledger", "dead-letters", "clock"),
+        job=True,
+        group="correlate.group",
+    ),
+    "archive": Party(
+        about="the job that fills the tables of requests",
+        reads=("ledger", "archive-lease"),
+        writes=("archive-lease",),
+        job=True,
+        group="archive.group",
+    ),
+    "twin": Party(
+        about="the job that keeps the things",
+        reads=("signals", "twin-lease"),
+        writes=("twin-acks", "events", "twin-lease"),
+        job=True,
+        group="twin.group",
+    ),
+    "persist": Party(
+        about="the job that stores messages",
+        reads=("messages", "destinations", "persist-lease"),
+        writes=("publisher-acks", "stored", "persist-lease"),
+        job=True,
+        group="persist.group",
+    ),
+    "query": Party(
+        about="the job that answers commands over messages",
+        reads=("queries", "stored", "query-lease"),
+        writes=("query-results", "dead-letters", "query-lease"),
+        job=True,
+        group="query.group",
+    ),
+    "settle": Party(
+        about="the job that settles the acknowledgements of readers",
+        reads=("stored", "app-acks", "settle-clock"),
+        writes=("publisher-acks", "settle-clock"),
+        job=True,
+        group="settle.group",
+    ),
+    "queues": Party(
+        about="the job that serves the work queues",
+        reads=("app-acks", "queue-clock"),
+        writes=("queue-deliveries", "dead-letters", "queue-clock"),
+        job=True,
+        group="queue.group",
+    ),
+    "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
+    "gateway": Party(
+        about="HTTP, WebSocket and the live page",
+        reads=("replies", "ledger", "events", "signals", "declarations"),
+        writes=("signals", "acks", "events", "declarations"),
+        looks_up=("acks", "twin-acks", "clock"),
+        watches=("correlate.group", "archive.group"),
+    ),
+    "connect": Party(
+        about="the connections to other systems",
+        reads=("replies", "ledger", "events", "signals", "declarations"),
+        writes=("signals", "acks", "dead-letters", "declarations"),
+        groups=("ackstream-",),
+    ),
+    "requester": Party(about="a `Requester`", reads=("replies",), writes=("signals",)),
+    "responder": Party(
+        about="a `Responder`",
+        reads=("signals", "declarations"),
+        writes=("acks", "declarations"),
+        groups=("responder-",),
+    ),
+    "subscriber": Party(
+        about="a `Subscriber`",
+        reads=("signals", "events", "declarations"),
+        writes=("acks", "declarations"),
+        groups=("subscriber-",),
+    ),
+    "publisher": Party(about="a `Publisher`", reads=("publisher-acks",), writes=("messages", "app-acks")),
+    "reader": Party(
+        about="a `SampleReader`",
+        reads=("messages", "stored", "publisher-acks", "declarations"),
+        writes=("app-acks", "acks", "declarations"),
+        groups=("{}reader-",),
+    ),
+    "worker": Party(about="a `QueueConsumer`", reads=("queue-deliveries", "messages"), writes=("app-acks",)),
+    "query-client": Party(about="a `QueryClient`", reads=("query-results",), writes=("queries",)),
+}
+"""All parties but the operator, who may do everything to the topics of the system."""
+
+OPERATOR = "operator"

@@ -1,0 +1,122 @@
+"""Tokens of an authorisation server, with which clients of Python log in to Kafka (OAUTHBEARER).
+
+Spark's clients fetch their own in the JVM. A token is fetched once for all clients of a process, and again when four
+fifths of its life are over; until it has expired, a server that is away does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote_plus
+
+import httpx
+import msgspec
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from ackstream.errors import AckstreamError, RefusedError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.settings.security import OAuth
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 10.0
+RENEW_AFTER = 0.8
+"""The part of a token's life after which another one is fetched."""
+
+_REFUSED = (400, 401, 403)
+_SHOWN = 200
+
+
+class Answer(msgspec.Struct):
+    """What the server answers (RFC 6749 5.1), or refuses with (5.2)."""
+
+    access_token: str = ""
+    expires_in: float = 0
+    error: str = ""
+    error_description: str = ""
+
+
+class Token(NamedTuple):
+    """A token, and when to renew it and when it has expired, in seconds of the monotonic clock."""
+
+    text: str
+    renewal: float
+    expiry: float
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python is not typed
+    """Gives a token that has not expired; safe to use from several threads."""
+
+    def __init__(self, oauth: OAuth, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._oauth, self._clock = oauth, clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+
+    def token(self) -> str:
+        """Return the text of the token; fetch one if there is none, or if it is to be renewed.
+
+        :raises RefusedError: the server refuses the client
+        :raises UnreachableError: the server does not answer, or not with a token
+        """
+        with self._lock:
+            now, known = self._clock(), self._token
+            if known is not None and now < known.renewal:
+                return known.text
+            try:
+                self._token = self._fetch(now)
+            except AckstreamError as error:
+                if known is None or now >= known.expiry:
+                    raise
+                log.warning("The token for Kafka is not renewed yet: %s", error)
+                # not with each login of each client
+                self._token = known._replace(renewal=min(now + TIMEOUT_SECONDS, known.expiry))
+            return self._token.text
+
+    def _fetch(self, now: float) -> Token:
+        oauth = self._oauth
+        secret = "" if oauth.client_secret is None else oauth.client_secret.reveal()
+        form = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
+        # RFC 6749 2.3.1: both are encoded as in a form
+        login = httpx.BasicAuth(quote_plus(oauth.client_id), quote_plus(secret))
+        try:
+            with httpx.Client(verify=oauth.context(), timeout=TIMEOUT_SECONDS) as client:
+                found = client.post(oauth.token_url, data=form, auth=login, headers={"accept": "application/json"})
+        except (httpx.HTTPError, OSError) as error:
+            raise UnreachableError(
+                f"The authorisation server at {oauth.token_url} gives no token ({error or type(error).__name__}): start"
+                f" it, or correct kafka.security.oauth.token_url, or ca if its certificate is not trusted."
+            ) from error
+        return self._read(found, now)
+
+    def _read(self, found: httpx.Response, now: float) -> Token:
+        oauth = self._oauth
+        try:
+            answer = msgspec.json.decode(found.content, type=Answer, strict=False)
+        except (msgspec.DecodeError, UnicodeError):
+            answer = Answer()
+        said = " ".join(filter(None, (str(found.status_code), answer.error, answer.error_description)))[:_SHOWN]
+        if found.status_code in _REFUSED:
+            raise RefusedError(
+                f"The authorisation server at {oauth.token_url} refuses the client {oauth.client_id} ({said}): correct "
+                f"client_id, client_secret and scope in kafka.security.oauth."
+            )
+        if not found.is_success or not answer.access_token:
+            raise UnreachableError(
+                f"The authorisation server at {oauth.token_url} answers without a token ({said}): correct "
+                f"kafka.security.oauth.token_url, or look into its log."
+            )
+        return Token(answer.access_token, now + RENEW_AFTER * answer.expires_in, now + answer.expires_in)
+
+
+@lru_cache(maxsize=16)
+def tokens_of(oauth: OAuth) -> TokenProvider:
+    """Return the one provider of a process for a client of a server."""
+    return TokenProvider(oauth)

@@ -1,0 +1,172 @@
+"""The one-node Kafka with everything that a shared one should have: TLS, a login for each party, and their ACLs.
+
+Its authority, passwords and settings files are in ``DATA/secured``, which only their owner can read. Each file
+``PARTY.toml`` has the settings with which a party reaches it; the operator's login may do everything.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import IO, TYPE_CHECKING
+
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+
+from ackstream.kafka import acls
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.parties import OPERATOR, PARTIES
+from ackstream.local.broker import Broker
+from ackstream.local.certificates import Authority, write_secret
+from ackstream.settings import Kafka
+from ackstream.settings.security import KafkaSecurity, Secret, Tls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ackstream.settings import Settings
+
+MECHANISM = "SCRAM-SHA-512"
+NODE = "ackstream-broker"
+"""The name in the certificate of the broker, with which it is known to its controller."""
+
+_LISTENERS = """
+listener.security.protocol.map=SECURED:SASL_SSL,CONTROLLER:SSL
+listeners=SECURED://{client},CONTROLLER://{controller}
+advertised.listeners=SECURED://{client}
+inter.broker.listener.name=SECURED
+controller.quorum.voters=1@{controller}
+log.dirs={data}
+ssl.keystore.type=PEM
+ssl.keystore.location={certificate}
+ssl.truststore.type=PEM
+ssl.truststore.location={ca}
+listener.name.controller.ssl.client.auth=required
+sasl.enabled.mechanisms={mechanism}
+sasl.mechanism.inter.broker.protocol={mechanism}
+listener.name.secured.{lower}.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required username="{operator}" password="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{operator};User:CN={node}
+"""
+
+
+def _quoted(value: object) -> str:
+    """Return a value as a text of TOML, of which each text of JSON is one."""
+    return json.dumps(str(value))
+
+
+class SecuredBroker(Broker):
+    """One Kafka node that everybody has to log in to."""
+
+    HOME = "secured"
+
+    @property
+    def kafka(self) -> Kafka:
+        """The operator's settings."""
+        return self.of(OPERATOR)
+
+    def as_operator(self, settings: Settings) -> Settings:
+        """Return the settings of a system with the operator's login."""
+        return self.as_user(settings, OPERATOR)
+
+    def as_user(self, settings: Settings, user: str) -> Settings:
+        """Return the settings of a system with the login of a user."""
+        reached = self.of(user)
+        changed = {"bootstrap": reached.bootstrap, "security": reached.security}
+        return settings.model_copy(update={"kafka": settings.kafka.model_copy(update=changed)})
+
+    def admit(self, settings: Settings) -> list[Path]:
+        """Give each party its login and its ACLs; return the files with their settings, the operator's first.
+
+        :param settings: of the system
+        """
+        names = acls.principals(settings, {OPERATOR: f"User:{OPERATOR}"})
+        users = {party: principal.partition(":")[2] for party, principal in names.items()}
+        with connect_admin(self.kafka) as admin:
+            known = admin.describe_user_scram_credentials()
+            new = [user for party, user in users.items() if party != OPERATOR and user not in known]
+            if new:
+                mechanism = ScramMechanism.SCRAM_SHA_512
+                admin.alter_user_scram_credentials(
+                    [UserScramCredentialUpsertion(user, mechanism, self._password(user)) for user in new]
+                )
+        acls.apply(self.as_operator(settings), names, PARTIES)
+        return [self._write_settings(settings, party, users[party]) for party in (OPERATOR, *PARTIES)]
+
+    def of(self, user: str) -> Kafka:
+        """Return the settings with which a user reaches it."""
+        security = KafkaSecurity(
+            protocol="SASL_SSL",
+            mechanism=MECHANISM,
+            username=user,
+            password=Secret(self._password(user)),
+            tls=Tls(ca=self._home / "ca.pem"),
+        )
+        return Kafka(bootstrap=self.bootstrap, security=security)
+
+    def _password(self, user: str) -> str:
+        """Return a user's password; make one the first time."""
+        file = self._password_file(user)
+        if not file.exists():
+            write_secret(file, secrets.token_urlsafe(24).encode())
+        return file.read_text("ascii")
+
+    def _password_file(self, user: str) -> Path:
+        return self._home / f"{user}.password"
+
+    def settings_file(self, party: str) -> Path:
+        """Return the file with the settings of a party."""
+        return self._home / f"{party}.toml"
+
+    def _write_settings(self, settings: Settings, party: str, user: str) -> Path:
+        path = self.settings_file(party)
+        text = (
+            f"# Settings of the party {party}, written by `ackstream up --secure`: ACKSTREAM_CONF={path}\n"
+            "[kafka]\n"
+            f"bootstrap = {_quoted(self.bootstrap)}\n"
+            f"topic_prefix = {_quoted(settings.kafka.topic_prefix)}\n"
+            "[kafka.security]\n"
+            'protocol = "SASL_SSL"\n'
+            f'mechanism = "{MECHANISM}"\n'
+            f"username = {_quoted(user)}\n"
+            f"password = {{ file = {_quoted(self._password_file(user))} }}\n"
+            f"tls = {{ ca = {_quoted(self._home / 'ca.pem')} }}\n"
+        )
+        path.write_text(text, "utf-8")
+        return path
+
+    # -- what differs from the open one --------------------------------------------------------------------------------
+
+    def _write_properties(self) -> str:
+        self._home.chmod(0o700)
+        authority = Authority(self._home)
+        listeners = _LISTENERS.format(
+            client=self.bootstrap,
+            controller=f"localhost:{self._local.controller_port}",
+            data=self.data,
+            # a new one with each start: it is never old
+            certificate=authority.issue(NODE),
+            ca=authority.ca,
+            mechanism=MECHANISM,
+            lower=MECHANISM.lower(),
+            operator=OPERATOR,
+            password=self._password(OPERATOR),
+            node=NODE,
+        )
+        return f"{self._common_properties()}{listeners}"
+
+    def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
+        try:
+            super()._format(program, class_path, log)
+        finally:
+            self._format_file.unlink(missing_ok=True)
+
+    @property
+    def _format_file(self) -> Path:
+        return self._home / "format"
+
+    def _format_arguments(self) -> list[str]:
+        # in a file: everybody on the machine can read the arguments of a program
+        user = f"{MECHANISM}=[name={OPERATOR},password={self._password(OPERATOR)}]"
+        write_secret(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
+        return ["format", f"@{self._format_file}"]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from ackstream.cli import access
+from ackstream.cli.main import app
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+@pytest.fixture(autouse=True)
+def prefixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKSTREAM_KAFKA_TOPIC_PREFIX", "p-")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["acls", *arguments])
+
+
+def test_the_commands_of_all_parties_are_printed():
+    lines = run().stdout.splitlines()
+    assert all(line.startswith("kafka-acls.sh --bootstrap-server localhost:9092 --add ") for line in lines)
+    assert "--allow-principal User:p-correlate --operation Write --topic p-replies" in "\n".join(lines)
+
+
+def test_one_party_may_have_another_principal():
+    lines = run("requester=User:CN=web", "--party", "requester").stdout.splitlines()
+    assert [line.partition("--allow-principal ")[2] for line in lines] == [
+        "User:CN=web --operation Read --topic p-replies",
+        "User:CN=web --operation Write --topic p-signals",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--party", "requestor"], "There is no party 'requestor'"),
+        (["requestor=User:x"], "There is no party 'requestor'"),
+        (["requester"], "The principal of requester is '', without a type"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(arguments: list[str], sentence: str):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def apply(_settings: object, who: dict[str, str], names: list[str]) -> tuple[int, list[str]]:
+        asked.append((who["requester"], names))
+        return 2, ["User:p-requester: ALLOW READ on TOPIC other (LITERAL)"]
+
+    monkeypatch.setattr(access, "ensure_topics", lambda _: ["p-signals"])
+    monkeypatch.setattr(access.kafka_acls, "apply", apply)
+    result = run("--party", "requester", "--apply")
+    assert asked == [("User:p-requester", ["requester"])]
+    assert result.stdout == "Topics: 1 of them new. ACLs: 2 of them new.\n"
+    assert "which is left as it is:\n  User:p-requester: ALLOW READ on TOPIC other" in result.stderr

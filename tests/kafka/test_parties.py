@@ -1,0 +1,89 @@
+"""The table of parties is what the programs do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.gateway.service import TOPICS as OF_GATEWAY
+from ackstream.jobs.archive.job import JOB as ARCHIVE
+from ackstream.jobs.correlate.job import JOB as CORRELATE
+from ackstream.jobs.mirror.job import TOPICS as OF_MIRROR
+from ackstream.jobs.persist.job import JOB as PERSIST
+from ackstream.jobs.query.job import JOB as QUERY
+from ackstream.jobs.queues.job import JOB as QUEUES
+from ackstream.jobs.settle.job import JOB as SETTLE
+from ackstream.jobs.twin.job import JOB as TWIN
+from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.topics import TOPICS
+from ackstream.settings import Kafka, Settings
+
+if TYPE_CHECKING:
+    from ackstream.spark.job import Job
+
+JOBS = (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SETTLE, TWIN)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_job_does_what_its_party_may(job: Job) -> None:
+    party = PARTIES[job.name]
+    assert set(job.topics) == set(party.topics)
+    assert set(job.reads) <= set(party.reads)
+    # its clock, or its lease, is its own
+    own = {job.ticks or job.lease}
+    assert own <= set(party.reads) & set(party.writes)
+    assert party.job
+    assert party.group == job.group
+
+
+def test_a_clock_and_a_lease_have_one_writer() -> None:
+    for topic in TOPICS:
+        if topic.endswith(("clock", "lease")):
+            assert [name for name, party in PARTIES.items() if topic in party.writes] == [
+                {"clock": "correlate", "queue-clock": "queues"}.get(topic, topic.partition("-")[0])
+            ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "writers"),
+    [
+        ("replies", {"correlate"}),
+        ("ledger", {"correlate"}),
+        ("twin-acks", {"twin"}),
+        ("stored", {"persist"}),
+        ("destinations", {"mirror"}),
+        ("query-results", {"query"}),
+        ("queue-deliveries", {"queues"}),
+        ("publisher-acks", {"persist", "settle"}),
+    ],
+)
+def test_what_one_job_decides_nobody_else_can_write(topic: str, writers: set[str]) -> None:
+    assert {name for name, party in PARTIES.items() if topic in party.writes} == writers
+
+
+def test_the_table_names_topics_that_exist_and_leaves_none_out() -> None:
+    named = {topic for party in PARTIES.values() for topic in (*party.topics, *party.looks_up)}
+    assert named == set(TOPICS)
+    assert set(OF_MIRROR) == set(PARTIES["mirror"].topics)
+    gateway = PARTIES["gateway"]
+    assert set(OF_GATEWAY) <= set(gateway.topics) | set(gateway.looks_up)
+
+
+def test_the_page_has_the_table() -> None:
+    def names(topics: tuple[str, ...]) -> str:
+        return ", ".join(f"`{topic}`" for topic in topics) or "-"
+
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    wanted = [
+        f"| {name}: {party.about} | {names(party.reads)} | {names(party.writes)} |" for name, party in PARTIES.items()
+    ]
+    assert "| party | reads | writes |\n| --- | --- | --- |\n" + "\n".join(wanted) + "\n\n" in page
+
+
+def test_groups_begin_with_the_setting_of_the_job_or_with_the_prefix_of_the_topics() -> None:
+    settings = Settings(kafka=Kafka(topic_prefix="plant-"))
+    assert PARTIES["correlate"].own_groups(settings) == ("ackstream-correlate",)
+    assert PARTIES["reader"].own_groups(settings) == ("plant-reader-",)
+    assert PARTIES["gateway"].watched_groups(settings) == ("ackstream-correlate", "ackstream-archive")
