@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ackstream.gateway.conditions import Deadline, ask_either_channel, check_condition, is_live
-from ackstream.gateway.permissions import conceal, restrict
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.permissions import conceal, restrict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
 
 
 class AdmittedCommand:

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ackstream.client import Reply
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Exchange
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
 
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})

@@ -184,13 +184,6 @@ thing_id_differs = error_factory(
     "Either delete the Thing ID from the request body or use the same Thing ID as in the request URL.",
 )
 
-thing_not_modifiable = error_factory(
-    403,
-    "things:thing.notmodifiable",
-    "The Thing with ID '{}' could not be modified as the requester had insufficient permissions ('WRITE' is required).",
-    "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
-)
-
 # the message that asks for it
 stream_unavailable = error_factory(
     501,
