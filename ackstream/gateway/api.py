@@ -19,7 +19,6 @@ from ackstream.gateway.event_streams import SearchEvents, SignalEvents, accepts_
 from ackstream.gateway.operations import LIST, OF_MANY, PREFIX, Match, find, methods
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
-    ORIGINATOR,
     check_parameters,
     command,
     read_request_headers,
@@ -27,6 +26,7 @@ from ackstream.gateway.translation import (
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
+    ORIGINATOR,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,

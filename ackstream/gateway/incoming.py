@@ -14,7 +14,8 @@ import msgspec
 from ackstream.client.signals import check_answer
 from ackstream.gateway.conditions import check_headers, is_live, with_defaults
 from ackstream.gateway.errors import parameter_invalid, stream_unavailable
-from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.acknowledgements import taken_entries
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -65,8 +66,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
         envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
-        if envelope.topic.criterion == "acks" and envelope.topic.subject is None:
-            envelope.value = _entries(envelope.value)
+        envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
     if sent.get(CORRELATION_ID) is None:
         sent[CORRELATION_ID] = new_id
@@ -91,15 +91,6 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
 def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return headers with the name of the correlation-id in lower case."""
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
-
-
-def _entries(aggregate: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
-    """Return the acknowledgements of an aggregate, each with the headers that are taken from clients."""
-    entries = msgspec.json.decode(aggregate, type=dict[str, dict[str, msgspec.Raw]])  # type: ignore[arg-type]  # checked
-    for entry in entries.values():
-        if "headers" in entry:
-            entry["headers"] = raw(taken_headers(msgspec.json.decode(entry["headers"])))
-    return raw(entries)
 
 
 def _request(operation: Kind, envelope: Envelope) -> Incoming:

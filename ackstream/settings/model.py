@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
-from ackstream.settings.connections import Connection, KafkaConnection
+from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.routes import RouteSettings
@@ -314,12 +314,9 @@ class Settings(Part):
 
     def warnings(self) -> Iterator[str]:
         """Give a sentence for each setting that is allowed but exposes something."""
-        others = [(each.security, each.bootstrap) for each in self.connections if isinstance(each, KafkaConnection)]
-        others += [(each.security, each.bootstrap) for each in self.routes]
-        for security, bootstrap in [(self.kafka.security, self.kafka.bootstrap), *others]:
-            warning = security.warning(bootstrap or self.kafka.bootstrap)
-            if warning is not None:
-                yield warning
+        own = self.kafka.bootstrap
+        others = [each.warning(own) for each in (*self.connections, *self.routes)]
+        yield from filter(None, [self.kafka.security.warning(own), *others])
 
     @field_validator("queues", "destinations", "connections", "routes")
     @classmethod

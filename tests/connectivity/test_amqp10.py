@@ -341,4 +341,4 @@ def test_without_trusted_authorities_a_sentence_says_what_to_do(monkeypatch: pyt
     paths = SimpleNamespace(cafile=None, capath=None)
     monkeypatch.setattr("ssl.get_default_verify_paths", lambda: paths)
     with pytest.raises(StartError, match="SSL_CERT_FILE"):
-        amqp10_link._tls()
+        amqp10_link._domain(Tls())

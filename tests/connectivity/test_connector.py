@@ -11,6 +11,7 @@ from ackstream.connectivity.connector import MODULES, transport
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
 from ackstream.errors import StartError, UnreachableError
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.settings.connections import Connection
 from tests.prose import each
 
@@ -73,7 +74,7 @@ class Opened:
         connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
         system: Any = SimpleNamespace(extra=None)
         kafka: Any = None
-        self.link = connector._Link(connection, kafka, system)
+        self.link = connector._Link(connection, kafka, system, OPEN)
 
     def last(self, kind: str) -> Part:
         return self.parts[kind][-1]

@@ -9,6 +9,7 @@ import pytest
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
 from ackstream.settings.connections import Source
@@ -22,7 +23,7 @@ MESSAGE = "org.acme/lamp/things/live/messages/on"
 def read(payload: Any, headers: dict[str, str] | None = None, **settings: Any) -> Any:
     source = Source(addresses=("in",), **settings)
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    (found,) = Inbound("plant", source).read(ExternalMessage("in-0-7", headers or {}, data))
+    (found,) = Inbound("plant", source, OPEN).read(ExternalMessage("in-0-7", headers or {}, data))
     return found
 
 
@@ -207,7 +208,7 @@ def test_a_template_sets_headers_of_its_message_alone() -> None:
         header_mapping={"timeout": "7s"},
         acknowledgement_requests={"includes": ["plant:stored"]},
     )
-    found = Inbound("plant", source).read(ExternalMessage("in-0-7", {"step": "first"}, b"1"))
+    found = Inbound("plant", source, OPEN).read(ExternalMessage("in-0-7", {"step": "first"}, b"1"))
     headers = [each.envelope.headers for each in found if isinstance(each, InboundRequest)]
     assert [each.get("requested-acks") for each in headers] == [[], ["plant:first", "plant:stored"], ["plant:stored"]]
     assert [each["timeout"] for each in headers] == ["5s", "7s", "7s"]
@@ -222,7 +223,7 @@ def test_a_header_of_a_template_with_a_wrong_value_is_an_error_of_the_message() 
 
 def test_each_payload_mapping_makes_a_signal() -> None:
     source = Source(addresses=("in",), payload_mapping=("ditto", {"topic": MESSAGE, "path": "/inbox/messages/on"}))
-    one, two = Inbound("plant", source).read(ExternalMessage("in-0-7", {}, json.dumps(command()).encode()))
+    one, two = Inbound("plant", source, OPEN).read(ExternalMessage("in-0-7", {}, json.dumps(command()).encode()))
     assert [type(one), type(two)] == [InboundRequest, InboundRequest]
     assert two.request.awaited == ("live-response",)
 

@@ -7,6 +7,7 @@ import pytest
 
 from ackstream.connectivity.outbound import Outbound, answers_of, issued
 from ackstream.connectivity.transport import Published
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request, response_matches
@@ -20,7 +21,7 @@ EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
 def outbound(*targets: dict[str, Any], declared: tuple[str, ...] = ()) -> Outbound:
     sources = [{"addresses": ["in"], "declared_acks": declared}]
-    return Outbound(KafkaConnection(id="c", type="kafka", sources=sources, targets=targets))
+    return Outbound(KafkaConnection(id="c", type="kafka", sources=sources, targets=targets), OPEN)
 
 
 def target(*topics: str, address: str = "out", **parts: Any) -> dict[str, Any]:
@@ -224,5 +225,5 @@ def test_texts_of_placeholders_are_quoted_in_addresses_as_the_transport_does() -
         type="kafka",
         targets=[target(EVENTS, address="a/{{ thing:id }}", header_mapping={"x": "{{ thing:id }}"})],
     )
-    (publishing,) = Outbound(connection, lambda text: text.replace(":", "%3A")).plan(event()).publishings
+    (publishing,) = Outbound(connection, OPEN, lambda text: text.replace(":", "%3A")).plan(event()).publishings
     assert (publishing.message.address, publishing.message.headers["x"]) == ("a/org.acme%3Alamp", "org.acme:lamp")

@@ -19,6 +19,7 @@ from ackstream.connectivity.connector import transport
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.errors import UnreachableError
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.settings import Kafka, Settings
 from tests.harness.ports import free_ports
@@ -93,7 +94,7 @@ def consuming(settings: dict[str, Any], system: System) -> Iterator[Any]:
     source = connection.sources[0]
     played: Any = system
     labels: Any = SimpleNamespace(complete=True, taken=False)
-    intake = Intake(connection.id, source, played, lambda _message, done: done(Published(200)), labels)
+    intake = Intake(connection.id, source, played, lambda _message, done: done(Published(200)), labels, OPEN)
     with transport(connection.type).source(connection, 0, source, Kafka(), intake) as running:
         running.start()
         yield running
