@@ -33,6 +33,7 @@ from ackstream.connectivity.amqp10_link import (
 )
 from ackstream.connectivity.transport import OutgoingMessage
 from ackstream.errors import StartError
+from ackstream.settings.security import Tls
 from tests.prose import each
 
 HEADERS = {"content-type": "text/plain", "correlation-id": "mine", "reply-to": "answers", "subject": "s", "device": "7"}
