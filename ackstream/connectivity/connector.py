@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from ackstream.client.labels import Labels
 from ackstream.connectivity.away import AloneAway
 from ackstream.connectivity.intake import Intake
+from ackstream.connectivity.kafka_publisher import check_addresses
 from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
@@ -20,6 +21,7 @@ from ackstream.errors import AckstreamError, SettingsError, StartError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.errors import UNAVAILABLE, DittoError
+from ackstream.settings.connections import KafkaConnection
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
@@ -118,10 +120,12 @@ class Connector(Closing):
 
         :raises UnreachableError: no broker, or a topic is missing
         :raises StartError: a transport needs a package that is not installed
-        :raises SettingsError: as :func:`access_of` does
+        :raises SettingsError: as :func:`access_of` and :func:`check_addresses` do
         """
         for each in connections:
             transport(each.type)
+            if isinstance(each, KafkaConnection):
+                check_addresses(each, settings.kafka)
         access = access_of(settings, connections)
         with ExitStack() as stack:
             system = stack.enter_context(System(settings.kafka))
