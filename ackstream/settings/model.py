@@ -17,6 +17,7 @@ from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.queues import QueueSettings
+from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
 from ackstream.settings.security import KafkaOptions, KafkaSecurity
 
@@ -309,16 +310,16 @@ class Settings(Part):
     connections: tuple[Connection, ...] = ()
     queue: QueueJob = QueueJob()
     queues: tuple[QueueSettings, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     destinations: tuple[Destination, ...] = ()
     routes: tuple[RouteSettings, ...] = ()
 
     def warnings(self) -> Iterator[str]:
         """Give a sentence for each setting that is allowed but exposes something."""
-        own = self.kafka.bootstrap
-        others = [each.warning(own) for each in (*self.connections, *self.routes)]
-        yield from filter(None, [self.kafka.security.warning(own), *others])
+        parts = (self.kafka.security, *self.connections, *self.routes)
+        yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
 
-    @field_validator("queues", "destinations", "connections", "routes")
+    @field_validator("queues", "quotas", "destinations", "connections", "routes")
     @classmethod
     def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
         key = "id" if info.field_name == "connections" else "name"

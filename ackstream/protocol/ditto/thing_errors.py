@@ -201,6 +201,14 @@ thing_too_large = error_factory(
     "Reduce the Thing size in the bounds of the specified limit",
 )
 
+# a change of a thing, the quota that has no room for it, and its limit
+quota_exceeded = error_factory(
+    FORBIDDEN,
+    "things:quota.exceeded",
+    "The change of the Thing with ID '{}' exceeds the quota '{}' of {}.",
+    "Delete things, or parts of them, or ask the operator of the system for a larger quota.",
+)
+
 # a query whose answer is too large for a message of so many kB
 answer_too_large = error_factory(
     TOO_LARGE,
