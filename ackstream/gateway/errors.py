@@ -70,6 +70,17 @@ def no_answer() -> DittoError:
     )
 
 
+def quota_exhausted(quota: str, limit: int, what: str) -> DittoError:
+    """Reject a request or a socket of a tenant that has as many as it may have."""
+    return GatewayError(
+        429,
+        "too.many.requests",
+        f"The quota '{quota}' has {limit} {what}, which is the maximum.",
+        "Wait until some are finished, or ask the operator of the system for a larger quota.",
+        headers=[("retry-after", "1")],
+    )
+
+
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     """Reject a method that the resource does not support."""
     return GatewayError(
