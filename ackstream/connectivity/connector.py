@@ -96,8 +96,8 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
         if distant and each.sources:
             raise SettingsError(
                 f"The connection {each.id} reads messages from {distant[0]}, and the setting gateway.access is empty:"
-                f" whoever can send one there could command all things. Write connections.sources.subjects, such as"
-                f' ["connection:{each.id}"], and grant it what its messages may do with [[gateway.access]].'
+                f" everyone who can send one there could command all things. Write connections.sources.subjects, such"
+                f' as ["connection:{each.id}"], and grant it what its messages may do with [[gateway.access]].'
             )
     log.warning(
         "The setting gateway.access is empty: messages of the connections %s may do anything with any thing, and their"

@@ -176,8 +176,8 @@ class Inbound:
     def _answer(self, answer: Envelope) -> Envelope:
         """Return an acknowledgement or live response to forward.
 
-        Whoever may not have received the signal has nothing to answer: for an acknowledgement some part of the thing
-        must be readable, for a live response what it is about.
+        A sender that may not have received the signal has nothing to answer: for an acknowledgement some part of the
+        thing must be readable, for a live response what it is about.
 
         :raises DittoError: 400; 404
         """

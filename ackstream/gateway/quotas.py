@@ -29,7 +29,7 @@ class OpenCounts:
     def one(self, subjects: Iterable[str]) -> Iterator[None]:
         """Count one more for the time of the block.
 
-        :param subjects: of whoever opens it; each quota that names one of them counts it once
+        :param subjects: of the one who opens it; each quota that names one of them counts it once
         :raises DittoError: 429 ``too.many.requests``: a quota has no room for it
         """
         subjects = tuple(subjects)

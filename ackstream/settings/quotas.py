@@ -39,7 +39,7 @@ class Quota(Part):
 
     @model_validator(mode="after")
     def _counted(self) -> Self:
-        """Refuse a limit of nothing, and a tenant without limits: somebody believes that it has some."""
+        """Refuse a limit of nothing, and a tenant without limits: an operator would believe that it has some."""
         limits = {
             "namespaces": {"max_things": self.max_things, "max_bytes": self.max_bytes},
             "subjects": {"max_open_requests": self.max_open_requests, "max_sockets": self.max_sockets},

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from ackstream.client.replies import RequestOutcome
 from ackstream.gateway.errors import GatewayError
 from ackstream.gateway.quotas import OpenCounts
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.settings import Quota
+from tests.gateway.parts import Web, response
+from tests.gateway.test_authentication import USERS, as_
 
 ACME = Quota(name="acme", subjects=("user:acme-*", "jwt:acme"), max_open_requests=2, max_sockets=1)
 SITE = Quota(name="site", subjects=("user:*",), max_open_requests=3)
@@ -53,3 +57,23 @@ def test_a_quota_without_such_a_limit_limits_nothing() -> None:
     counts = OpenCounts([SITE], "sockets")
     with ExitStack() as stack:
         assert [opened(counts, stack, "user:a") for _ in range(10)] == [None] * 10
+
+
+@pytest.mark.parametrize("acks", ["", "?requested-acks=my-ack&response-required=false&timeout=5s"])
+def test_a_request_beyond_the_quota_of_its_sender_is_not_sent(acks: str):
+    quota = Quota(name="acme", subjects=("user:ada",), max_open_requests=1)
+    access = {"subjects": ["user:*"], "grant": ["READ", "WRITE"]}
+    web = Web(response(204) if not acks else settled, quotas=(quota,), users=USERS, access=[access])
+    path = f"/things/org.acme:lamp/attributes/x{acks}"
+    with web.dependencies.open_requests.one(("user:ada",)):
+        refused = web("PUT", path, json=1, **as_("ada"))
+        assert (refused.status_code, refused.json()["error"]) == (429, "too.many.requests")
+        assert refused.headers["retry-after"] == "1"
+        assert web.exchange.sent == []
+        assert web("PUT", path, json=1, **as_("bob")).status_code < 300
+    for _ in range(3):
+        assert web("PUT", path, json=1, **as_("ada")).status_code < 300
+
+
+def settled(_command: Any) -> Any:
+    return RequestOutcome(200, "acknowledgements", [Acknowledgement("my-ack", 200)])
