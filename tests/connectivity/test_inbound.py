@@ -379,7 +379,9 @@ def test_a_query_for_many_things_is_narrowed_to_those_that_may_be_read() -> None
     assert json.loads(bytes(found.envelope.value)) == {"thingIds": []}
     search = many | {"path": "/search/things", "value": {"filter": "eq(attributes/x,1)", "only": "exists(thingId)"}}
     found = read(search, access=OWN, subjects=("connection:plant",))
-    assert json.loads(bytes(found.envelope.value))["only"] == 'like(thingId,"org.acme:log")'
+    narrowed = str(json.loads(bytes(found.envelope.value))["only"])
+    assert "org.acme:log" in narrowed
+    assert "exists" not in narrowed
     assert read(search | {"value": [1]}, access=OWN, subjects=("connection:plant",)).error.status == 400
 
 
