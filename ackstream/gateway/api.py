@@ -17,10 +17,8 @@ from ackstream.gateway.conditions import check_headers
 from ackstream.gateway.errors import body_too_large, no_answer, not_acceptable
 from ackstream.gateway.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
 from ackstream.gateway.operations import LIST, OF_MANY, PREFIX, Match, find, methods
-from ackstream.gateway.permissions import restrict
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
-    ORIGINATOR,
     check_parameters,
     command,
     read_request_headers,
@@ -28,10 +26,12 @@ from ackstream.gateway.translation import (
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
+    ORIGINATOR,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,
 )
+from ackstream.protocol.ditto.permissions import restrict
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
     effective_headers,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.admission import AdmittedCommand
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
     from ackstream.settings import Gateway
 
 

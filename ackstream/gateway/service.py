@@ -28,6 +28,7 @@ from ackstream.gateway.errors import (
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
+from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
@@ -226,6 +227,11 @@ class Dependencies:
     exchange: Exchange
     live: Live
     streaming: Streaming
+
+    @cached_property
+    def open_requests(self) -> OpenCounts:
+        """The requests that are open, of those whose number a quota limits."""
+        return OpenCounts(self.settings.quotas, "requests")
 
     @cached_property
     def correlation_ids(self) -> UniqueIds:

@@ -77,7 +77,6 @@ _JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stre
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
 """Protocol headers that mean something else in HTTP, or that only the gateway sets."""
 
-ORIGINATOR = "ditto-originator"
 GRACE_SECONDS = 10.0
 """How long after its deadline an outcome may arrive."""
 

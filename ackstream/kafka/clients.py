@@ -172,6 +172,15 @@ def connect_admin(kafka: Kafka, **config: Any) -> Any:
     return _connect(KafkaAdminClient, kafka, config)
 
 
+def cluster_id(kafka: Kafka) -> str:
+    """Return the id of a cluster, which no other has, whatever it is reached by.
+
+    :raises UnreachableError: no broker answers
+    """
+    with connect_admin(kafka) as admin:
+        return str(admin.describe_cluster()["cluster_id"])
+
+
 def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
     """Connect a client; ``config`` wins over ``kafka.options``, and these over what all clients have in common."""
     known = client.DEFAULT_CONFIG.keys()

@@ -1,4 +1,4 @@
-"""Apply the access rules to commands, replies and signals.
+"""Apply the access rules to commands, replies and signals: what the gateway and connections let pass.
 
 As in Ditto, a thing without any readable part does not exist for the subject.
 """
@@ -6,28 +6,34 @@ As in Ditto, a thing without any readable part does not exist for the subject.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.errors import json_field_missing, json_type_invalid
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found, thing_not_modifiable, unknown_path
 from ackstream.protocol.errors import NOT_FOUND
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.gateway.operations import Kind
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
 
 
+Kind = Literal[
+    "create", "retrieve", "modify", "merge", "delete", "message",
+    "many", "list", "search", "count", "messages", "whoami",
+]  # fmt: skip
+"""The operation of a command, which decides the required access; the gateway has two without a command."""
+
+_SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
 _OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
 """Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
@@ -35,6 +41,37 @@ _OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
 _NOTHING = 'eq(thingId,"")'
+
+
+def kind_of(command: Envelope) -> Kind:
+    """Return the operation of a command or message."""
+    topic = command.topic
+    if topic.criterion == "messages":
+        return "message"
+    match topic.action:
+        case "retrieve" if topic.thing_id == "_:_":
+            return _SEVERAL.get(command.path, "many")
+        case "create" | "retrieve" | "merge" | "delete" as action:
+            return action
+    return "modify"
+
+
+def check_address(kind: Kind, command: Envelope) -> None:
+    """Reject a command whose path is none of its operation, and a query for several things that does not name them.
+
+    :raises DittoError: 400
+    """
+    if (kind == "message" and not addresses_subject(command)) or (kind == "many" and command.path != "/"):
+        raise unknown_path(command.path)
+    if kind not in ("many", "search", "count"):
+        return
+    value = _decoded(command.value)
+    if kind == "many":
+        ids = value.get("thingIds") if isinstance(value, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
+            raise json_field_missing("/thingIds")
+    elif not isinstance(value, dict):
+        raise json_type_invalid(json_text(value), "/value", "JsonObject")
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
