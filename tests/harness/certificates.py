@@ -26,9 +26,7 @@ STORE_PASSWORD = "changeit"
 class Authority(certificates.Authority):
     """That of ``ackstream up --secure``, which also signs what is not to be accepted."""
 
-    def issue_pair(
-        self, name: str, *, expired: bool = False, password: str = "", host: str = ""
-    ) -> tuple[Path, Path]:
+    def issue_pair(self, name: str, *, expired: bool = False, password: str = "", host: str = "") -> tuple[Path, Path]:
         """Write a certificate of a host, by default this one, and its key, perhaps encrypted, to two files."""
         both = self.issue(name, -DAY if expired else DAY, [x509.DNSName(host)] if host else certificates.HOSTS)
         key, _, certificate = both.read_text("ascii").partition("-----BEGIN CERTIFICATE")
