@@ -6,9 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from ackstream.cli.console.display import plain_table
+from ackstream.cli.console.terminal import PlainTable, Terminal, echo
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
@@ -45,25 +44,25 @@ def up(
     running = _broker(settings)
     if type(running) is not type(broker) and running.pid() is not None:
         raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
-    started = broker.start(Console(stderr=True))
+    started = broker.start(Terminal(stderr=True))
     if isinstance(broker, SecuredBroker):
         settings = broker.as_operator(settings)
     created = topics.ensure_topics(settings)
-    typer.echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
-    typer.echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
+    echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
+    echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
     if isinstance(broker, SecuredBroker):
         files = broker.admit(settings)
-        typer.echo(f"Settings of {len(files)} parties: export ACKSTREAM_CONF={files[0]}, or another one of them:")
-        typer.echo("  " + ", ".join(file.name for file in files))
+        echo(f"Settings of {len(files)} parties: export ACKSTREAM_CONF={files[0]}, or another one of them:")
+        echo("  " + ", ".join(file.name for file in files))
 
 
 def down() -> None:
     """Stop the one-node Kafka and keep its data."""
     broker = _broker(load())
     if broker.stop():
-        typer.echo(f"Kafka is stopped; its data stays in {broker.data}")
+        echo(f"Kafka is stopped; its data stays in {broker.data}")
     else:
-        typer.echo(f"Kafka was not running; its data is in {broker.data}")
+        echo(f"Kafka was not running; its data is in {broker.data}")
 
 
 def status() -> None:
@@ -71,7 +70,7 @@ def status() -> None:
     settings = load()
     broker = _broker(settings)
     answers, port = broker.answers(), settings.local.port
-    table = plain_table("part", "state")
+    table = PlainTable("part", "state")
     table.add_row("Java", _java())
     for configuration in ("spark", "broker"):
         found = jars.present(configuration)
@@ -87,7 +86,7 @@ def status() -> None:
     table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not respond")
     table.add_row("data", str(broker.data))
     table.add_row("log", str(broker.log))
-    Console(soft_wrap=True).print(table)
+    Terminal(soft_wrap=True).print(table)
     raise typer.Exit(0 if answers else 1)
 
 
@@ -102,13 +101,13 @@ def print_jars(
     ] = False,
 ) -> None:
     """Download missing JVM jars and print the paths of all."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     found: list[Path] = []
     for name in configurations or ["spark"]:
         if name not in ("spark", "broker"):
             raise LocalError(f"Unknown jar configuration {name!r}: use spark or broker.")
         found += jars.resolve("spark" if name == "spark" else "broker", console)
-    typer.echo(("," if comma else "\n").join(map(str, found)))
+    echo(("," if comma else "\n").join(map(str, found)))
     if archive:
         with console.status("Archiving the classes that Spark drivers load"):
             written = archive_classes()
@@ -123,8 +122,8 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
 ) -> None:
     """Print the complete spark-submit command of a job and run it."""
-    command = submit_command(load(), job, *(arguments or ()), console=Console(stderr=True))
-    typer.echo(shlex.join(command), err=not dry_run)
+    command = submit_command(load(), job, *(arguments or ()), console=Terminal(stderr=True))
+    echo(shlex.join(command), err=not dry_run)
     if not dry_run:
         run(command)
 

@@ -10,13 +10,13 @@ from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run tim
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream.cli import access, local, monitoring, send
 from ackstream.cli.console.display import readers_table
 from ackstream.cli.console.session import Interrupts
+from ackstream.cli.console.terminal import Terminal, data, echo, log_here
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.settings import load
 
@@ -35,7 +35,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except AckstreamError as error:
-            Console(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
+            Terminal(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
             raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
 
 
@@ -62,7 +62,7 @@ def demo(
     """
     from ackstream.cli.demo.run import demo as run  # noqa: PLC0415 - Spark and pandas load slowly
 
-    console = Console()
+    console = Terminal()
     try:
         good = run(load(), console, commands, rate, secure=secure)
     except KeyboardInterrupt:
@@ -77,13 +77,12 @@ def gateway() -> None:
     from ackstream.gateway.server import Server  # noqa: PLC0415 - loads slowly
     from ackstream.gateway.service import connected  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+    log_here("%(levelname)s %(name)s: %(message)s", kafka=logging.WARNING)
     settings = load()
 
     def print_address(address: str) -> None:
         line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
-        Console(stderr=True, soft_wrap=True).print(line, highlight=False)
+        Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
     with connected(settings) as dependencies:
         try:
@@ -107,7 +106,7 @@ def password(
     """Print the hash of a password, for gateway.users in the settings."""
     from ackstream.gateway.authentication import hash_password  # noqa: PLC0415
 
-    typer.echo(hash_password(text))
+    echo(hash_password(text))
 
 
 @app.command()
@@ -119,9 +118,8 @@ def connect() -> None:
     connections = settings.connections
     if not connections:
         raise SettingsError("The settings define no connections: add [[connections]], see conf/ackstream.toml.")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = Console(stderr=True)
+    log_here("%(asctime)s %(levelname)s %(message)s", kafka=logging.ERROR)
+    console = Terminal(stderr=True)
     with Interrupts(), Connector(settings, connections) as connector:
         console.print(f"Running {', '.join(connection.id for connection in connections)}. Ctrl-C stops it.")
         try:
@@ -138,9 +136,8 @@ def route() -> None:
     settings = load()
     if not settings.routes:
         raise SettingsError("The settings define no routes: add [[routes]], see conf/ackstream.toml.")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = Console(stderr=True)
+    log_here("%(asctime)s %(levelname)s %(message)s", kafka=logging.ERROR)
+    console = Terminal(stderr=True)
     with Interrupts(), Router(settings, settings.routes) as router:
         console.print(f"Running {', '.join(route.name for route in settings.routes)}. Ctrl-C stops it.")
         try:
@@ -176,10 +173,10 @@ def forget(
     """
     from ackstream.client import delete_durable_subscription  # noqa: PLC0415
 
-    console = Console()
-    with console.status(f"Waiting for the settle job to remove {name}"):
+    console = Terminal()
+    with console.status(data(f"Waiting for the settle job to remove {name}")):
         delete_durable_subscription(load().kafka, name, timeout)
-    console.print(Text(f"The reader {name} is removed."))
+    console.print(data(f"The reader {name} is removed."))
 
 
 @readers.command("list")
@@ -189,7 +186,7 @@ def list_readers(
     """Show the readers, the one that was silent for longest first, and how much is kept for each."""
     from ackstream.client import known_readers  # noqa: PLC0415
 
-    console = Console()
+    console = Terminal()
     with console.status("Waiting for the settle job"):
         found = known_readers(load().kafka, timeout)
     console.print(readers_table(found, time.time_ns() // 1_000_000))

@@ -9,14 +9,13 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from kafka.errors import AuthorizationError, KafkaError
-from rich.console import Console
 from rich.live import Live
 
-from ackstream.cli.console.display import inflight_table, plain_table, result_table, watch_screen
+from ackstream.cli.console.display import inflight_table, result_table, watch_screen
 from ackstream.cli.console.session import quiet_session
+from ackstream.cli.console.terminal import PlainTable, Terminal, echo, echo_json
 from ackstream.errors import AckstreamError, StartError
 from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
 from ackstream.kafka.clients import failure
@@ -46,7 +45,7 @@ def watch(
     """
     settings = load()
     span = _milliseconds("--window", window)
-    console = Console()
+    console = Terminal()
     meter = Meter(span)
     now = epoch_milliseconds()
     with LedgerFeed(settings, now - max(span, settings.correlate.default_timeout)) as feed:
@@ -72,7 +71,7 @@ def _milliseconds(option: str, text: str) -> int:
         raise AckstreamError(f"{option} is {text!r}: {error.message}") from None
 
 
-def _watch(console: Console, meter: Meter, feed: LedgerFeed) -> None:
+def _watch(console: Terminal, meter: Meter, feed: LedgerFeed) -> None:
     lags = feed.lags()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
@@ -101,11 +100,11 @@ def inflight(
     now = epoch_milliseconds()
     if as_json:
         for entry in found[:limit]:
-            typer.echo(msgspec.json.encode(entry))
+            echo_json(entry)
         return
-    Console().print(inflight_table(found[:limit], now) if found else "No request is open.")
+    Terminal().print(inflight_table(found[:limit], now) if found else "No request is open.")
     if len(found) > limit:
-        typer.echo(f"{len(found) - limit:,} more are open; --limit {len(found)} shows all.")
+        echo(f"{len(found) - limit:,} more are open; --limit {len(found)} shows all.")
 
 
 def outcomes(
@@ -116,10 +115,10 @@ def outcomes(
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing."""
     if question is None:
-        table = plain_table("question", "")
+        table = PlainTable("question", "")
         for name in questions.QUESTIONS:
             table.add_row(name, questions.about(name))
-        Console().print(table)
+        Terminal().print(table)
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
@@ -134,9 +133,9 @@ def outcomes(
     columns, rows = ask(load(), name, correlation_id or "")
     if as_json:
         for row in rows:
-            typer.echo(msgspec.json.encode(dict(zip(columns, row, strict=True))))
+            echo_json(dict(zip(columns, row, strict=True)))
     else:
-        Console().print(result_table(columns, rows) if rows else "No rows match.")
+        Terminal().print(result_table(columns, rows) if rows else "No rows match.")
 
 
 def maintain(
@@ -162,10 +161,10 @@ def maintain(
             things.erase(spark, settings.lake, thing_id)
         reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
     rows = [tuple(asdict(report).values())[:-1] for report in reports]
-    Console().print(result_table(list(asdict(reports[0]))[:-1], rows))
+    Terminal().print(result_table(list(asdict(reports[0]))[:-1], rows))
     failed = [report for report in reports if report.failure]
     for report in failed:
-        typer.echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
+        echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -192,11 +191,11 @@ def migrate(
         found = move(spark, settings, jobs[job])
     if found is None:
         values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].movable).items())
-        typer.echo(f"The checkpoint of {job} has the values of the settings: {values}.")
+        echo(f"The checkpoint of {job} has the values of the settings: {values}.")
         return
     for key, (before, now) in found.changed.items():
-        typer.echo(f"{key}: {before} -> {now}")
-    typer.echo(f"Start {job} again; delete {found.former} when it runs.")
+        echo(f"{key}: {before} -> {now}")
+    echo(f"Start {job} again; delete {found.former} when it runs.")
 
 
 Answer = tuple[list[str], Sequence[Sequence[Any]]]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from msgspec import UNSET
-from rich.console import Console
 from rich.text import Text
 
 from ackstream.cli.console.display import STYLES
+from ackstream.cli.console.terminal import Terminal, data, escaped
 from ackstream.client import Command, NoReplyExpectedError, Requester, RequestTimeout
 from ackstream.errors import AckstreamError
 from ackstream.gateway.meter import verdict
@@ -142,7 +142,7 @@ def _read(file: Path) -> bytes:
 
 
 def _ask(settings: Settings, envelope: Envelope) -> int:
-    progress = Console(stderr=True)
+    progress = Terminal(stderr=True)
     with Requester(settings.kafka, default_timeout=settings.correlate.default_timeout / 1000) as requester:
         started = time.monotonic()
         try:
@@ -158,13 +158,13 @@ def _ask(settings: Settings, envelope: Envelope) -> int:
             with progress.status("Waiting for the reply"):
                 reply = future.result()
         except RequestTimeout as error:
-            progress.print(Text(str(error), style="red"), soft_wrap=True)
+            progress.print(data(error, "red"), soft_wrap=True)
             return NO_REPLY
         _show(progress, reply, time.monotonic() - started)
         return 0 if reply.ok else 1
 
 
-def _show(progress: Console, reply: Reply, seconds: float) -> None:
+def _show(progress: Terminal, reply: Reply, seconds: float) -> None:
     phrase = http_client.responses.get(reply.status, "")
     try:
         explanation, value = reply.explanation, reply.value
@@ -173,7 +173,7 @@ def _show(progress: Console, reply: Reply, seconds: float) -> None:
             f"The reply to {reply.correlation_id} (status {reply.status}) cannot be read: {error.message}"
         ) from None
     line = Text(f"{reply.status} {phrase}".rstrip(), style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
-    line.append(f"  {reply.completed_by}, {seconds:.2f} s. {explanation}", style="default not bold")
-    progress.print(line, Text(reply.correlation_id, style="dim"), sep="\n", soft_wrap=True)
+    line.append(f"  {reply.completed_by}, {seconds:.2f} s. {escaped(explanation)}", style="default not bold")
+    progress.print(line, data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
     if value is not None:
-        Console(soft_wrap=True).print_json(data=value, indent=2)
+        Terminal(soft_wrap=True).print_json(data=value, indent=2)

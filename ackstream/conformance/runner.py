@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 
+from ackstream.cli.console.terminal import echo
 from ackstream.conformance.cases import KINDS, Case, CaseFileError, FileResult, check
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ def main(paths: Sequence[Path]) -> int:
     try:
         results = run(paths)
     except CaseFileError as error:
-        typer.echo(str(error), err=True)
+        echo(str(error), err=True)
         return 1
     for result in results:
         counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.not_run)} unknown"
-        typer.echo(f"{result.name}: {counts}")
+        echo(f"{result.name}: {counts}")
         for failure in result.failed:
-            typer.echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
+            echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
         for identity, reason in result.not_run:
-            typer.echo(f"  {identity}\n    {reason}")
+            echo(f"  {identity}\n    {reason}")
     return int(any(result.failed or result.not_run for result in results))
 
 

@@ -115,7 +115,7 @@ def _fetch(program: Path, cache: Path, module: Path, configuration: str, console
 
 def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console) -> str:
     """Run Ivy and show its progress; return a description of its failure, or an empty text."""
-    text = TextColumn("{task.description}")
+    text = TextColumn("{task.description}", markup=False)
     columns = SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     lines = deque[str](maxlen=1000)
     with (

@@ -1,4 +1,4 @@
-"""What commands print on the terminal: tables of requests, of lags and of query results, and short durations."""
+"""What commands show: tables of requests, of lags and of query results, and short durations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from ackstream.cli.console.terminal import PlainTable, data
 from ackstream.gateway.meter import VERDICTS
 
 if TYPE_CHECKING:
@@ -23,17 +23,9 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
 
-def plain_table(*headings: str, right: Sequence[int] = ()) -> Table:
-    """Return a table without borders, with the numbered columns aligned to the right."""
-    table = Table(*headings, box=None, pad_edge=False)
-    for number in right:
-        table.columns[number].justify = "right"
-    return table
-
-
-def requests_table(snapshot: Snapshot) -> Table:
+def requests_table(snapshot: Snapshot) -> PlainTable:
     """Return one row per verdict and one for open requests; fits in 40 columns."""
-    table = plain_table("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5))
+    table = PlainTable("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5))
     for column in table.columns:
         column.no_wrap = True
     for how in VERDICTS:
@@ -48,16 +40,16 @@ def requests_table(snapshot: Snapshot) -> Table:
 
 def watch_screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
     """Return the table of requests, one of lags with a row per topic and the group that reads it, and a note."""
-    table = plain_table("topic", "lag", "read by", right=[1])
+    table = PlainTable("topic", "lag", "read by", right=[1])
     for lag in lags:
         behind = Text("unknown", style="dim") if lag.records is None else Text(f"{lag.records:,}")
         table.add_row(lag.topic, behind, lag.group)
-    return Group(requests_table(snapshot), Text(), table, Text(note, style="red"))
+    return Group(requests_table(snapshot), Text(), table, data(note, "red"))
 
 
-def inflight_table(found: Sequence[InFlight], now: int) -> Table:
+def inflight_table(found: Sequence[InFlight], now: int) -> PlainTable:
     """Return one row per open request; ``now`` is in epoch milliseconds."""
-    table = plain_table("correlation-id", "age", "left", "thing", "missing")
+    table = PlainTable("correlation-id", "age", "left", "thing", "missing")
     for entry in found:
         left = entry.deadline - now
         table.add_row(
@@ -70,19 +62,19 @@ def inflight_table(found: Sequence[InFlight], now: int) -> Table:
     return table
 
 
-def readers_table(found: Sequence[KnownReader], now: int) -> Table:
+def readers_table(found: Sequence[KnownReader], now: int) -> PlainTable:
     """Return one row per reader of publishers' messages; ``now`` is in epoch milliseconds."""
-    table = plain_table("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
+    table = PlainTable("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
     for reader in found:
         kind = "durable" if reader.durable else "temporary" if reader.present else "gone"
         silent = span(max(0, now - reader.seen))
-        table.add_row(Text(reader.reader), kind, Text(reader.role or ""), silent, f"{reader.unacknowledged:,}")
+        table.add_row(reader.reader, kind, reader.role or "", silent, f"{reader.unacknowledged:,}")
     return table
 
 
-def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> PlainTable:
     """Return the result of a query, formatted by the names of its columns (``_ms``, ``share``, ``status``)."""
-    table = plain_table()
+    table = PlainTable()
     for number, column in enumerate(columns):
         numeric = all(isinstance(row[number], (int, float)) for row in rows)
         heading = column.removesuffix("_ms").replace("_", " ")

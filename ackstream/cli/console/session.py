@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
-from rich.console import Console
 
+from ackstream.cli.console.terminal import Terminal
 from ackstream.errors import LocalError
 from ackstream.kafka.clients import Closing
 from ackstream.local import installation, jars, submit
@@ -110,7 +110,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     installation.find_java()
     paths = jars.resolve("spark", console)
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"

@@ -14,7 +14,8 @@ from rich.json import JSON
 from rich.padding import Padding
 from rich.text import Text
 
-from ackstream.cli.console.display import STYLES, plain_table, span
+from ackstream.cli.console.display import STYLES, span
+from ackstream.cli.console.terminal import PlainTable, data
 from ackstream.cli.demo.traffic import HABITS
 from ackstream.gateway.meter import VERDICTS, percentiles, verdict
 from ackstream.lake.schemas import ALL_TABLES
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rich.console import Console
-    from rich.table import Table
 
     from ackstream.cli.demo.check import Finding
     from ackstream.cli.demo.traffic import Habit, Tally
@@ -41,8 +41,8 @@ def show(console: Console, tally: Tally, devices: Mapping[str, Habit]) -> None:
     for name, reply in samples(tally.replies.values()):
         _title(console, f"A reply: {name}")
         topic = reply.envelope.topic
-        console.print(f"{reply.correlation_id} to {topic.thing_id}, completed by {reply.completed_by}", highlight=False)
-        console.print(Text(reply.explanation, style="dim"))
+        console.print(data(f"{reply.correlation_id} to {topic.thing_id}, completed by {reply.completed_by}"))
+        console.print(data(reply.explanation, "dim"))
         value = JSON.from_data(reply.value).text
         value.no_wrap = False
         console.print(Padding(value, (0, 0, 1, 2)))
@@ -51,7 +51,7 @@ def show(console: Console, tally: Tally, devices: Mapping[str, Habit]) -> None:
 def show_tables(console: Console, settings: Settings, rows: dict[str, int]) -> None:
     """Print the row counts."""
     _title(console, f"Delta tables in {settings.lake.path}")
-    table = plain_table("table", "rows", "", right=[1])
+    table = PlainTable("table", "rows", "", right=[1])
     for name, number in rows.items():
         table.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
     console.print(table, "", sep="\n")
@@ -66,7 +66,7 @@ def show_findings(console: Console, findings: Iterable[Finding], *, caught_up: b
         good = not finding.differences
         console.print(Text.assemble(("yes  " if good else "NO   ", "green" if good else "bold red"), finding.text))
         for difference in finding.differences:
-            console.print(Text(f"     {difference}", style="red"))
+            console.print(data(f"     {difference}", "red"))
     console.print()
 
 
@@ -83,9 +83,9 @@ def samples(replies: Iterable[Reply]) -> list[tuple[str, Reply]]:
     return sorted(found.items())
 
 
-def _verdicts(tally: Tally) -> Table:
+def _verdicts(tally: Tally) -> PlainTable:
     headings = [f"p{round(share * 100)}" for share in PERCENTILES]
-    table = plain_table("", "commands", "share", *headings, right=range(1, 3 + len(headings)))
+    table = PlainTable("", "commands", "share", *headings, right=range(1, 3 + len(headings)))
     sent = len(tally.sent)
     for how in VERDICTS:
         latencies = [latency for found, latency in tally.latencies if found == how]
@@ -98,12 +98,12 @@ def _verdicts(tally: Tally) -> Table:
     return table
 
 
-def _habits(tally: Tally, devices: Mapping[str, Habit]) -> Table:
+def _habits(tally: Tally, devices: Mapping[str, Habit]) -> PlainTable:
     answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
     for reply in tally.replies.values():
         how = f"{verdict(reply.status, reply.completed_by)} {reply.status}"
         answers[devices[reply.envelope.topic.thing_id]][how] += 1
-    table = plain_table("devices", "", "behaviour", "answers", right=[1])
+    table = PlainTable("devices", "", "behaviour", "answers", right=[1])
     for habit, (about, _) in HABITS.items():
         number = sum(found == habit for found in devices.values())
         counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())

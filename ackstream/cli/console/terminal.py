@@ -1,0 +1,104 @@
+"""The operator's terminal: everything that commands print goes through here, and what others wrote is data in it.
+
+Correlation-ids, reasons and replies are chosen by anyone who may send a request. They are never markup, and the characters
+by which a terminal is controlled (escape sequences, the other direction of writing) are shown as JSON escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import ConsoleOptions, RenderableType
+
+_CONTROLS = re.compile(
+    # C0 and C1; marks, embeddings and isolates of bidirectional text; invisible characters; halves of surrogate pairs
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
+_LINE_BREAK = "\n"
+
+
+def escaped(text: str) -> str:
+    """Replace the characters that could control a terminal, line breaks among them, by their JSON escapes."""
+    return _CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def escaped_lines(text: str) -> str:
+    """Escape a text of several lines: its line breaks stay."""
+    return _LINE_BREAK.join(map(escaped, text.split(_LINE_BREAK)))
+
+
+def data(value: object, style: str = "") -> Text:
+    """Return what others wrote as a text without markup, in one line."""
+    return Text(escaped(str(value)), style=style)
+
+
+class Terminal(Console):
+    """A console that prints markup as it is written, and no control characters but its own."""
+
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False, file: IO[str] | None = None) -> None:
+        """Print to standard output, standard error or a file; ``soft_wrap`` leaves long lines to the terminal."""
+        super().__init__(stderr=stderr, soft_wrap=soft_wrap, file=file, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render anything; what a library prints inside, such as a table or a live display, comes through here, too."""
+        for segment in super().render(renderable, options):
+            if segment.control or not _CONTROLS.search(segment.text.replace(_LINE_BREAK, "")):
+                yield segment
+            else:
+                yield Segment(escaped_lines(segment.text), segment.style)
+
+
+class PlainTable(Table):
+    """A table without borders, whose cells are data."""
+
+    def __init__(self, *headings: str, right: Sequence[int] = ()) -> None:
+        """Begin with these headings; the numbered columns are aligned to the right."""
+        super().__init__(box=None, pad_edge=False)
+        for number, heading in enumerate(headings):
+            self.add_column(data(heading), justify="right" if number in right else "left")
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; a cell that is a text is data."""
+        super().add_row(*(data(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text as it is, in as many lines as it has."""
+    typer.echo(escaped_lines(text), err=err)
+
+
+def echo_json(value: object) -> None:
+    """Print a value as JSON in one line, which means the same with its characters escaped."""
+    typer.echo(escaped(msgspec.json.encode(value).decode()))
+
+
+class _EscapedLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped_lines(super().format(record))
+
+
+def log_here(form: str, **levels: int) -> None:
+    """Write the log to standard error, from INFO on.
+
+    :param form: of a line, as :mod:`logging` writes it
+    :param levels: of single loggers, by their names
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_EscapedLines(form))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

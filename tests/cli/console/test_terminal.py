@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.live import Live
+from rich.text import Text
+
+from ackstream.cli import monitoring
+from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
+from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, log_here
+from ackstream.gateway.meter import Lag, Meter
+from ackstream.jobs.correlate.job import InFlight
+from ackstream.protocol.readers import KnownReader
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TITLE, CLEAR, C1, REVERSED = "\x1b]0;pwned\x07", "\x1b[2J", "\x9b2J", "\u202etxt.exe"
+ATTACKS = [
+    "[/x]",
+    "[link=https://evil.example]click[/link]",
+    "[red]",
+    TITLE,
+    CLEAR,
+    C1,
+    REVERSED,
+    "a\rb",
+    "a\nb",
+    ":boom:",
+]
+CONTROLS = [*map(chr, (*range(32), *range(0x7F, 0xA0))), "\u200e", "\u202e", "\u2066", "\u2028", "\ud800", "\U000e0041"]
+
+
+def printed(*renderables: RenderableType) -> str:
+    file = io.StringIO()
+    console = Terminal(file=file)
+    console.width = 200
+    console.print(*renderables)
+    return file.getvalue()
+
+
+def assert_harmless(shown: str) -> None:
+    assert not [char for char in shown if char in CONTROLS and char != "\n"]
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_what_a_requester_has_chosen_never_controls_the_operator_s_terminal(text: str) -> None:
+    meter = Meter(60_000)
+    tables: list[RenderableType] = [
+        inflight_table([InFlight(text, text, 1, 5, (text,))], 10),
+        result_table(["correlation_id", "detail"], [[text, text]]),
+        readers_table([KnownReader(text, text)], 10),
+        watch_screen(meter.snapshot(0), [Lag(text, text, 1)], text),
+    ]
+    for table in tables:
+        shown = printed(table)
+        assert escaped(text) in shown
+        assert_harmless(shown)
+
+
+@pytest.mark.parametrize("char", CONTROLS, ids=lambda char: f"{ord(char):x}")
+def test_a_control_character_is_shown_as_its_json_escape(char: str) -> None:
+    assert escaped(f"a{char}b").isprintable()
+    assert json.loads(f'"{escaped(f"a{char}b")}"') == f"a{char}b"
+
+
+@pytest.mark.parametrize("text", ["räksmörgås", "日本語", "👩\u200d🚀", "a\u200cb", "a b", "\\", "[1, 2]"])
+def test_other_texts_stay(text: str) -> None:
+    assert escaped(text) == text
+    assert printed(data(text)) == f"{text}\n"
+
+
+def test_a_table_of_texts_is_plain_also_on_another_console() -> None:
+    table = PlainTable("[b]name[/b]", right=[0])
+    table.add_row(CLEAR)
+    assert "[b]name[/b]" in printed(table)
+    assert "\\u001b[2J" in printed(table)
+
+
+def test_a_live_display_keeps_its_own_controls_and_escapes_the_others() -> None:
+    file = io.StringIO()
+    console = Terminal(file=file)
+    console._force_terminal = True
+    with Live(Text("x"), console=console, auto_refresh=False) as live:
+        live.update(Text(f"{TITLE}{CLEAR}"), refresh=True)
+    assert "\x1b[?25l" in file.getvalue()
+    assert "\x1b]0" not in file.getvalue()
+    assert CLEAR not in file.getvalue()
+
+
+def test_lines_that_are_printed_are_escaped_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(f"one{CLEAR}\ntwo")
+    echo(TITLE, err=True)
+    out, err = capsys.readouterr()
+    assert out == "one\\u001b[2J\ntwo\n"
+    assert err == "\\u001b]0;pwned\\u0007\n"
+
+
+def test_json_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    echo_json({"id": C1 + REVERSED})
+    (line,) = capsys.readouterr().out.splitlines()
+    assert_harmless(line)
+    assert json.loads(line) == {"id": C1 + REVERSED}
+
+
+def test_the_log_of_a_command_is_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    log_here("%(levelname)s %(message)s", quiet=logging.ERROR)
+    try:
+        logging.getLogger("test").warning("from %s", TITLE)
+        logging.getLogger("quiet").warning("not shown")
+    finally:
+        root.setLevel(level)
+        logging.getLogger("quiet").setLevel(logging.NOTSET)
+    assert capsys.readouterr().err == "WARNING from \\u001b]0;pwned\\u0007\n"
+
+
+PACKAGE = Path(monitoring.__file__).parents[1]
+MODULES = [*PACKAGE.glob("cli/**/*.py"), *PACKAGE.glob("conformance/*.py")]
+DIRECT = {
+    "typer.echo",
+    "typer.secho",
+    "print",
+    "Console",
+    "rich.print",
+    "logging.basicConfig",
+    "Table",
+    "sys.stderr.write",
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_commands_print_through_the_terminal_alone(path: Path) -> None:
+    if path.name == "terminal.py":
+        return
+    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    direct = [f"{ast.unparse(call.func)}, line {call.lineno}" for call in calls if ast.unparse(call.func) in DIRECT]
+    # the demo logs to a file
+    assert [found for found in direct if not (path.name == "run.py" and "basicConfig" in found)] == []
