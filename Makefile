@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos soak up down clean java jars
+.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -35,6 +35,12 @@ lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages and jars: fails if there is one
+	@$(PY) requirements/audit.py
+
+pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
+	@$(PY) requirements/pins.py
 
 bench: jars $(VENV)/.installed-bench  ## Measure throughput, latency, growth and archive; writes benchmarks/results
 	@$(PY) -m benchmarks
@@ -80,19 +86,22 @@ $(VENV)/.made:
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "$(CURDIR)" > $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml
-	@# older ones cannot install a checkout of a pyproject.toml package
-	@$(PY) -m pip install --quiet --disable-pip-version-check 'pip>=22'
-	@$(PY) -m pip install --disable-pip-version-check -e '.[dev]'
+# What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
+INSTALL := $(PY) -m pip install --disable-pip-version-check --require-hashes --no-build-isolation
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml requirements/build.txt requirements/dev.txt
+	@$(INSTALL) --quiet -r requirements/build.txt
+	@$(INSTALL) -r requirements/dev.txt
+	@$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
 # The client of AMQP 1.0 is compiled; the demo does without it
-$(VENV)/.installed-amqp: $(VENV)/.installed
+$(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
-	@$(PY) -m pip install --disable-pip-version-check -e '.[dev,amqp-10]'
+	@$(INSTALL) -r requirements/amqp.txt
 	@touch $@
 
-$(VENV)/.installed-bench: $(VENV)/.installed
-	@$(PY) -m pip install --disable-pip-version-check -e '.[dev,bench]'
+$(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
+	@$(INSTALL) -r requirements/$*.txt
 	@touch $@

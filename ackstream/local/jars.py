@@ -1,4 +1,7 @@
-"""The JVM jars of ``conf/ivy.xml``, fetched once for a user by the Ivy jar that comes inside PySpark."""
+"""The JVM jars of ``conf/ivy.xml``, fetched once for a user by the Ivy jar that comes inside PySpark.
+
+What a server gives is believed only if it is the file that ``jars.sha256`` beside ``ivy.xml`` lists.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,12 @@ from ackstream.local import installation
 from ackstream.local.process import locked, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ATTEMPTS = 3
+PINS = "jars.sha256"
+"""The file beside ``ivy.xml`` with the SHA-256 of each jar, in the form of ``sha256sum`` for paths within the cache."""
+
 _FOUND = re.compile(r"^\tfound (\S+) in ")
 _FETCHED = re.compile(r"^\t\[SUCCESSFUL \] (\S+)!")
 # Ivy's summary of what failed: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and its reasons
@@ -33,23 +39,35 @@ _REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access err
 
 
 class _Jar(msgspec.Struct, frozen=True):
-    """One entry of the listing: the path within the cache, and the size in bytes."""
+    """One entry of the listing, written once the jar was found to be the right one.
+
+    :ivar path: within the cache
+    :ivar size: in bytes
+    :ivar modified: nanoseconds since 1970; a file that was written since is read again
+    """
 
     path: str
     size: int
+    modified: int
+
+    @classmethod
+    def of(cls, jar: Path, cache: Path) -> _Jar:
+        status = jar.stat()
+        return cls(str(jar.relative_to(cache)), status.st_size, status.st_mtime_ns)
 
 
 def resolve(configuration: str, console: Console | None = None, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration; fetch those that the user's cache lacks.
 
-    Later calls only read a listing and compare sizes, without a JVM. A file lock makes processes take turns. A
-    truncated jar (an interrupted download, a full disk) is removed and fetched again.
+    The SHA-256 of each is compared with ``jars.sha256``; later calls only read a listing and compare sizes and times,
+    without a JVM. A file lock makes processes take turns. A truncated jar (an interrupted download, a full disk) and
+    one that is another file are removed and fetched again.
 
     :param configuration: ``spark`` (what a Spark job needs besides Spark itself) or ``broker`` (the one-node Kafka)
     :param console: shows the progress; ``None`` for no display
     :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
     :returns: absolute paths, in the order of the file
-    :raises LocalError: no Java, or a jar cannot be fetched; with the remedy
+    :raises LocalError: no Java, a jar cannot be fetched, or what is fetched is not what is listed; with the remedy
     """
     module = module or installation.conf("ivy.xml")
     if jars := present(configuration, module):
@@ -61,28 +79,89 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
     cache = listing.parent
     with locked(cache / "lock", "set XDG_CACHE_HOME", lambda: console.print(waiting)):
         # another process may have fetched them while this one waited
-        jars = present(configuration, module) or _fetch(program, cache, module, configuration, console)
-        entries = [_Jar(str(jar.relative_to(cache)), jar.stat().st_size) for jar in jars]
-        write_file(listing, msgspec.json.encode(entries))
+        jars = present(configuration, module)
+        if not jars:
+            jars = _verified(lambda: _fetch(program, cache, module, configuration, console), cache, module)
+            write_file(listing, msgspec.json.encode([_Jar.of(jar, cache) for jar in jars]))
     return jars
 
 
 def present(configuration: str, module: Path | None = None) -> list[Path]:
-    """Return the jars of a configuration without fetching; an empty list if one is missing or has another size."""
+    """Return the jars of a configuration without fetching; an empty list if one is missing or has changed."""
     listing = _listing(configuration, module or installation.conf("ivy.xml"))
     try:
         entries = msgspec.json.decode(listing.read_bytes(), type=list[_Jar])
-        jars = [(listing.parent / entry.path, entry.size) for entry in entries]
-        complete = all(jar.stat().st_size == size for jar, size in jars)
+        jars = [listing.parent / entry.path for entry in entries]
+        unchanged = all(_Jar.of(jar, listing.parent) == entry for jar, entry in zip(jars, entries, strict=True))
     except (OSError, msgspec.DecodeError):
         return []
-    return [jar for jar, _ in jars] if complete else []
+    return jars if unchanged else []
 
 
 def _listing(configuration: str, module: Path) -> Path:
-    """Return the listing for the content of the Ivy file: checkouts with other versions share the cache."""
-    digest = hashlib.sha256(module.read_bytes()).hexdigest()[:16]
+    """Return the listing for the content of the two files: checkouts with other versions share the cache."""
+    pins = module.with_name(PINS)
+    content = module.read_bytes() + (pins.read_bytes() if pins.is_file() else b"")
+    digest = hashlib.sha256(content).hexdigest()[:16]
     return installation.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
+
+
+def fetch(configuration: str, module: Path) -> dict[str, str]:
+    """Fetch the jars of a configuration whatever is listed; return the SHA-256 of each by its path, for the list.
+
+    :raises LocalError: no Java, or a jar cannot be fetched
+    """
+    cache = _listing(configuration, module).parent
+    cache.mkdir(parents=True, exist_ok=True)
+    jars = _fetch(installation.find_java().program, cache, module, configuration, Console(stderr=True))
+    return {str(jar.relative_to(cache)): _sha256(jar) for jar in jars}
+
+
+def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> list[Path]:
+    """Return what is fetched once all of it is what is listed; remove a wrong jar, and fetch it once more."""
+    wrong: list[Path] = []
+    for _ in range(2):
+        jars = fetched()
+        wrong = _wrong(jars, cache, module)
+        if not wrong:
+            return jars
+        for jar in wrong:
+            jar.unlink(missing_ok=True)
+    raise LocalError(
+        f"The jar {wrong[0].name} that was fetched is not the one whose SHA-256 is in {module.with_name(PINS)}, and "
+        "was removed: do not use the server it came from. Without a mirror in ~/.m2/settings.xml it is Maven Central."
+    )
+
+
+def _wrong(jars: list[Path], cache: Path, module: Path) -> list[Path]:
+    """Return the jars that are not what is listed."""
+    pins = _pins(module)
+    named = {str(jar.relative_to(cache)): jar for jar in jars}
+    if unknown := [name for name in named if name not in pins]:
+        raise LocalError(
+            f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after a "
+            f"change of versions, `make pins` writes it anew."
+        )
+    return [jar for name, jar in named.items() if pins[name] != _sha256(jar)]
+
+
+def _pins(module: Path) -> dict[str, str]:
+    path = module.with_name(PINS)
+    try:
+        lines = [line.split() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return {name: digest for digest, name in lines}
+    except (OSError, ValueError):
+        raise LocalError(
+            f"The list {path} of the SHA-256 of jars is missing or damaged: install ackstream again."
+        ) from None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _fetch(program: Path, cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
@@ -189,8 +268,24 @@ def _mirror_of_central(path: Path) -> str | None:
     for mirror in document.iterfind(".//{*}mirror"):
         blocked, names, url = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("blocked", "mirrorOf", "url"))
         if blocked != "true" and _covers_central(names):
-            return url or None
+            return _checked(url, path) if url else None
     return None
+
+
+def _checked(url: str, path: Path) -> str:
+    """Return the address of a mirror that no one on the way can change, and that is no secret: it is shown by ps."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("https", "file"):
+        raise LocalError(
+            f"Maven's settings {path} name a mirror of Central that is reached by {parts.scheme or 'no scheme'}: "
+            f"what it gives could be changed on the way. Name its https address."
+        )
+    if parts.username or parts.password:
+        raise LocalError(
+            f"Maven's settings {path} name a mirror of Central with a user or password in its address, which every "
+            f"user of this machine could read: use a mirror that needs none."
+        )
+    return url
 
 
 def _covers_central(mirror_of: str) -> bool:

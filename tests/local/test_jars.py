@@ -41,7 +41,7 @@ paths = [cache / "one-1.jar", cache / "two-2.jar"]
 for path in paths:
     if not path.exists():
         with zipfile.ZipFile(path, "w") as jar:
-            jar.writestr("content", "x" * 1000)
+            jar.writestr(zipfile.ZipInfo("content"), ("y" if step == "other" else "x") * 1000)
         print(f"\\t[SUCCESSFUL ] org#{path.stem};1!{path.name} (3ms)")
 if step == "half":
     paths[1].write_bytes(paths[1].read_bytes()[:500])
@@ -72,9 +72,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "ackstream" / "ivy"
 
 
+def _sha256(letter: str) -> str:
+    """Return the SHA-256 of a jar of the fake Ivy."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as jar:
+        jar.writestr(zipfile.ZipInfo("content"), letter * 1000)
+    return hashlib.sha256(file.getvalue()).hexdigest()
+
+
+LIST = "".join(f"{_sha256('x')}  {name}-{number}.jar\n" for number, name in enumerate(("one", "two"), 1))
+
+
 @pytest.fixture
 def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ivy:
     cache.mkdir(parents=True)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    for name, text in (("ivy.xml", "<ivy-module version='2.0'/>"), ("ivysettings.xml", ""), ("jars.sha256", LIST)):
+        (conf / name).write_text(text, "utf-8")
+    monkeypatch.setattr(installation, "conf", lambda name: conf / name)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     return Ivy(tmp_path / "java")
 
@@ -111,6 +127,7 @@ def test_another_ivy_file_has_its_own_listing(ivy: Ivy, tmp_path: Path):
     ivy.plan("whole", "whole")
     other = tmp_path / "brokers.xml"
     other.write_text("<ivy-module/>", "utf-8")
+    other.with_name("jars.sha256").write_text(LIST, "utf-8")
     jars.resolve("spark")
     assert jars.present("spark", other) == []
     assert jars.resolve("spark", module=other) == jars.present("spark", other) != []
@@ -136,10 +153,62 @@ def test_other_versions_in_ivy_xml_are_another_listing(ivy: Ivy, tmp_path: Path,
     ivy.plan("whole", "whole")
     jars.resolve("spark")
     (tmp_path / "ivy.xml").write_text("<ivy-module/>")
+    (tmp_path / "jars.sha256").write_text(LIST)
     monkeypatch.setattr(installation, "conf", lambda name: tmp_path / name)
     assert jars.present("spark") == []
     jars.resolve("spark")
     assert ivy.left == []
+
+
+def test_a_jar_that_is_not_the_listed_one_is_removed_and_fetched_again(ivy: Ivy, cache: Path):
+    ivy.plan("other", "whole", "not needed")
+    assert hashlib.sha256(jars.resolve("spark")[0].read_bytes()).hexdigest() == _sha256("x")
+    # exchanged later, with the same size: the time tells
+    (cache / "two-2.jar").write_bytes((cache / "two-2.jar").read_bytes().replace(b"x" * 1000, b"y" * 1000))
+    assert jars.present("spark") == []
+    ivy.plan("whole", "whole")
+    assert hashlib.sha256(jars.resolve("spark")[1].read_bytes()).hexdigest() == _sha256("x")
+
+
+def test_a_server_that_gives_another_jar_is_not_believed(ivy: Ivy, cache: Path):
+    ivy.plan("other", "other")
+    sentence = (
+        r"^The jar one-1\.jar that was fetched is not the one whose SHA-256 is in .*jars\.sha256, and was removed: "
+    )
+    with pytest.raises(LocalError, match=sentence):
+        jars.resolve("spark")
+    assert jars.present("spark") == []
+    assert not list(cache.glob("*.jar"))
+
+
+def test_a_jar_that_is_not_listed_is_refused(ivy: Ivy, tmp_path: Path):
+    (tmp_path / "conf" / "jars.sha256").write_text(LIST.splitlines()[0])
+    ivy.plan("whole")
+    with pytest.raises(
+        LocalError, match=r"^The jar two-2\.jar is not in .*jars\.sha256: restore that file and ivy\.xml;"
+    ):
+        jars.resolve("spark")
+
+
+@pytest.mark.parametrize("text", [None, "one two three\n"])
+def test_without_the_list_nothing_is_believed(ivy: Ivy, tmp_path: Path, text: str | None):
+    path = tmp_path / "conf" / "jars.sha256"
+    path.unlink() if text is None else path.write_text(text)
+    ivy.plan("whole")
+    with pytest.raises(
+        LocalError, match=r"jars\.sha256 of the SHA-256 of jars is missing or damaged: install ackstream"
+    ):
+        jars.resolve("spark")
+
+
+def test_a_new_list_makes_the_jars_be_read_again(ivy: Ivy, tmp_path: Path):
+    ivy.plan("whole", "whole", "whole")
+    jars.resolve("spark")
+    path = tmp_path / "conf" / "jars.sha256"
+    path.write_text(LIST.replace(_sha256("x"), _sha256("y")))
+    assert jars.present("spark") == []
+    with pytest.raises(LocalError, match="is not the one"):
+        jars.resolve("spark")
 
 
 @pytest.mark.parametrize("mishap", ["half", "cut off", "unreachable"])
@@ -234,8 +303,10 @@ def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (directory / "part-1.0.pom").write_text(POM)
     with zipfile.ZipFile(directory / "part-1.0.jar", "w") as jar:
         jar.writestr("content", "x")
-    digest = hashlib.sha1((directory / "part-1.0.jar").read_bytes()).hexdigest()
-    (directory / "part-1.0.jar.sha1").write_text(digest)
+    content = (directory / "part-1.0.jar").read_bytes()
+    (directory / "part-1.0.jar.sha1").write_text(hashlib.sha1(content).hexdigest())
+    digest = hashlib.sha256(content).hexdigest()
+    (tmp_path / "jars.sha256").write_text(f"{digest}  org.example/part/jars/part-1.0.jar\n")
     (tmp_path / ".m2").mkdir()
     (tmp_path / ".m2" / "settings.xml").write_text(
         f"<settings><mirrors><mirror><mirrorOf>*</mirrorOf><url>{(tmp_path / 'repository').as_uri()}/</url></mirror>"
@@ -264,6 +335,21 @@ def test_the_real_ivy_refuses_a_jar_that_does_not_match_its_checksum(repository:
         LocalError, match=r"\(org\.example#part;1\.0!part\.jar could not be downloaded: invalid sha1: .*\)"
     ):
         jars.resolve("spark")
+
+
+@pytest.mark.integration
+def test_the_real_ivy_may_be_given_another_jar_with_its_checksum_but_it_is_not_taken(repository: Path, cache: Path):
+    with zipfile.ZipFile(repository / "part-1.0.jar", "w") as jar:
+        jar.writestr("content", "y")
+    digest = hashlib.sha1((repository / "part-1.0.jar").read_bytes()).hexdigest()
+    (repository / "part-1.0.jar.sha1").write_text(digest)
+    with pytest.raises(LocalError, match=r"^The jar part-1\.0\.jar that was fetched is not the one"):
+        jars.resolve("spark")
+    # nor without any checksum, with which Ivy is content
+    (repository / "part-1.0.jar.sha1").unlink()
+    with pytest.raises(LocalError, match=r"^The jar part-1\.0\.jar that was fetched is not the one"):
+        jars.resolve("spark")
+    assert not list(cache.rglob("part-1.0.jar"))
 
 
 @pytest.mark.integration
@@ -307,6 +393,27 @@ def maven_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_mirror_of_central_is_taken_from_mavens_settings(maven_settings: Path, pattern: str):
     maven_settings.write_text(SETTINGS.format(pattern=pattern, url=URL))
     assert jars.java_options() == ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={URL}"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (
+            "http://mirror.example/maven",
+            "is reached by http: what it gives could be changed on the way. Name its https",
+        ),
+        ("ftp://mirror.example", "is reached by ftp"),
+        ("mirror.example/maven", "is reached by no scheme"),
+        ("https://me:hunter2@mirror.example/maven", "with a user or password in its address, which every user of this"),
+    ],
+)
+def test_a_mirror_that_others_could_change_or_see_the_password_of_is_refused(
+    maven_settings: Path, url: str, words: str
+):
+    maven_settings.write_text(SETTINGS.format(pattern="*", url=url))
+    with pytest.raises(LocalError, match=words) as caught:
+        jars.java_options()
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["", "external:http:*", "*,!central", "centralized"])

@@ -1,0 +1,95 @@
+"""Write anew what is trusted: the SHA-256 of the JVM jars, and the versions and hashes of the Python packages.
+
+``make pins`` runs it after a change of versions in ``ivy.xml`` or ``pyproject.toml``. Review the difference: each line
+is a file that an installation accepts from then on. The lists hold for Python 3.10 to 3.13 on all systems.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackstream.local import jars
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+OLDEST_PYTHON = "3.10"
+HEADER = "# Written by `make pins`: do not edit.\n"
+
+BUILD = ("pip>=25.3", "setuptools>=78.1.1", "wheel", "hatchling>=1.25", "editables", "cffi>=1.17")
+"""What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
+
+MODULES = {ROOT / "conf" / "ivy.xml": ("spark", "broker"), ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto")}
+
+
+def sets() -> dict[str, Sequence[str]]:
+    """Return the requirements of each list, by its name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras: Mapping[str, list[str]] = project["optional-dependencies"]
+    return {
+        "build": BUILD,
+        "run": project["dependencies"],
+        "dev": [*project["dependencies"], *extras["dev"]],
+        "amqp": extras["amqp-10"],
+        "bench": extras["bench"],
+        "audit": extras["audit"],
+    }
+
+
+def compiled(requirements: Sequence[str], *options: str) -> str:
+    """Return the pinned packages that satisfy requirements, with markers for what differs between Pythons."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--no-config", "--no-header"]
+    command += [
+        "--python-version",
+        OLDEST_PYTHON,
+        "--no-annotate",
+        "--allow-unsafe",
+        "--generate-hashes",
+        *options,
+        "-",
+    ]
+    finished = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+        command, input="\n".join(requirements), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return finished.stdout
+
+
+def pin_packages() -> None:
+    """Write ``requirements/*.txt``, in which a package has one version for one Python."""
+    wanted = sets()
+    with tempfile.TemporaryDirectory() as directory:
+        whole = Path(directory) / "whole.txt"
+        whole.write_text(compiled([line for lines in wanted.values() for line in lines]), "utf-8")
+        for name, lines in wanted.items():
+            (HERE / f"{name}.txt").write_text(HEADER + compiled(lines, "--constraint", str(whole)), "utf-8")
+            print(f"requirements/{name}.txt")
+
+
+def pin_jars() -> None:
+    """Write ``jars.sha256`` beside each ``ivy.xml``, from jars that are fetched anew."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["XDG_CACHE_HOME"] = directory
+        for module, configurations in MODULES.items():
+            found: dict[str, str] = {}
+            for configuration in configurations:
+                found |= jars.fetch(configuration, module)
+            lines = [f"{digest}  {name}\n" for name, digest in sorted(found.items())]
+            module.with_name(jars.PINS).write_text("".join(lines), "utf-8")
+            print(module.with_name(jars.PINS).relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    pin_packages()
+    pin_jars()

@@ -1,0 +1,141 @@
+"""What an installation gets is pinned by hashes, fits ``pyproject.toml`` on every Python, and has no known hole."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ackstream.local import jars
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parent.parent
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+def _program(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"requirements_{name}", ROOT / "requirements" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+pins, audit = _program("pins"), _program("audit")
+SETS: dict[str, list[str]] = {name: list(lines) for name, lines in pins.sets().items()}
+ADVISORIES = {advisory.name: Version(advisory.fixed) for advisory in audit.advisories() if advisory.kind == "package"}
+
+
+def _environment(python: str) -> dict[str, str]:
+    return {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux", "extra": ""}
+
+
+def _versions(name: str, python: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for requirement in audit.packages((ROOT / f"requirements/{name}.txt").read_text("utf-8")):
+        if requirement.marker is None or requirement.marker.evaluate(_environment(python)):
+            package = canonicalize_name(requirement.name)
+            assert package not in found, f"{package} has two versions on Python {python}"
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "=="
+            found[package] = specifier.version
+    return found
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_a_list_satisfies_the_project_on_each_python(name: str, python: str) -> None:
+    versions = _versions(name, python)
+    for text in SETS[name]:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate(_environment(python)):
+            pinned = versions.get(canonicalize_name(requirement.name))
+            assert pinned is not None, f"`make pins`: {requirement.name} is in no line of requirements/{name}.txt"
+            assert requirement.specifier.contains(pinned), f"`make pins`: {requirement} is pinned to {pinned}"
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_lists_agree_with_each_other(python: str) -> None:
+    lists = [_versions(name, python) for name in SETS]
+    for package in set().union(*lists):
+        assert len({versions[package] for versions in lists if package in versions}) == 1, package
+
+
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_every_package_of_a_list_has_hashes(name: str) -> None:
+    text = (ROOT / f"requirements/{name}.txt").read_text("utf-8")
+    entries = re.split(r"(?m)^(?=[a-z0-9])", text.partition("\n")[2])[1:]
+    assert len(entries) == len(audit.packages(text))
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry.partition(" ")[0]
+
+
+def test_nothing_that_is_pinned_has_a_known_hole() -> None:
+    assert audit.known(audit.pinned(), audit.advisories()) == []
+
+
+def test_the_bounds_of_the_project_exclude_what_has_a_known_hole() -> None:
+    for requirement in map(Requirement, {line for lines in SETS.values() for line in lines}):
+        fixed = ADVISORIES.get(canonicalize_name(requirement.name))
+        if fixed is not None:
+            bounds = [Version(one.version) for one in requirement.specifier if one.operator in (">=", "==")]
+            assert bounds, requirement
+            assert max(bounds) >= fixed, f"{requirement} allows what is fixed in {fixed}"
+
+
+@pytest.mark.parametrize(
+    ("pinned", "words"),
+    [
+        (audit.Pinned("pyjwt", "2.10.0"), "CVE-2024-53861"),
+        (audit.Pinned("pyjwt", "2.11.0"), "CVE-2026-32597"),
+        (audit.Pinned("starlette", "0.46"), "CVE-2025-54121"),
+        (audit.Pinned("h11", "0.14.0"), "CVE-2025-43859"),
+        (audit.Pinned("kafka-clients", "3.9.0", "jar"), "CVE-2025-27817"),
+        (audit.Pinned("log4j-core", "2.24.3", "jar"), "CVE-2025-68161"),
+    ],
+)
+def test_a_version_with_a_known_hole_is_found(pinned: Any, words: str) -> None:
+    (line,) = audit.known([pinned], audit.advisories())
+    assert words in line
+    assert "fixed in" in line
+
+
+def test_without_the_database_the_audit_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit, "audited", lambda: ([], 0))
+    assert audit.main() == 0
+    assert "cannot be reached" in capsys.readouterr().out
+    monkeypatch.setattr(audit, "audited", lambda: (["rich 1.0: CVE-1; fixed in 2.0"], 5))
+    assert audit.main() == 1
+    assert "VULNERABLE rich 1.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", sorted(pins.MODULES), ids=lambda path: path.parent.name)
+def test_each_jar_that_is_named_has_its_sha_256(module: Path) -> None:
+    lines = [line.split() for line in module.with_name(jars.PINS).read_text("utf-8").splitlines()]
+    assert all(len(bytes.fromhex(digest)) == hashlib.sha256().digest_size for digest, _ in lines)
+    listed = {name.rpartition("/")[2] for _, name in lines}
+    named = {f"{entry.get('name')}-{entry.get('rev')}.jar" for entry in ET.parse(module).iter("dependency")}
+    assert named <= listed
+
+
+def test_the_makefile_installs_by_hashes_alone() -> None:
+    recipes = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    installs = [line for line in recipes.splitlines() if "pip install" in line]
+    assert installs
+    for line in installs:
+        assert "--require-hashes" in line or ("--no-deps" in line and "--no-build-isolation" in line), line
