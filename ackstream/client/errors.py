@@ -125,9 +125,9 @@ class StreamClosedError(ClientError):
 class RefusedError(ClientError):
     """A command or a message was refused for a reason that has no error of its own."""
 
-    def __init__(self, reason: str, subject: str = "The command") -> None:
-        """Name what was refused, and the reason."""
-        super().__init__(f"{subject} was refused: {reason}.")
+    def __init__(self, reason: str, subject: str = "The command", detail: str | None = None) -> None:
+        """Name what was refused, and the reason; ``detail`` is a sentence about it."""
+        super().__init__(f"{subject} was refused: {reason}. {detail or ''}".rstrip())
         self.reason = reason
 
 
@@ -178,6 +178,6 @@ class SpoolOverQuotaError(RefusedError):
 _ERRORS = {kind.__name__.removesuffix("Error").lower(): kind for kind in RefusedError.__subclasses__()}
 
 
-def refused(reason: str, subject: str = "The command") -> RefusedError:
+def refused(reason: str, subject: str = "The command", detail: str | None = None) -> RefusedError:
     """Return the error of a reason, ``bad filter`` or ``BAD_FILTER``; :class:`RefusedError` if it has no own one."""
-    return _ERRORS.get(reason.replace("_", "").replace(" ", "").lower(), RefusedError)(reason, subject)
+    return _ERRORS.get(reason.replace("_", "").replace(" ", "").lower(), RefusedError)(reason, subject, detail)

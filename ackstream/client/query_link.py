@@ -129,7 +129,7 @@ class QueryLink:
                 raise _late(command, limit) from None
         if ack.status != "success":
             self.remove(stream)
-            raise refused(ack.reason or "no reason given", f"The {command}")
+            raise refused(ack.reason or "no reason given", f"The {command}", ack.detail)
         for other in self.subscriptions():
             if other.sub_id == stream.sub_id and other is not stream:
                 # it has been replaced

@@ -154,7 +154,7 @@ class QuerySession:
                 if ack.reason in queries.TEMPORARY:
                     continue
                 if ack.status != "success":
-                    stream.end(refused(ack.reason or "no reason given", "The subscription"))
+                    stream.end(refused(ack.reason or "no reason given", "The subscription", ack.detail))
             done.append(stream)
         self._unresumed = [stream for stream in self._unresumed if stream not in done]
         if not self._unresumed:

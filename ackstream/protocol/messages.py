@@ -84,6 +84,7 @@ class CommandAck(
 
     :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
+    :ivar detail: a sentence about the reason
     :ivar effective_conflation_ms: the conflation interval in force if it is not the one requested
     :ivar ack_id: see :meth:`identified`
     """
@@ -97,6 +98,7 @@ class CommandAck(
     session: str | None = None
     highest: int | None = None
     reason: str | None = None
+    detail: str | None = None
     bookmark: str | int | None = None
     sub_id: str | None = None
     topic_matches: int | None = None

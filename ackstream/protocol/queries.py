@@ -66,7 +66,7 @@ def refusal(command: QueryCommand) -> str | None:
     return None if command.asked <= SUPPORTED[command.name].keys() else NOT_SUPPORTED
 
 
-def opening(command: QueryCommand, reason: str | None) -> list[CommandAck]:
+def opening(command: QueryCommand, reason: str | None, detail: str | None = None) -> list[CommandAck]:
     """Return the acknowledgements that precede everything else a command does.
 
     ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
@@ -75,7 +75,7 @@ def opening(command: QueryCommand, reason: str | None) -> list[CommandAck]:
     acks = [CommandAck(ack_type="received", cid=command.cid)] if "received" in command.asked else []
     if "processed" in command.asked or reason == NOT_SUPPORTED:
         why = None if reason == DUPLICATE else reason
-        acks.append(CommandAck(ack_type="processed", status=status(why), cid=command.cid, reason=why))
+        acks.append(CommandAck(ack_type="processed", status=status(why), cid=command.cid, reason=why, detail=detail))
     return acks
 
 

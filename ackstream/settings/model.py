@@ -229,12 +229,28 @@ class QueueJob(Part):
     starting: Start = "latest"
 
 
+class QueryRule(Part):
+    """Lets clients query topics and subscribe to them, and with ``delete`` remove records from their state."""
+
+    clients: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[str, ...] = ("*",)
+    delete: bool = False
+
+
 class Query(Part):
     """The job that executes commands over the table of messages."""
 
     interval: Milliseconds = duration("100ms")
     max_offsets_per_trigger: int = Field(1_000, ge=1)
+    entitlements: tuple[QueryRule, ...] = ()
     group: str = "ackstream-query"
+
+    def entitles(self, client: str, topic: str, *, delete: bool = False) -> bool:
+        """Return whether a client may read a topic, or delete records in it; everyone may where there are no rules."""
+        return not self.entitlements or any(
+            matches_any(rule.clients, client) and matches_any(rule.topics, topic) and (rule.delete or not delete)
+            for rule in self.entitlements
+        )
 
 
 class Lake(Part):

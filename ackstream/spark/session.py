@@ -54,7 +54,7 @@ def session(
             entries |= LOOPBACK
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    builder = builder.config(map={**entries, **settings.spark.conf, **(conf or {})})
+    builder = builder.config(map={**entries, **settings.spark.conf, **(conf or {}), **FIXED})
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
@@ -65,6 +65,10 @@ def defaults() -> dict[str, str]:
     lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
+
+
+FIXED = {"spark.sql.variable.substitute": "false"}
+"""Entries that nothing overrides: without it, Spark replaces ``${env:NAME}`` in any text that it reads as SQL."""
 
 
 class _Handler:

@@ -1,7 +1,8 @@
 """The operator's terminal: everything that commands print goes through here, and what others wrote is data in it.
 
-Correlation-ids, reasons and replies are chosen by anyone who may send a request. They are never markup, and the characters
-by which a terminal is controlled (escape sequences, the other direction of writing) are shown as JSON escapes.
+Correlation-ids, reasons and replies are chosen by anyone who may send a request. They are never markup, and the
+characters by which a terminal is controlled (escape sequences, the other direction of writing) are shown as JSON
+escapes.
 """
 
 from __future__ import annotations

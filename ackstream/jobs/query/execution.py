@@ -19,9 +19,10 @@ from ackstream.jobs.query.plan import (
 )
 from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
 from ackstream.protocol import queries
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import NOT_ENTITLED, CommandAck
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
+from ackstream.settings import Query
 
 if TYPE_CHECKING:
     from ackstream.jobs.query.plan import SubscriptionPlan
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
 EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 
-def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
+def execute(plan: SubscriptionPlan, request: QueryRequest, limits: Query, topics: tuple[str, ...] = ()) -> None:
     """Add the steps of a command to a plan, or the acknowledgements that reject it.
 
-    :param floor_ms: the minimum time between bookmarks, whatever a client requests
+    :param limits: who may do what, and the minimum time between bookmarks, whatever a client requests
     :param topics: patterns of the topics that exist; any if empty
     """
-    _Execution(plan, request).run(floor_ms, topics)
+    _Execution(plan, request).run(limits, topics)
 
 
 def refuse(plan: SubscriptionPlan, request: QueryRequest, reason: str) -> None:
     """Add the acknowledgements that reject a command to a plan; its client must learn of it."""
     asked = request.command.asked | {"processed"}
-    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(0, ())
+    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(Query(), ())
 
 
 class _Execution:
@@ -52,12 +53,13 @@ class _Execution:
         self._command = request.command
         self._count = 0
 
-    def run(self, floor_ms: int, topics: tuple[str, ...]) -> None:
-        reason = self._request.reason or self._conflict(topics)
+    def run(self, limits: Query, topics: tuple[str, ...]) -> None:
+        reason = self._request.reason or self._conflict(limits, topics)
+        floor_ms = limits.interval
         raised = floor_ms if self._request.options.get("ack_conflation", floor_ms) < floor_ms else None
         # instead of one for each subscription and batch: new messages come before the commands of their batch
         position = queries.bookmark(self._plan.newest, "") if self._is_beat and reason is None else None
-        for ack in queries.opening(self._command, reason):
+        for ack in queries.opening(self._command, reason, self._request.detail):
             self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=raised, bookmark=position))
         if reason is None:
             getattr(self, f"_{self._command.name}")()
@@ -68,23 +70,30 @@ class _Execution:
     def _is_beat(self) -> bool:
         return self._command.name == "heartbeat" and not self._request.options
 
-    def _conflict(self, topics: tuple[str, ...]) -> str | None:
-        request = self._request
-        if self._command.name in WITH_TOPIC and topics and not matches_any(topics, request.topic):
-            return INVALID_TOPIC
-        if self._command.name in ("subscribe", "sow_and_subscribe"):
-            if self._plan.find(request.client, request.sub_id):
-                if "replace" not in request.options:
-                    return EXISTS
-            elif not self._plan.has_room(request.client):
-                return TOO_MANY
-            try:
-                self._span()
-            except BookmarkSyntaxError:
-                return INVALID_BOOKMARK
+    def _conflict(self, limits: Query, topics: tuple[str, ...]) -> str | None:
+        request, name = self._request, self._command.name
+        if name in WITH_TOPIC:
+            if topics and not matches_any(topics, request.topic):
+                return INVALID_TOPIC
+            if not limits.entitles(request.client, request.topic, delete=name == "sow_delete"):
+                return NOT_ENTITLED
+        if name in ("subscribe", "sow_and_subscribe"):
+            return self._conflict_of_subscription()
         if self._is_beat and not self._plan.knows(request.client):
             # its subscriptions ended with its session
             return LOGON_REQUIRED
+        return None
+
+    def _conflict_of_subscription(self) -> str | None:
+        if self._plan.find(self._request.client, self._request.sub_id):
+            if "replace" not in self._request.options:
+                return EXISTS
+        elif not self._plan.has_room(self._request.client):
+            return TOO_MANY
+        try:
+            self._span()
+        except BookmarkSyntaxError:
+            return INVALID_BOOKMARK
         return None
 
     # -- commands ------------------------------------------------------------------------------------------------------

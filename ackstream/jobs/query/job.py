@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query import filters, requests, results
+from ackstream.jobs.query import requests, results
+from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.execution import execute, refuse
-from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan
+from ackstream.jobs.query.expressions import fits
+from ackstream.jobs.query.filters import read_filter
+from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan, withdraw
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.query.plan import Step
+    from ackstream.jobs.query.plan import LogSubscription, Step
     from ackstream.jobs.query.requests import QueryRequest
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
@@ -74,6 +77,8 @@ JOB = Job(
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),
+    # 2: RE2 in filters, their limits
+    rules=2,
 )
 
 
@@ -164,10 +169,23 @@ class QueryFold:
         self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, "messages"))
         self._state = _decode(before[0]["state"]) if before else QueryState()
         self._known = self._stored = before[0]["position"] if before else self._newest
+        for client, why in withdraw(self._state, self._objection).items():
+            log.warning("The session of %r ends: %s", client, why)
         for session in self._state.sessions.values():
             # no client could be heard while the job was down
             session.seen = now
         return bool(own)
+
+    def _objection(self, subscription: LogSubscription) -> str | None:
+        """Return why a subscription must not go on by the settings and the rules of today."""
+        if not self._settings.query.entitles(subscription.client, subscription.topic):
+            return f"it is no longer entitled to {subscription.topic!r}."
+        try:
+            if subscription.filter is not None:
+                read_filter(subscription.filter)
+        except FilterSyntaxError as error:
+            return str(error)
+        return None
 
     def _store(self, spark: SparkSession, state: QueryState, query_id: str, batch: int) -> None:
         row = (batch, self._newest, query_id, _encode(state).decode())
@@ -180,7 +198,7 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
     """Plan a command, and only that: one that nobody foresaw is refused, and the batch goes on."""
     planned = len(plan.steps)
     try:
-        execute(plan, request, floor_ms=settings.query.interval, topics=settings.persist.topics)
+        execute(plan, request, settings.query, settings.persist.topics)
     except Exception:
         log.exception("The command %s of %s cannot be executed.", request.origin, request.client)
         del plan.steps[planned:]
@@ -266,7 +284,7 @@ def read_queries(
                 request = requests.too_large(request)
             text = request.command.filter
             unsound = text is not None and request.reason is None and not _sound(spark, text)
-            asked.append(request.refused(queries.BAD_FILTER) if unsound else request)
+            asked.append(request.refused(queries.BAD_FILTER, UNSOUND) if unsound else request)
     return asked, dead
 
 
@@ -279,15 +297,15 @@ def dead_letters(spark: SparkSession, dead: Sequence[tuple[QueryRecord, str]]) -
     return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
 
 
+UNSOUND = "The types of what it compares or calculates do not fit."
+
+
 @lru_cache(maxsize=1024)
 def _sound(spark: SparkSession, text: str) -> bool:
-    """Return whether Spark and Java accept a filter that has been parsed."""
+    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit."""
     try:
-        selection = filters.read_filter(text)
-        for pattern in selection.patterns if isinstance(selection, filters.SqlFilter) else ():
-            spark._jvm.java.util.regex.Pattern.compile(pattern)  # noqa: SLF001 - Spark compiles it no sooner than it runs
         # planned, not only analysed: the plan of a long filter is deeper
-        spark.createDataFrame([], "value STRING").where(results.fits(text))._jdf.queryExecution().executedPlan()  # noqa: SLF001
+        spark.createDataFrame([], "value STRING").where(fits(spark, text))._jdf.queryExecution().executedPlan()  # noqa: SLF001
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
         log.info("Spark does not accept the filter %r: %s", text, error)
         return False

@@ -14,7 +14,7 @@ from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ackstream.jobs.query.requests import QueryRequest
     from ackstream.protocol.queries import Position
@@ -72,6 +72,21 @@ class QueryState(msgspec.Struct):
 
     sessions: dict[str, ClientSession] = {}
     subscriptions: list[LogSubscription] = []
+
+
+def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | None]) -> dict[str, str]:
+    """End the sessions with a subscription that must not go on; return the reasons by client.
+
+    Such a client learns it by its next heartbeat, as one does whose session was forgotten.
+    """
+    reasons: dict[str, str] = {}
+    for subscription in state.subscriptions:
+        if why := objection(subscription):
+            reasons.setdefault(subscription.client, why)
+    state.subscriptions = [one for one in state.subscriptions if one.client not in reasons]
+    for client in reasons:
+        state.sessions.pop(client, None)
+    return reasons
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackstream.jobs.query.filters import FilterSyntaxError, read_filter
+from ackstream.jobs.query.amps_filters import FilterSyntaxError
+from ackstream.jobs.query.filters import read_filter
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import SUPPORTED, read_interval
 from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
@@ -57,6 +58,7 @@ class QueryRequest:
     :param options: by name, those that are intervals in milliseconds: ``ack_conflation`` is the requested time between
         bookmarks, ``heartbeat`` that between heartbeats (0: none any more)
     :param reason: why the command is refused, as far as the record alone shows
+    :param detail: a sentence about it
     """
 
     client: str
@@ -70,10 +72,11 @@ class QueryRequest:
     order_by: tuple[OrderKey, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
+    detail: str | None = None
 
-    def refused(self, reason: str | None) -> QueryRequest:
+    def refused(self, reason: str | None, detail: str | None = None) -> QueryRequest:
         """Return the request with the reason to refuse it, if there is one; the first one counts."""
-        return self if self.reason else replace(self, reason=reason)
+        return self if self.reason else replace(self, reason=reason, detail=detail)
 
 
 def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin: str, time: int) -> QueryRequest:
@@ -102,8 +105,8 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
         return request.refused(_refusal(request))
     except _InvalidHeaderError as error:
         return request.refused(str(error))
-    except FilterSyntaxError:
-        return request.refused(queries.BAD_FILTER)
+    except FilterSyntaxError as error:
+        return request.refused(queries.BAD_FILTER, str(error))
 
 
 def too_large(request: QueryRequest) -> QueryRequest:

@@ -16,8 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query import filters
-from ackstream.jobs.query.filters import field
+from ackstream.jobs.query.expressions import as_number, field, fits
 from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
@@ -65,32 +64,22 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
 
 def selected(spark: SparkSession, lake: Lake, request: QueryRequest, newest: int, moment: Moment) -> DataFrame:
     """Return the records of the state of the world that a command selects."""
-    return _with_text(lake_messages.world(spark, lake, request.topic, newest, moment)).where(condition(request))
+    world = _with_text(lake_messages.world(spark, lake, request.topic, newest, moment))
+    return world.where(condition(spark, request))
 
 
 def counted(spark: SparkSession, lake: Lake, request: QueryRequest, newest: int, moment: Moment) -> tuple[int, int]:
     """Return the number of records in a command's topic, and of those that it selects."""
     topic = _with_text(lake_messages.world(spark, lake, request.topic, newest, moment))
-    row = topic.select(condition(request).alias("fits")).agg(F.count(F.lit(1)), F.count_if("fits")).collect()[0]
+    row = topic.select(condition(spark, request).alias("fits")).agg(F.count(F.lit(1)), F.count_if("fits")).collect()[0]
     return row[0], row[1]
 
 
-def condition(request: QueryRequest) -> Column:
+def condition(spark: SparkSession, request: QueryRequest) -> Column:
     """Return the condition of a command, over the columns ``value`` (text) and ``key``."""
     if request.keys:
         return F.col("key").isin([key.encode() for key in request.keys])
-    return fits(request.command.filter)
-
-
-def fits(text: str | None) -> Column:
-    """Return a filter, if there is one, as a condition over the column ``value`` (text)."""
-    if text is None:
-        return F.lit(True)  # noqa: FBT003 - Spark's way
-    selection = filters.read_filter(text)
-    if isinstance(selection, filters.SqlFilter):
-        return F.expr(selection.condition).cast("boolean")
-    found: Column = F.udf(lambda value: filters.fits_filter(selection, value), "boolean", useArrow=True)("value")
-    return found
+    return fits(spark, request.command.filter)
 
 
 def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
@@ -131,7 +120,8 @@ def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
 
 def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
     """Order by a field: first numbers, by value, then texts; records without the field come last."""
-    keys = [F.expr(f"try_cast({field(path)} AS DOUBLE)"), F.expr(field(path))]
+    text = field(path)
+    keys = [as_number(text), text]
     return [key.desc_nulls_last() if descending else key.asc_nulls_last() for key in keys]
 
 
@@ -149,10 +139,10 @@ def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) 
         wanted.setdefault((subscription.topic, subscription.filter), []).append(receiver)
     found = lake_messages.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
     # the subscribers are a constant: no join
-    matching = [
-        F.when((F.col("subject") == topic) & fits(text), F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS))
-        for (topic, text), receivers in wanted.items()
-    ]
+    matching = []
+    for (topic, text), receivers in wanted.items():
+        listed = F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS)
+        matching.append(F.when((F.col("subject") == topic) & fits(spark, text), listed))
     messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
     own = {name: F.col("for")[name] for name in _SUBSCRIBER}
     return _addressed(messages.withColumns({**own, "rank": F.lit(0).cast("long")}), "publish", number)

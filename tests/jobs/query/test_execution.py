@@ -21,11 +21,13 @@ from ackstream.jobs.query.plan import (
     Selected,
     Step,
     SubscriptionPlan,
+    withdraw,
 )
 from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read, too_large
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
-from ackstream.settings import Settings
+from ackstream.settings import Query, Settings
+from ackstream.settings.model import QueryRule
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))
@@ -34,10 +36,10 @@ ALL = ",".join(get_args(AckType))
 class Server:
     """The state between batches; time and the log go on where that is said."""
 
-    def __init__(self, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
+    def __init__(self, limits: Query | None = None, topics: tuple[str, ...] = ()) -> None:
         self.state = QueryState()
         self.lasting = False
-        self._floor_ms, self._topics = floor_ms, topics
+        self._limits, self._topics = limits or Query(interval="1ms"), topics
         self._known = self._newest = 0
         self._count = 0
 
@@ -51,7 +53,7 @@ class Server:
         plan = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
         plan.deliver(requests)
         for request in requests:
-            execute(plan, request, floor_ms=self._floor_ms, topics=self._topics)
+            execute(plan, request, self._limits, self._topics)
         plan.close()
         self._known = self._newest
         self.lasting = plan.lasting
@@ -242,7 +244,7 @@ def test_bookmarks_come_as_often_as_the_client_wants_and_the_last_one_is_not_for
 
 
 def test_a_raised_interval_is_acknowledged() -> None:
-    server = Server(floor_ms=100)
+    server = Server(Query(interval="100ms"))
     answers = [
         step.ack.effective_conflation_ms
         for asked in ("50ms", "100ms")
@@ -326,7 +328,7 @@ def test_a_client_has_a_limited_number_of_subscriptions(monkeypatch: pytest.Monk
 
 
 def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(plan: SubscriptionPlan, request: QueryRequest, **_more: object) -> None:
+    def fail(plan: SubscriptionPlan, request: QueryRequest, *_more: object) -> None:
         plan.steps.append(Selected(request))
         if request.sub_id == "c1":
             raise KeyError("unforeseen")
@@ -359,3 +361,64 @@ def test_a_stored_state_is_read_and_written_as_it_always_was() -> None:
     (subscription,) = state.subscriptions
     assert (subscription.acknowledged_through, subscription.due) == (41, 1_200)
     assert msgspec.json.encode(state) == STORED
+
+
+READERS = QueryRule(clients=("desk-*",), topics=("orders*",))
+OPERATORS = QueryRule(clients=("ops",), topics=("orders", "trades"), delete=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "client", "topic", "entitled"),
+    [
+        ("sow", "desk-1", "orders-eu", True),
+        ("subscribe", "desk-1", "orders", True),
+        ("sow_and_subscribe", "desk-1", "orders", True),
+        ("sow_delete", "desk-1", "orders", False),
+        ("sow", "desk-1", "trades", False),
+        ("subscribe", "desk", "orders", False),
+        ("sow_and_subscribe", "stranger", "orders", False),
+        ("sow_delete", "ops", "trades", True),
+        ("sow_delete", "ops", "orders-eu", False),
+        ("sow", "ops", "trades", True),
+    ],
+)
+def test_a_client_queries_and_deletes_only_where_it_is_entitled_to(
+    command: str, client: str, topic: str, *, entitled: bool
+) -> None:
+    server = Server(Query(entitlements=(READERS, OPERATORS)))
+    filters = {"filter": "/x = 1"} if command == "sow_delete" else {}
+    steps = server.batch(server.command(command, client, topic=topic, ack="processed", **filters))
+    assert isinstance(steps[0], Acknowledged)
+    assert steps[0].ack.reason == (None if entitled else "not entitled")
+    worked = any(isinstance(step, (Selected, Deleted)) for step in steps) or bool(server.state.subscriptions)
+    assert worked == entitled
+
+
+def test_without_entitlements_everyone_may_query_and_delete() -> None:
+    assert Query().entitles("anyone", "anything", delete=True)
+
+
+@pytest.mark.parametrize("command", ["logon", "heartbeat", "flush", "unsubscribe"])
+def test_commands_without_a_topic_need_no_entitlement(command: str) -> None:
+    server = Server(Query(entitlements=(READERS,)))
+    options = {"options": "start,5"} if command == "heartbeat" else {}
+    (step, *_) = server.batch(server.command(command, "stranger", ack="processed", **options))
+    assert isinstance(step, Acknowledged)
+    assert step.ack.reason is None
+
+
+def test_a_client_with_a_subscription_that_must_not_go_on_has_to_log_on_again() -> None:
+    server = Server()
+    for client in ("a", "b"):
+        server.batch(server.command("logon", client))
+        server.batch(
+            server.command("subscribe", client, topic="orders"), server.command("subscribe", client, topic="open")
+        )
+    reasons = withdraw(server.state, lambda one: "why" if (one.client, one.topic) == ("a", "orders") else None)
+    assert reasons == {"a": "why"}
+    assert {one.client for one in server.state.subscriptions} == {"b"}
+    asked = {client: server.command("heartbeat", client, ack="processed") for client in ("a", "b")}
+    found = {
+        step.ack.client: step.ack.reason for step in server.batch(*asked.values()) if isinstance(step, Acknowledged)
+    }
+    assert found == {"a": "logon required", "b": None}

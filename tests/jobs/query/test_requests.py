@@ -88,6 +88,13 @@ def test_a_refused_command_has_a_reason(command: str, headers: dict[str, str], r
     assert (request.client, request.command.name) == ("p1", command)
 
 
+def test_a_refused_filter_is_explained_in_a_sentence() -> None:
+    assert _read(filter="'${env:HOME}' BEGINS WITH '/'").detail == (
+        "The filter has ${ from character 2 on: filters have no variables."
+    )
+    assert _read(topic="").detail is None
+
+
 def test_a_record_without_a_command_is_refused_with_processed() -> None:
     request = read(b"p1", [], "0-0", 0)
     assert (request.reason, request.command.asked) == ("no such command", {"processed"})
