@@ -20,6 +20,7 @@ from ackstream.client.errors import (
     CommandTimeout,
     InvalidBookmarkError,
     InvalidTopicError,
+    NotEntitledError,
     NotSupportedError,
     RefusedError,
     TakenOverError,
@@ -34,6 +35,7 @@ from ackstream.lake import tables
 from ackstream.protocol.messages import decode_ack
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
+from ackstream.settings.model import QueryRule
 from tests.harness.kafka import records
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -53,6 +55,13 @@ COLUMNS = "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, key BI
 COLUMNS += "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
+RULES = (
+    QueryRule(clients=("*",), topics=("orders*", "trades"), delete=True),
+    QueryRule(clients=("keeper",), topics=("vault",), delete=True),
+    QueryRule(clients=("visitor",), topics=("vault",)),
+)
+
+
 class System:
     """Both jobs, topics and tables of their own."""
 
@@ -60,8 +69,8 @@ class System:
         kafka = Kafka(bootstrap=broker, topic_prefix=f"query{os.getpid()}-", partitions=2)
         self.settings = Settings(
             kafka=kafka,
-            persist=Persist(interval="100ms", topics=("orders*", "trades")),
-            query=Query(interval="50ms"),
+            persist=Persist(interval="100ms", topics=("orders*", "trades", "vault")),
+            query=Query(interval="50ms", entitlements=RULES),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
         self.kafka, self.path = kafka, path
@@ -320,6 +329,39 @@ def amps_29_what_cannot_be_done_is_told_with_its_reason_and_stops_nobody(system:
         assert _numbers(_next(healthy, 1)) == [1]
         letters = eventually(lambda: system.records("dead-letters"), "a dead letter", system.query)
         assert dict(letters[0].headers)["reason"] == b"no client name"
+
+
+@story
+def no_filter_reads_the_environment_of_the_job_or_holds_it(system: System) -> None:
+    topic = "orders-34"
+    system.publish(topic, [{"id": n, "n": n, "x": "a" * 20_000} for n in range(2)], keyed=True)
+    with system.client("spy") as client:
+        for text in ("'${env:PATH}' BEGINS WITH '/'", "'${spark.app.name}' IS NOT NULL", 'eq(x,"${system:user.name}")'):
+            with pytest.raises(BadFilterError, match=r"has \$\{ from character \d+ on: filters have no variables"):
+                client.sow(topic, text)
+        # hours with an engine that goes back, and with a comparison for each of 3 to the 40 copies of a field
+        assert list(client.sow(topic, "/x LIKE '(a*)*(a|aa)*b$'")) == []
+        with pytest.raises(BadFilterError, match="more than 200"):
+            client.sow(topic, "(" * 40 + "/x" + " IN (1, 'a', NULL))" * 40)
+        assert _numbers(client.sow(topic, "/x LIKE '^(a|b)+$' AND /n = '1' || ''")) == [1]
+
+
+@story
+def only_who_is_entitled_to_a_topic_reads_it_or_deletes_in_it(system: System) -> None:
+    system.publish("vault", [{"id": 1, "n": 1}], keyed=True)
+    with system.client("outsider") as outsider, system.client("visitor") as visitor, system.client("keeper") as keeper:
+        for forbidden in (
+            lambda: outsider.sow("vault"),
+            lambda: outsider.subscribe("vault", bookmark="EPOCH"),
+            lambda: outsider.sow_and_subscribe("vault"),
+            lambda: outsider.sow_delete("vault", "/id = 1"),
+            lambda: visitor.sow_delete("vault", "/id = 1"),
+        ):
+            with pytest.raises(NotEntitledError):
+                forbidden()
+        assert _numbers(visitor.sow("vault")) == [1]
+        keeper.sow_delete("vault", "/id = 1")
+        assert _numbers(visitor.sow("vault")) == []
 
 
 @story

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.query.amps_filters import (
+    FIELD_NODES,
     MAX_NODES,
     AmpsFilter,
     Calculation,
@@ -100,11 +101,11 @@ def test_the_regular_expressions_of_a_filter_are_limited_together() -> None:
 
 def test_a_filter_with_more_parts_than_any_client_needs_is_refused() -> None:
     comparison = "/x = 1"
-    fits = MAX_NODES // 3
+    fits = MAX_NODES // (FIELD_NODES + 2)
     assert parse_filter(" OR ".join([comparison] * fits)).condition.nodes <= MAX_NODES
     with pytest.raises(FilterSyntaxError, match=f"more than {MAX_NODES}"):
         parse_filter(" OR ".join([comparison] * (fits + 1)))
-    assert parse_filter(f"/x IN ({','.join(map(str, range(MAX_NODES - 3)))})")
+    assert parse_filter(f"/x IN ({','.join(map(str, range(MAX_NODES - FIELD_NODES - 2)))})")
 
 
 @pytest.mark.parametrize(
@@ -140,4 +141,4 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def _nodes(part: Expression) -> int:
     if isinstance(part, Calculation):
         return 1 + sum(map(_nodes, part.arguments))
-    return 1 + _nodes(part.text) if isinstance(part, PatternSearch) else 1
+    return 1 + _nodes(part.text) if isinstance(part, PatternSearch) else part.nodes
