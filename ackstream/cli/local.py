@@ -14,7 +14,7 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars, process
 from ackstream.local.broker import Broker
 from ackstream.local.secured import SecuredBroker
-from ackstream.local.submit import archive_classes, run, submit_command
+from ackstream.local.submit import MASKED, archive_classes, run, submit_command
 from ackstream.settings import load
 
 if TYPE_CHECKING:
@@ -122,8 +122,11 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
 ) -> None:
     """Print the complete spark-submit command of a job and run it."""
-    command = submit_command(load(), job, *(arguments or ()), console=Terminal(stderr=True))
+    settings = load()
+    command = submit_command(settings, job, *(arguments or ()), console=Terminal(stderr=True))
     echo(shlex.join(command), err=not dry_run)
+    for key in settings.spark.conf:
+        echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
         run(command)
 

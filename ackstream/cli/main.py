@@ -18,6 +18,7 @@ from ackstream.cli.console.display import readers_table
 from ackstream.cli.console.session import Interrupts
 from ackstream.cli.console.terminal import Terminal, data, echo, log_here
 from ackstream.errors import AckstreamError, LocalError, SettingsError
+from ackstream.local.process import keep_private
 from ackstream.settings import load
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit 2 for a wrong setting or option, 1 for any other product error."""
+        keep_private()
         try:
             return super().invoke(ctx)
         except AckstreamError as error:

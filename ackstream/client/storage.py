@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import sqlite3
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -52,6 +54,7 @@ class StoreFile:
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:
+            _create(path)
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             try:
                 self._prepare(client, version, schema, synchronous)
@@ -123,6 +126,13 @@ class StoreFile:
                 f"it is damaged, perhaps truncated: restore it, or move it away and start a new one, which {self._lost}"
             )
         return StoreError(f"The {self._what} {self._path} cannot be used ({text}): {remedy}.")
+
+
+def _create(path: Path) -> None:
+    """Create a file that only its owner can read: it has the messages; what is there keeps its rights."""
+    with suppress(OSError):
+        # what is wrong with the path is reported by SQLite
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 _VERSION = 1

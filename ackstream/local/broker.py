@@ -19,7 +19,7 @@ from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
 from ackstream.local.certificates import write_secret
-from ackstream.local.process import answers, command_line, is_free, locked, owner, write_file
+from ackstream.local.process import PRIVATE, answers, command_line, is_free, locked, owner, write_file
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ def _run(
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        umask=PRIVATE,
     )
 
 

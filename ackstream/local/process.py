@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 import socket
 import subprocess
@@ -43,10 +44,21 @@ def locked(path: Path, remedy: str, busy: Callable[[], object]) -> Iterator[None
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically; only its owner can read it."""
     part = path.with_suffix(".part")
-    part.write_bytes(content)
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
     part.replace(path)
+
+
+PRIVATE = 0o077
+"""The umask by which only the owner can read what is created."""
+
+
+def keep_private() -> None:
+    """Let only the owner read the files that this process and its children create: data, logs and states."""
+    os.umask(PRIVATE | os.umask(PRIVATE))
 
 
 def command_line(pid: int) -> str:

@@ -17,11 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ackstream.errors import LocalError
+from ackstream.errors import LocalError, SettingsError
 from ackstream.local import installation, jars
+from ackstream.local.process import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console
 
@@ -37,8 +38,15 @@ ARCHIVE_SECONDS = 300
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
-"""The keys whose values Spark hides (its default of ``spark.redaction.regex``)."""
+_WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|credential|jaas"
+SECRET = re.compile(f"(?i){_WORDS}")
+"""The keys whose values are never shown, the same as in ``spark.redaction.regex`` of ``conf/spark-defaults.conf``."""
+
+MASKED = "**********"
+"""What is shown of the values in ``[spark.conf]``, of which no key tells for certain that it is no secret."""
+
+_SECRET_OPTION = re.compile(rf"(?i)([^\s=]*(?:{_WORDS})[^\s=]*)=")
+_PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
 
 # an archive that does not fit is no news for the user
 _QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
@@ -48,29 +56,70 @@ _STREAM_SECONDS = 120
 def submit_command(settings: Settings, job: str, *arguments: str, console: Console | None = None) -> list[str]:
     """Return the command that runs ``jobs/JOB.py``; missing jars are fetched first.
 
-    No secret is in it, which everybody on the machine could read: the job sets its ``conf`` itself.
+    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read.
 
     :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
     :raises LocalError: there is no such job, no Java, or a jar cannot be fetched
+    :raises SettingsError: a secret would be in the command line of the JVM
     """
     script = installation.entry_point(job)
-    spark = settings.spark
-    hosts = LOOPBACK if spark.master.startswith("local") else {}
-    # of two entries with one key spark-submit takes the last
-    entries = [*hosts.items(), *((key, value) for key, value in spark.conf.items() if not SECRET.search(key))]
-    if options := f"{java_options()} {spark.conf.get(JAVA_OPTIONS, '')}".strip():
-        entries.append((JAVA_OPTIONS, options))
+    found = {**defaults(), **own_entries(settings)}
+    if options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip():
+        found[JAVA_OPTIONS] = options
+    properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
+    write_properties(properties, found)
     return [
         str(installation.spark_home() / "bin" / "spark-submit"),
         *("--name", f"ackstream {job}"),
-        *("--master", spark.master),
-        *("--driver-memory", spark.driver_memory),
-        *("--properties-file", str(installation.conf("spark-defaults.conf"))),
+        *("--master", settings.spark.master),
+        *("--driver-memory", settings.spark.driver_memory),
+        *("--properties-file", str(properties)),
         *("--jars", ",".join(map(str, jars.resolve("spark", console)))),
-        *(text for key, value in entries for text in ("--conf", f"{key}={value}")),
         str(script),
         *arguments,
     ]
+
+
+def own_entries(settings: Settings) -> dict[str, str]:
+    """Return the entries of Spark that the settings make.
+
+    :raises SettingsError: a secret would be in the command line of a JVM
+    """
+    conf = settings.spark.conf
+    for key, value in conf.items():
+        if key.lower().endswith("javaoptions") and (found := _SECRET_OPTION.search(value)):
+            raise SettingsError(
+                f"The setting spark.conf.{key} has a value for {found[1]}, which everyone on the machine could read in "
+                f"the list of processes: put it into a file that the program reads, or into [kafka.security]."
+            )
+    hosts = LOOPBACK if settings.spark.master.startswith("local") else {}
+    return {**hosts, **conf}
+
+
+def defaults() -> dict[str, str]:
+    """Read ``conf/spark-defaults.conf``."""
+    lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
+    entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
+    return {key: value.strip() for key, value in entries}
+
+
+def write_properties(path: Path, entries: Mapping[str, str]) -> None:
+    """Write entries for ``spark-submit --properties-file``, which only the owner can read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in entries.items()).encode())
+    except OSError as error:
+        raise LocalError(
+            f"The file {path} cannot be written ({error.strerror}): set local.data (ACKSTREAM_LOCAL_DATA) to another "
+            f"directory."
+        ) from None
+
+
+def _escaped(text: str) -> str:
+    """Escape a key or a value as Java reads it."""
+    code = text.encode("utf-16-be", "surrogatepass").hex()
+    units = (code[place : place + 4] for place in range(0, len(code), 4))
+    return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
 def submit_environment() -> dict[str, str]:

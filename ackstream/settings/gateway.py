@@ -32,7 +32,7 @@ class Gateway(Part):
     delivery_timeout: Milliseconds = duration("10s")
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
     page_window: Milliseconds = duration("60s")
-    users: dict[str, str] = Field({})
+    users: dict[str, str] = Field({}, repr=False)
     jwt_key_file: str = ""
     jwt_jwks_file: str = ""
     jwt_algorithms: tuple[str, ...] = ("RS256",)

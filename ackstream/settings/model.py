@@ -74,7 +74,7 @@ class Spark(Part):
 
     master: str = "local[2]"
     driver_memory: str = Field("2g", pattern=r"^\d+[kmgKMG]$")
-    conf: dict[str, str] = Field({})
+    conf: dict[str, str] = Field({}, repr=False)
 
 
 class Correlate(Part):
@@ -260,7 +260,7 @@ class Lake(Part):
     checkpoints: str = ".ackstream/checkpoints"
     checkpoint_interval: int = Field(100, ge=1)
     retention: Milliseconds = duration("7d")
-    storage_options: dict[str, str] = Field({})
+    storage_options: dict[str, str] = Field({}, repr=False)
 
     def table(self, name: str) -> str:
         """Return a table's location."""

@@ -25,6 +25,7 @@ from ackstream.kafka.clients import failure
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
+from ackstream.local.process import keep_private
 from ackstream.settings import load
 from ackstream.spark.checkpoint import (
     TOPIC_ID,
@@ -209,6 +210,7 @@ def main(*jobs: Job) -> None:
 
 def run_with_settings(run: Callable[[Settings], None]) -> None:
     """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product."""
+    keep_private()
     try:
         settings = load()
         try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
@@ -14,17 +17,18 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ackstream.local import installation
-from ackstream.local.submit import LOOPBACK
+from ackstream.local.submit import defaults, own_entries, write_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from ackstream.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that ``spark-submit`` sets for the Python it starts."""
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+"""The variable with the arguments for the ``spark-submit`` that PySpark starts."""
 
 
 def session(
@@ -46,25 +50,33 @@ def session(
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
     builder = SparkSession.builder.appName(name)
-    # set by spark-submit
-    if SUBMITTED not in os.environ:
+    submitted = SUBMITTED in os.environ
+    if not submitted:
         builder = builder.master(settings.spark.master)
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
-        if settings.spark.master.startswith("local"):
-            entries |= LOOPBACK
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    builder = builder.config(map={**entries, **settings.spark.conf, **(conf or {}), **FIXED})
-    spark = builder.getOrCreate()
+    entries |= {**(settings.spark.conf if submitted else own_entries(settings)), **(conf or {}), **FIXED}
+    if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
+        _launch({"spark.master": settings.spark.master, "spark.app.name": name, **entries})
+    spark = builder.config(map=entries).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
-def defaults() -> dict[str, str]:
-    """Read ``conf/spark-defaults.conf``."""
-    lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
-    entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
-    return {key: value.strip() for key, value in entries}
+def _launch(entries: Mapping[str, str]) -> None:
+    """Start the JVM with its entries in a file; PySpark would put them into its command line, for everyone to read."""
+    before = os.environ.get(ARGUMENTS)
+    with TemporaryDirectory(prefix="ackstream-") as directory:
+        properties = Path(directory) / "spark.properties"
+        write_properties(properties, entries)
+        os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before or 'pyspark-shell'}"
+        try:
+            SparkContext._ensure_initialized()  # noqa: SLF001 - the only way without a command line
+        finally:
+            del os.environ[ARGUMENTS]
+            if before is not None:
+                os.environ[ARGUMENTS] = before
 
 
 FIXED = {"spark.sql.variable.substitute": "false"}

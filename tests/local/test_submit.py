@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ackstream.errors import LocalError
+from ackstream.errors import LocalError, SettingsError
 from ackstream.local import installation, jars, submit
 from ackstream.settings import Settings, Spark
 
@@ -53,28 +53,36 @@ JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
 
 
 @pytest.fixture(autouse=True)
-def fake_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: JARS)
     monkeypatch.setattr(submit, "java_options", lambda: "")
 
 
-def test_the_line_holds_everything_that_spark_needs():
-    spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": "1 2", "spark.b": "=x"})
+def entries(command: list[str]) -> dict[str, str]:
+    """Read the file of a command as Java does."""
+    lines = Path(command[command.index("--properties-file") + 1]).read_text("ascii").splitlines()
+    found = (line.partition("=") for line in lines)
+    return {key: value.encode("ascii").decode("unicode_escape") for key, _, value in found}
+
+
+def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path):
+    spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": " 1 2", "spark.b": "=x\\:#\né"})
     home = installation.spark_home()
-    assert submit.submit_command(Settings(spark=spark), "correlate", "an", "argument") == [
+    command = submit.submit_command(Settings(spark=spark), "correlate", "an", "argument")
+    assert command == [
         f"{home}/bin/spark-submit",
         *("--name", "ackstream correlate"),
         *("--master", "spark://host:7077"),
         *("--driver-memory", "3g"),
-        *("--properties-file", str(installation.conf("spark-defaults.conf"))),
+        *("--properties-file", str(tmp_path / ".ackstream/submit/correlate.properties")),
         *("--jars", "/jars/one.jar,/jars/two.jar"),
-        *("--conf", "spark.a=1 2"),
-        *("--conf", "spark.b==x"),
         str(installation.entry_point("correlate")),
         "an",
         "argument",
     ]  # fmt: skip
     assert os.access(home / "bin" / "spark-submit", os.X_OK)
+    assert entries(command) == {**submit.defaults(), **spark.conf}
 
 
 def test_an_unknown_job_is_refused_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch):
@@ -107,22 +115,50 @@ def test_a_wrong_java_is_reported_before_spark_starts(monkeypatch: pytest.Monkey
 
 
 def test_on_one_machine_spark_needs_no_host_name():
-    command = submit.submit_command(Settings(spark=Spark(conf={"spark.driver.host": "mine"})), "correlate")
-    conf = [command[place + 1] for place, text in enumerate(command) if text == "--conf"]
-    # spark-submit takes the last one: what the settings say wins
-    assert conf == ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=mine"]
+    found = entries(submit.submit_command(Settings(spark=Spark(conf={"spark.driver.host": "mine"})), "correlate"))
+    # what the settings say wins
+    assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("mine", "127.0.0.1")
 
 
-def test_no_secret_is_in_the_command():
-    secrets = {
-        "spark.hadoop.fs.s3a.secret.key": "s1",
-        "spark.hadoop.fs.s3a.access.key": "s2",
-        "spark.ssl.keyPassword": "s3",
-        "spark.hadoop.fs.s3a.session.token": "s4",
-    }
-    command = submit.submit_command(Settings(spark=Spark(conf=secrets | {"spark.a": "shown"})), "correlate")
-    assert "spark.a=shown" in command
-    assert not any(value in text for value in secrets.values() for text in command if text.startswith("spark."))
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "hunter2-1",
+    "spark.hadoop.fs.s3a.access.key": "hunter2-2",
+    "spark.ssl.keyPassword": "hunter2-3",
+    "spark.hadoop.fs.s3a.session.token": "hunter2-4",
+    "spark.hadoop.fs.azure.account.key.store.blob.core.windows.net": "hunter2-5",
+    "spark.kafka.clusters.a.sasl.jaas.config": "hunter2-6",
+    # no word in the key tells
+    "spark.hadoop.my.own": "hunter2-7",
+}
+
+
+def test_no_secret_is_in_the_command_but_in_a_file_of_its_owner():
+    command = submit.submit_command(Settings(spark=Spark(conf=SECRETS)), "correlate")
+    assert "hunter2" not in " ".join(command)
+    assert SECRETS.items() <= entries(command).items()
+    path = Path(command[command.index("--properties-file") + 1])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_spark_hides_the_same_keys():
+    assert submit.defaults()["spark.redaction.regex"] == submit.SECRET.pattern
+
+
+@pytest.mark.parametrize(
+    "key", [submit.JAVA_OPTIONS, "spark.executor.extraJavaOptions", "spark.driver.defaultJavaOptions"]
+)
+def test_a_secret_among_the_options_of_java_is_refused(key: str):
+    conf = {key: "-Xss4m -Djavax.net.ssl.trustStorePassword=hunter2 -Dx=1"}
+    sentence = rf"^The setting spark\.conf\.{key} has a value for -Djavax\.net\.ssl\.trustStorePassword, which everyone"
+    with pytest.raises(SettingsError, match=sentence) as caught:
+        submit.submit_command(Settings(spark=Spark(conf=conf)), "correlate")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / ".ackstream").touch()
+    with pytest.raises(LocalError, match=r"correlate\.properties cannot be written \(.*\): set local\.data"):
+        submit.submit_command(Settings(), "correlate")
 
 
 def test_the_driver_gets_the_archive_of_its_classes_beside_the_options_of_the_settings(
@@ -130,5 +166,4 @@ def test_the_driver_gets_the_archive_of_its_classes_beside_the_options_of_the_se
 ):
     monkeypatch.setattr(submit, "java_options", lambda: "-XX:SharedArchiveFile=/cache/spark.jsa")
     command = submit.submit_command(Settings(spark=Spark(conf={submit.JAVA_OPTIONS: "-Dmine=1"})), "correlate")
-    conf = [command[place + 1] for place, text in enumerate(command) if text == "--conf"]
-    assert conf[-1] == f"{submit.JAVA_OPTIONS}=-XX:SharedArchiveFile=/cache/spark.jsa -Dmine=1"
+    assert entries(command)[submit.JAVA_OPTIONS] == "-XX:SharedArchiveFile=/cache/spark.jsa -Dmine=1"

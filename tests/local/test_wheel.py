@@ -79,10 +79,10 @@ def test_an_installed_job_is_submitted_with_the_files_of_its_installation(
     assert jars.present("spark"), "`make jars` fetches them"
     command = shlex.split(ackstream("submit", job, "--dry-run"))
     script, properties = Path(command[-1]), Path(command[command.index("--properties-file") + 1])
-    assert (script.name, properties.name) == (f"{job}.py", "spark-defaults.conf")
-    for path in (script, properties):
-        assert path.is_file()
-        assert path.resolve().is_relative_to(installed.resolve())
+    assert (script.name, properties.name) == (f"{job}.py", f"{job}.properties")
+    assert script.is_file()
+    assert script.resolve().is_relative_to(installed.resolve())
+    assert "spark.sql.extensions=io.delta" in properties.read_text("ascii")
 
 
 def test_every_installed_module_can_be_imported_without_the_checkout(installed: Path, tmp_path: Path) -> None:
