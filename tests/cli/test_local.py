@@ -96,7 +96,9 @@ def test_submit_prints_the_line_and_runs_it(monkeypatch: pytest.MonkeyPatch):
 
 def test_submit_shows_which_entries_the_settings_make_but_not_their_values(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
-    monkeypatch.setenv("ACKSTREAM_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.my.own": "hunter2"}')
+    monkeypatch.setenv(
+        "ACKSTREAM_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.my.own": "hunter2"}'
+    )
     dry = run("submit", "correlate", "--dry-run")
     assert dry.stderr == "  spark.hadoop.fs.s3a.secret.key=**********\n  spark.my.own=**********\n"
     assert "hunter2" not in dry.stdout

@@ -1,0 +1,91 @@
+"""What a session shows to other users of the machine: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.local import jars
+from ackstream.local.submit import SECRET
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = """
+import json, os, pathlib
+from ackstream.local import jars
+from ackstream.settings import load
+from ackstream.spark.session import session
+
+def lines():
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            pass
+
+spark = session(load(), "secretive", jars=jars.resolve("spark"), conf={"spark.ui.enabled": "false"})
+java = spark._jvm.System.getProperty("sun.java.command")
+shown = [line for line in lines() if "hunter2" in line]
+known = {key: spark.conf.get(key) for key in ("spark.hadoop.fs.s3a.secret.key", "spark.sql.extensions", "spark.a")}
+memory = spark._jvm.Runtime.getRuntime().maxMemory()
+hidden = spark._jvm.org.apache.spark.util.Utils.redact(spark._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq(
+    [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", "hunter2")])).toString()
+print(json.dumps([java, shown, known, memory, hidden, os.environ.get("PYSPARK_SUBMIT_ARGS")]))
+"""
+
+
+def test_no_secret_of_the_settings_is_in_the_list_of_processes(tmp_path: Path) -> None:
+    assert jars.present("spark")
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é", "spark.a": " b"}
+    environment = {**os.environ, "ACKSTREAM_SPARK_CONF": json.dumps(conf), "ACKSTREAM_SPARK_DRIVER_MEMORY": "700m"}
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    java, shown, known, memory, hidden, arguments = json.loads(finished.stdout)
+    assert "--properties-file" in java
+    assert shown == []
+    assert known == {
+        "spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.a": " b",
+    }
+    assert 600_000_000 < memory < 750_000_000
+    assert "hunter2" not in hidden
+    assert arguments is None
+    assert "hunter2" not in finished.stderr
+
+
+def test_tables_and_checkpoints_are_their_owner_s_alone(spark: SparkSession, tmp_path: Path) -> None:
+    table, copy = str(tmp_path / "lake/table"), str(tmp_path / "lake/copy")
+    spark.range(3).write.format("delta").save(table)
+
+    def write(batch: DataFrame, _number: int) -> None:
+        batch.write.format("delta").mode("append").save(copy)
+
+    stream = spark.readStream.format("delta").load(table).writeStream.foreachBatch(write)
+    stream.option("checkpointLocation", str(tmp_path / "checkpoints/job")).trigger(availableNow=True).start()
+    for query in spark.streams.active:
+        query.awaitTermination(60)
+    made = [path for top in ("lake", "checkpoints") for path in (tmp_path / top).rglob("*")]
+    assert {path.parts[len(tmp_path.parts)] for path in made} == {"lake", "checkpoints"}
+    assert [str(path) for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_spark_itself_hides_what_the_product_calls_a_secret(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.redaction.regex") == SECRET.pattern
