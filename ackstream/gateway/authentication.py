@@ -201,7 +201,7 @@ def _check_hash(name: str, hashed: str) -> None:
         matches("", hashed)
     except ValueError as error:
         raise SettingsError(
-            f"The setting gateway.users has {hashed!r} for {name!r}, which is not a password hash ({error}): use the "
+            f"The setting gateway.users has a text for {name!r} that is not a password hash ({error}): use the "
             f"output of `ackstream password`."
         ) from None
     if ":" in name:

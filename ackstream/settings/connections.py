@@ -78,7 +78,7 @@ class ReplyTarget(Part):
 
     address: TemplateText
     expected: tuple[ResponseKind, ...] = ("response", "error", "nack")
-    header_mapping: dict[str, TemplateText] = Field({})
+    header_mapping: dict[str, TemplateText] = Field({}, repr=False)
 
 
 class PayloadTemplate(Part):
@@ -86,7 +86,7 @@ class PayloadTemplate(Part):
 
     topic: Annotated[TemplateText, AfterValidator(accepted_by(_command_topic))]
     path: Annotated[TemplateText, AfterValidator(accepted_by(_pointer))] = "/"
-    headers: HeaderMapping = Field({})
+    headers: HeaderMapping = Field({}, repr=False)
 
 
 class Enforcement(Part):
@@ -110,7 +110,7 @@ class Source(Part):
     acknowledgement_requests: AcknowledgementRequests = AcknowledgementRequests()
     declared_acks: tuple[Label, ...] = ()
     reply_target: ReplyTarget | None = None
-    header_mapping: HeaderMapping = Field({})
+    header_mapping: HeaderMapping = Field({}, repr=False)
     payload_mapping: tuple[Literal["ditto"] | PayloadTemplate, ...] = Field(("ditto",), min_length=1)
     max_in_flight: int = Field(200, ge=1)
 
@@ -125,7 +125,7 @@ class Target(Part):
     topics: tuple[SubscriptionText, ...] = Field(min_length=1)
     subjects: tuple[Subject, ...] = ()
     issued_ack: Label | None = None
-    header_mapping: dict[str, TemplateText] = Field({})
+    header_mapping: dict[str, TemplateText] = Field({}, repr=False)
     payload: Literal["ditto", "value"] = "ditto"
 
 

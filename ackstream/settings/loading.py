@@ -139,7 +139,9 @@ def _sentence(entry: Any) -> str:
     if any(step in _HEADERS for step in location) and entry["type"] == "value_error":
         # the reason has a part of the text
         problem = "a placeholder or a function in it is not known, or has no end"
-    value = "" if _holds_secrets(location, entry) else f" is {entry['input']!r}"
+    value = f" is {entry['input']!r}"
+    if _holds_secrets(location, entry):
+        value, problem = "", problem.replace(str(entry["input"]) or "…", "…")
     return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {_variable(location)}."
 
 
@@ -157,12 +159,16 @@ def _variable(location: list[Any]) -> str:
 
 def _holds_secrets(location: list[Any], entry: Any) -> bool:
     """Return whether a wrong value may be, or contain, a password, so that no log may have it."""
-    tables = isinstance(entry["input"], (dict, list, tuple)) or entry["type"] in _NO_TABLE
-    return tables or any(str(step) in _SECRET or str(step).endswith("options") for step in location)
+    value = entry["input"]
+    tables = isinstance(value, (dict, list, tuple)) or entry["type"] in _NO_TABLE
+    # of the environment, where a table may have got into the variable of a text
+    tables |= isinstance(value, str) and value.lstrip().startswith(("{", "["))
+    return tables or any(_SECRET.search(str(step)) for step in location)
 
 
 _HEADERS = ("header_mapping", "headers")
-_SECRET = ("password", "key_password", "client_secret", "url", *_HEADERS)
+_SECRET = re.compile(r"(?i)pass|secret|token|credential|key|^url$|options$|^users$|^conf$|^headers$|^header_mapping$")
+"""Keys and tables whose values may be secrets."""
 _NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
 """Types of errors about a value in place of a table or list."""
 
