@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.rql.parser import Node
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8_192)
 def fits(_spark: SparkSession, text: str | None) -> Column:
     """Return a filter, if there is one, as a condition; kept, since each node of its tree is a call to the JVM.
 

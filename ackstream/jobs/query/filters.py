@@ -30,7 +30,7 @@ _TOP = "attributes"
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8_192)
 def read_filter(text: str) -> Selection:
     """Parse a filter in AMPS's syntax, or else in RQL.
 

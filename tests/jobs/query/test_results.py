@@ -162,6 +162,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
         LogSubscription("b", "dear", "c3", "0-3", "orders", "/price > 7"),
         LogSubscription("b", "other", "c4", "0-4", "trades"),
         LogSubscription("b", "rql", "c5", "0-5", "orders", 'and(ge(price,10.5),eq(state,"open"))'),
+        LogSubscription("b", "like", "c6", "0-6", "orders", "/state LIKE '^(o|p)+en$' AND NOT /price LIKE '7'"),
     )
     last = Acknowledged("0-9/1", CommandAck(ack_type="completed", client="b", cid="c3"))
     told = _told(apart, lake, LogDelivered(subscribers, Position(0, 0, 0), queries.end(1)), last)
@@ -171,7 +172,7 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
     assert [row["value"] for row in seen["same"]] == [row["value"] for row in seen["all"]]
     assert _ids(seen["dear"]) == [2, 1]
     assert [row["value"] for row in seen["other"]] == [b"no JSON"]
-    assert _ids(seen["rql"]) == [1]
+    assert _ids(seen["rql"]) == _ids(seen["like"]) == [1]
     row = seen["dear"][0]
     assert row["bookmark"].decode() == queries.bookmark(Position(1, 0, 12), "orders")
     assert (row["id"], row["key"], row["client"]) == (b"0-3/1|0|12", b"c", b"p1")
@@ -208,10 +209,13 @@ def test_a_message_whose_copy_its_topic_would_refuse_is_delivered_as_its_referen
 
 
 @pytest.mark.long
-def test_a_thousand_subscriptions_with_filters_of_their_own_are_served(apart: SparkSession, lake: Lake) -> None:
+@pytest.mark.parametrize("further", ["/n{} = 1", "/n{} LIKE '1'"])
+def test_a_thousand_subscriptions_with_filters_of_their_own_are_served(
+    apart: SparkSession, lake: Lake, further: str
+) -> None:
     subscriptions = tuple(
-        LogSubscription(f"c{number}", "s", None, f"0-{number}", "orders", f"/id = {number % 7} OR /n{number} = 1")
-        for number in range(1_000)
+        LogSubscription(f"c{n}", "s", None, f"0-{n}", "orders", f"/id = {n % 7} OR {further.format(n)}")
+        for n in range(1_000)
     )
     told = _told(apart, lake, LogDelivered(subscriptions, BEGINNING, queries.end(1)))
     assert len(told) == sum(number % 7 < len(VALUES) for number in range(1_000))
