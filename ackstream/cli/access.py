@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ackstream.cli.console.terminal import echo
 from ackstream.kafka import acls as kafka_acls
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import ensure_topics
@@ -36,12 +37,12 @@ def acls(
     names = kafka_acls.chosen(party or list(PARTIES))
     if not apply:
         for command in kafka_acls.commands(settings, who, names):
-            typer.echo(command)
+            echo(command)
         return
     created = ensure_topics(settings)
     added, further = kafka_acls.apply(settings, who, names)
-    typer.echo(f"Topics: {len(created)} of them new. ACLs: {added} of them new.")
+    echo(f"Topics: {len(created)} of them new. ACLs: {added} of them new.")
     if further:
-        typer.echo("These principals may do more than they need, which is left as it is:", err=True)
+        echo("These principals may do more than they need, which is left as it is:", err=True)
         for line in further:
-            typer.echo(f"  {line}", err=True)
+            echo(f"  {line}", err=True)

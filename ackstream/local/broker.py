@@ -18,7 +18,6 @@ from rich.console import Console
 from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
-from ackstream.local.certificates import write_secret
 from ackstream.local.process import PRIVATE, answers, command_line, is_free, locked, owner, write_file
 from ackstream.settings import Kafka
 
@@ -83,7 +82,7 @@ class Broker:
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
             # they may have a password
-            write_secret(self._properties, self._write_properties().encode())
+            write_file(self._properties, self._write_properties().encode())
             with self.log.open("w") as log, console.status(f"Starting Kafka at {self.bootstrap}"):
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from ackstream.local.process import write_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,15 +29,6 @@ HOSTS: list[x509.GeneralName] = [
 ]
 _BEFORE = timedelta(days=1)
 """A certificate is valid from then on, whatever zone a clock was set for."""
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from its first moment on."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
-        file.write(content)
-    part.replace(path)
 
 
 class Authority:
@@ -54,7 +46,7 @@ class Authority:
             builder = _builder(subject, subject, key, AUTHORITY_VALID)
             constraints = x509.BasicConstraints(ca=True, path_length=0)
             certificate = builder.add_extension(constraints, critical=True).sign(key, hashes.SHA256())
-            write_secret(file, _key_pem(key))
+            write_file(file, _key_pem(key))
             self.ca.write_bytes(certificate.public_bytes(Encoding.PEM))
         self._subject = x509.load_pem_x509_certificate(self.ca.read_bytes()).subject
         self._key = load_pem_private_key(file.read_bytes(), None)
@@ -66,7 +58,7 @@ class Authority:
         builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())  # type: ignore[arg-type]  # made above
         file = self._directory / f"{name}.pem"
-        write_secret(file, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
+        write_file(file, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
         return file
 
 

@@ -16,7 +16,8 @@ from ackstream.kafka import acls
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local.broker import Broker
-from ackstream.local.certificates import Authority, write_secret
+from ackstream.local.certificates import Authority
+from ackstream.local.process import write_file
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaSecurity, Secret, Tls
 
@@ -108,7 +109,7 @@ class SecuredBroker(Broker):
         """Return a user's password; make one the first time."""
         file = self._password_file(user)
         if not file.exists():
-            write_secret(file, secrets.token_urlsafe(24).encode())
+            write_file(file, secrets.token_urlsafe(24).encode())
         return file.read_text("ascii")
 
     def _password_file(self, user: str) -> Path:
@@ -168,5 +169,5 @@ class SecuredBroker(Broker):
     def _format_arguments(self) -> list[str]:
         # in a file: everybody on the machine can read the arguments of a program
         user = f"{MECHANISM}=[name={OPERATOR},password={self._password(OPERATOR)}]"
-        write_secret(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
+        write_file(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
         return ["format", f"@{self._format_file}"]

@@ -24,7 +24,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.protocol.readers import AppAck, read
-from ackstream.settings import Persist, RequiredRole, Settle
+from ackstream.settings import Persist, Query, RequiredRole, Settle
 from ackstream.settings.queues import QueueSettings
 from benchmarks.fuzzing.room import FAR, LAG_MS, Room
 
@@ -279,7 +279,7 @@ class QueryRoom(Room):
                 dead += 1
         plan.deliver(asked)
         for request in asked:
-            execute(plan, request, floor_ms=100)
+            execute(plan, request, Query())
         plan.close()
         told: Counter[str] = Counter()
         for step in plan.steps:

@@ -54,7 +54,7 @@ def test_the_program_itself_is_such_a_command() -> None:
 
 
 def test_a_file_that_is_written_whole_is_private_even_if_its_part_was_there_before(tmp_path: Path) -> None:
-    (tmp_path / "x.part").write_text("left over")
+    (tmp_path / "x.json.part").write_text("left over")
     write_file(tmp_path / "x.json", b"{}")
     assert _modes(tmp_path) == {"x.json": 0o600}
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from ackstream.local.certificates import Authority, write_secret
+from ackstream.local.certificates import Authority
+from ackstream.local.process import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,5 +38,5 @@ def test_a_secret_replaces_a_file_that_others_could_read(tmp_path: Path) -> None
     file = tmp_path / "secret"
     file.write_text("old")
     file.chmod(0o644)
-    write_secret(file, b"new")
+    write_file(file, b"new")
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"new", 0o600)
