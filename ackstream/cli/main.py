@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
@@ -16,7 +17,7 @@ from typer.core import TyperGroup
 from ackstream.cli import access, local, monitoring, send
 from ackstream.cli.console.display import readers_table
 from ackstream.cli.console.session import Interrupts
-from ackstream.cli.console.terminal import Terminal, data, echo, log_here
+from ackstream.cli.console.terminal import Terminal, data, echo, log_here, show_error
 from ackstream.errors import AckstreamError, LocalError, SettingsError
 from ackstream.local.process import keep_private
 from ackstream.settings import load
@@ -34,6 +35,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit 2 for a wrong setting or option, 1 for any other product error."""
         keep_private()
+        sys.excepthook = show_error
         try:
             return super().invoke(ctx)
         except AckstreamError as error:

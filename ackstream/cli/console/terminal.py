@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import traceback
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
     from rich.console import ConsoleOptions, RenderableType
 
@@ -85,6 +87,11 @@ def echo(text: str, *, err: bool = False) -> None:
 def echo_json(value: object) -> None:
     """Print a value as JSON in one line, which means the same with its characters escaped."""
     typer.echo(escaped(msgspec.json.encode(value).decode()))
+
+
+def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error of the program with its stack; for ``sys.excepthook``."""
+    echo("".join(traceback.format_exception(kind, error, trace)).rstrip(_LINE_BREAK), err=True)
 
 
 class _EscapedLines(logging.Formatter):

@@ -4,6 +4,8 @@ import ast
 import io
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +123,22 @@ def test_the_log_of_a_command_is_escaped(capsys: pytest.CaptureFixture[str], mon
         root.setLevel(level)
         logging.getLogger("quiet").setLevel(logging.NOTSET)
     assert capsys.readouterr().err == "WARNING from \\u001b]0;pwned\\u0007\n"
+
+
+def test_an_error_of_the_program_is_printed_with_its_stack_but_without_control_characters() -> None:
+    code = (
+        "import typer; from ackstream.cli.main import Commands\n"
+        "app = typer.Typer(cls=Commands)\n"
+        "@app.command()\n"
+        "def first(): raise KeyError('\\x1b[2J\\u202e') from ValueError('\\x9b2J [red]')\n"
+        "app.command('second')(first)\n"
+        "app(['first'])"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert finished.returncode == 1
+    assert "in first" in finished.stderr
+    assert "ValueError: \\u009b2J [red]" in finished.stderr
+    assert_harmless(finished.stderr)
 
 
 PACKAGE = Path(monitoring.__file__).parents[1]
