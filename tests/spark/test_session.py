@@ -34,11 +34,13 @@ def lines():
 
 spark = session(load(), "secretive", jars=jars.resolve("spark"), conf={"spark.ui.enabled": "false"})
 java = spark._jvm.System.getProperty("sun.java.command")
-shown = [line for line in lines() if "hunter2" in line]
+# which is not in this line itself
+planted = "hunter" + "2"
+shown = [line for line in lines() if planted in line]
 known = {key: spark.conf.get(key) for key in ("spark.hadoop.fs.s3a.secret.key", "spark.sql.extensions", "spark.a")}
 memory = spark._jvm.Runtime.getRuntime().maxMemory()
 hidden = spark._jvm.org.apache.spark.util.Utils.redact(spark._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq(
-    [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", "hunter2")])).toString()
+    [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", planted)])).toString()
 print(json.dumps([java, shown, known, memory, hidden, os.environ.get("PYSPARK_SUBMIT_ARGS")]))
 """
 
