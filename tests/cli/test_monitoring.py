@@ -103,7 +103,7 @@ def test_once_shows_the_last_window(settings: Settings):
 def test_without_topics_there_is_a_sentence(settings: Settings):
     result = run("watch", "--once")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"There is no topic {settings.kafka.topic('signals')} at ")
+    assert result.stderr.startswith(f"There is no topic {settings.kafka.topic('ledger')} at ")
 
 
 def test_a_window_that_is_no_duration_is_a_sentence():
