@@ -481,7 +481,7 @@ def handle(signal):
     print(signal.value, flush=True)
     return Ack() if signal.value < 3 else After(3600, Ack())
 
-kafka = Kafka(bootstrap=sys.argv[1], topic_prefix=sys.argv[2], options={"session.timeout.ms": "6000"})
+kafka = Kafka(bootstrap=sys.argv[1], topic_prefix=sys.argv[2], options={"python": {"session.timeout.ms": "6000"}})
 with Responder(kafka, handle, labels=["meter"], group="devices"):
     print("ready", flush=True)
     sys.stdin.read()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import AcknowledgementTimeout, FlushTimeout, Publisher, WouldBlockError
 from ackstream.client.errors import RefusedError
+from ackstream.settings.security import KafkaOptions
 from tests.conformance.scenarios.observations import AT
 from tests.integration.scenarios.rules import VALUE, Json, now
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.messages import CommandAck
     from tests.harness.persistence import Persistence
 
-LINGER = {"linger.ms": "1000"}
+LINGER = KafkaOptions(python={"linger.ms": "1000"})
 """Messages sent within this time arrive together."""
 
 NO_RESENDING_SECONDS = 60.0
