@@ -33,6 +33,7 @@ listener.name.expired.ssl.keystore.location={expired}
 listener.name.bearer.sasl.enabled.mechanisms=OAUTHBEARER
 listener.name.bearer.oauthbearer.sasl.jaas.config={jaas}.oauthbearer.OAuthBearerLoginModule required;
 listener.name.bearer.oauthbearer.sasl.server.callback.handler.class={jaas}.oauthbearer.OAuthBearerValidatorCallbackHandler
+sasl.oauthbearer.jwt.validator.class={jaas}.oauthbearer.BrokerJwtValidator
 sasl.oauthbearer.jwks.endpoint.url={keys}
 sasl.oauthbearer.expected.audience={audience}
 """

@@ -137,6 +137,7 @@ def test_a_secured_broker_is_started_used_and_stopped_by_the_same_commands(
     monkeypatch.setenv("ACKSTREAM_LOCAL_PORT", str(local.port))
     monkeypatch.setenv("ACKSTREAM_LOCAL_CONTROLLER_PORT", str(local.controller_port))
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", settings.kafka.bootstrap)
+    monkeypatch.setenv("COLUMNS", "300")
     # without a login there is no answer
     monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 2_000)
     try:
