@@ -265,5 +265,5 @@ def test_a_feed_knows_when_the_clock_last_ticked(settings: Settings):
 
 
 def test_a_topic_that_is_not_there_is_one_sentence(kafka: Kafka):
-    with pytest.raises(AckstreamError, match=r"There is no topic .*signals"):
+    with pytest.raises(AckstreamError, match=r"There is no topic .*ledger"):
         LedgerFeed(Settings(kafka=kafka), 0)
