@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.scenarios.observations import Absent, AtMost, Counted, Lines, PerName, Series, matches, plain
+from tests.conformance.scenarios.observations import (
+    Absent,
+    AtMost,
+    Counted,
+    Cumulative,
+    Lines,
+    PerName,
+    Series,
+    matches,
+    plain,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +57,14 @@ from tests.conformance.scenarios.observations import Absent, AtMost, Counted, Li
         (7, AtMost(8), False),
         ([5], Absent([6, 7]), True),
         ([5, 7], Absent([6, 7]), False),
+        ([{"up_to": 3}], Cumulative([{"up_to": 3}]), True),
+        ([{"up_to": 3}], Cumulative([{"up_to": 2}, {"up_to": 3}]), True),
+        ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 3}, {"up_to": 3}]), False),
+        ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 2}]), False),
+        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 2}, {"up_to": 3}, {"up_to": 4}]), True),
+        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 1}, {"up_to": 3}, {"up_to": 4}]), False),
+        ([{"up_to": 3}], Cumulative([{"up_to": up_to} for up_to in (1, 2, 3)]), False),
+        ([{"up_to": 3}], Cumulative([]), False),
         (3, PerName([("a", 1), ("b", 2)]), True),
         ({"b": 2}, PerName([("a", 1), ("b", 2)]), True),
     ],

@@ -74,6 +74,22 @@ class Absent(Series):
         )
 
 
+class Cumulative(Series):
+    """Acknowledgements up to a number: where a batch ends is the engine's choice, and each batch has one of its own.
+
+    Those expected are among them, in order; if it is fewer than the messages, so are those that were seen.
+    """
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        if len(expected) == len(self.values):
+            return matches(expected, list(self.values))
+        rest = iter(self.values)
+        among = all(any(matches(wanted, value) for value in rest) for wanted in expected)
+        ended = bool(self.values) and matches(expected[-1], self.values[-1])
+        return among and ended and len(self.values) < self.values[-1]["up_to"]
+
+
 class PerName(Series):
     """Counts of several things: expected is the sum, or an object with the count of each."""
 

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from tests.conformance.scenarios.observations import AT
+from tests.conformance.scenarios.observations import AT, Cumulative
 from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
 from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, Json, now, sleep_until
@@ -29,7 +29,7 @@ def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Sil
     if "without_flag" in scenario.expect:
         plain = [{word: value for word, value in step.items() if word != "ack_immediately"} for step in when]
         other = _produce(get(_rules(given)), f"{scenario.id}-without", given, plain, silence)
-        seen["without_flag"] = other["broker_acks"][0]
+        seen["without_flag"] = other["broker_acks"].values[0]
     if "when_queue_enabled" in scenario.expect:
         changed = given | {"reject": "when-queue-enabled"}
         seen["when_queue_enabled"] = _produce(get(_rules(changed)), f"{scenario.id}-enabled", changed, when, silence)
@@ -75,7 +75,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
     arrived = min(_transmissions(persistence, client), default=began)
     good = [seq for seq, reason in persistence.rows(client) if reason is None]
     return seen | {
-        "broker_acks": [{"up_to": ack.seq, AT: at - arrived} for ack, at in app.acks if _is_good(ack)],
+        "broker_acks": Cumulative([{"up_to": ack.seq, AT: at - arrived} for ack, at in app.acks if _is_good(ack)]),
         "app_notifications": [receipt.seq for receipt in app.receipts],
         "in_flight": in_flight,
         "blocked": app.blocked,
