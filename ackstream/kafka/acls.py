@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka.admin import (
     ACL,
@@ -17,7 +18,7 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError, SecurityDisabledError
 
-from ackstream.errors import SettingsError
+from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import connect_admin, failure
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.kafka.topics import TOPICS
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
+_SETTLE_SECONDS = 30.0
+_POLL_SECONDS = 0.05
 CLUSTER = "kafka-cluster"
 """The name of the one resource of that type."""
 
@@ -110,8 +113,12 @@ def commands(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -
 def apply(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> tuple[int, list[str]]:
     """Add the ACLs that the principals of some parties lack; return their number, and what those may do beyond that.
 
+    A broker takes ACLs from its controller when it comes to it: they hold when this returns, so that who starts next is
+    not refused.
+
     :raises RefusedError: the login may not do that
     :raises SettingsError: the broker has no authorizer
+    :raises UnreachableError: the broker does not take the ACLs from its controller
     """
     wanted: dict[str, set[ACL]] = {}
     for name in names:
@@ -124,6 +131,7 @@ def apply(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> t
                 missing = sorted(acls - found, key=repr)
                 for error in admin.create_acls(missing)["failed"] if missing else ():
                     raise error
+                _await(settings, admin, principal, acls)
                 added += len(missing)
                 further += sorted(map(_described, found - acls))
     except SecurityDisabledError:
@@ -134,6 +142,17 @@ def apply(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> t
     except KafkaError as error:
         raise failure(settings.kafka, error) from error
     return added, further
+
+
+def _await(settings: Settings, admin: Any, principal: str, acls: set[ACL]) -> None:
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while not acls <= set(admin.describe_acls(_all_of(principal))[0]):
+        if time.monotonic() > deadline:
+            raise UnreachableError(
+                f"Kafka at {settings.kafka.bootstrap} has not applied the ACLs of {principal} after "
+                f"{_SETTLE_SECONDS:g} s: look at the log of its controller, then run `ackstream acls --apply` again."
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _acl(principal: str, grant: Grant) -> ACL:
