@@ -13,35 +13,36 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
-from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import PRECONDITION_FAILED, thing_not_found
+from ackstream.protocol.ditto.things import check_patch
 from ackstream.protocol.errors import NOT_FOUND
-from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ackstream.gateway.operations import Kind
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
 
 
+_IF_MATCH = "if-match"
+_IF_IT_EXISTS = "*,*"
+"""Means what ``*`` does, and is not what a client writes."""
+
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
-_OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
+_OF_THE_PART = (_IF_MATCH, "if-none-match", IF_EQUAL)
 """Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
 
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
-_NOTHING = 'eq(thingId,"")'
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
     :raises DittoError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is not
-        permitted
+        permitted; 400 for a patch of too many members
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -56,31 +57,27 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
 
 
 def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
-    thing_id = command.topic.thing_id
+    thing_id, given = command.topic.thing_id, frozenset(command.headers)
     if kind == "retrieve":
         # whether a hidden part exists is hidden, too
         allowed = access.knows(subjects, thing_id, command.path)
+    elif kind == "merge":
+        patch = _decoded(command.value)
+        check_patch(patch)
+        allowed = access.may_merge(subjects, thing_id, command.path, patch)
+        if command.path == "/" and not access.may("WRITE", subjects, thing_id, "/"):
+            # a merge creates a thing that is missing: whole, not only the parts that the sender may change
+            command.headers.setdefault(_IF_MATCH, _IF_IT_EXISTS)
     else:
-        # a merge patch changes the paths of those of its values that are not objects
-        start = "" if command.path == "/" else command.path
-        paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
-        allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
-    if allowed and any(name in command.headers for name in _OF_THE_THING):
+        allowed = access.may("WRITE", subjects, thing_id, command.path)
+    if allowed and any(name in given for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
         allowed = access.may("READ", subjects, thing_id, "/")
-    if allowed and any(name in command.headers for name in _OF_THE_PART):
+    if allowed and any(name in given for name in _OF_THE_PART):
         allowed = access.may("READ", subjects, thing_id, command.path)
     if not allowed:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
         raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
-
-
-def _leaves(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{path}/{escape(key)}", inner)
-    else:
-        yield path or "/"
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
@@ -89,12 +86,8 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
     The restriction is no part of the filter: a cursor, which has the filter, comes from the client.
     """
     patterns = access.whole_things(subjects)
-    if "*" in patterns:
-        return
-    wanted = _decoded(command.value)
-    visible = [f"like(thingId,{json_text(pattern)})" for pattern in patterns] or [_NOTHING]
-    wanted["only"] = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
-    command.value = raw(wanted)
+    if "*" not in patterns:
+        command.value = raw(_decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
@@ -103,7 +96,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
     those who guess: it is left to those who may read the whole of what the command addresses.
 
-    :raises DittoError: 404 if nothing is visible
+    :raises DittoError: 404 if nothing is visible, or what there is to be merged
     """
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
@@ -112,6 +105,9 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
     thing_id = command.topic.thing_id
+    if reply.status == PRECONDITION_FAILED and f"'{_IF_IT_EXISTS}'" in _decoded(reply.value).get("message", ""):
+        # there is nothing to merge with
+        raise thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
     reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}

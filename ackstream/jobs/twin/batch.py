@@ -238,8 +238,8 @@ class _TwinBatch:
             value = search.answer(envelope, self._things, record.timestamp, limit)
             self._send(self._answer(request, response(envelope, request, OK, value), record))
             return
-        command = read_command(envelope, headers, record.timestamp)
-        result = apply(self._things.get(command.thing_id), command, self._settings.twin.max_thing_bytes)
+        command = read_command(envelope, headers, record.timestamp, limit := self._settings.twin.max_thing_bytes)
+        result = apply(self._things.get(command.thing_id), command, limit)
         messages = []
         if result.event is not None:
             messages.append(TwinMessage.of(EVENTS, request, event(envelope, request, result)))

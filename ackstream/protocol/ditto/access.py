@@ -42,6 +42,20 @@ class Access:
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
 
+    def may_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> bool:
+        """Return whether one of the subjects, or several together, may change all that a merge patch changes.
+
+        These are the values at ``path`` and below that are not objects, or empty ones.
+        """
+        keys = keys_of(path)
+        below = []
+        for granted in self._granted("WRITE", subjects, thing_id):
+            if keys[: len(granted)] == granted:
+                return True
+            if granted[: len(keys)] == keys:
+                below.append(granted[len(keys) :])
+        return _covers(below, patch)
+
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
         wanted = keys_of(path)
@@ -86,14 +100,34 @@ def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
     return any(matches_any(patterns, text) for text in texts)
 
 
+def _covers(paths: list[Keys], patch: Any) -> bool:
+    """Return whether all changes of a patch are at the paths, none of which is empty, or below."""
+    if not isinstance(patch, dict) or not patch:
+        return False
+    deeper = _by_key(paths)
+    return all(
+        (rest := deeper.get(key)) is not None and (() in rest or _covers(rest, inner)) for key, inner in patch.items()
+    )
+
+
 def _only(value: Any, paths: list[Keys]) -> Any:
     """Return a JSON object with the parts at the paths alone, ``UNSET`` if there are none."""
     if not isinstance(value, dict):
         return UNSET
     kept = {}
-    for key, inner in value.items():
-        rest = [path[1:] for path in paths if path[0] == key]
-        found = inner if () in rest else _only(inner, rest) if rest else UNSET
-        if found is not UNSET:
-            kept[key] = found
-    return kept or UNSET
+    for key, rest in _by_key(paths).items():
+        if key in value:
+            found = value[key] if () in rest else _only(value[key], rest)
+            if found is not UNSET:
+                kept[key] = found
+    if not kept:
+        return UNSET
+    return kept if len(kept) == 1 else {key: kept[key] for key in value if key in kept}
+
+
+def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
+    """Return the rests of paths by their first keys."""
+    found: dict[str, list[Keys]] = {}
+    for path in paths:
+        found.setdefault(path[0], []).append(path[1:])
+    return found
