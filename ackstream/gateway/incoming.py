@@ -16,8 +16,9 @@ from ackstream.gateway.conditions import check_headers, is_live, with_defaults
 from ackstream.gateway.errors import parameter_invalid, stream_unavailable
 from ackstream.gateway.operations import Kind
 from ackstream.gateway.permissions import addresses_subject
+from ackstream.gateway.translation import MAX_IDS
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.errors import json_field_missing, unknown_topic_path
+from ackstream.protocol.ditto.errors import json_field_missing, json_format_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
@@ -144,6 +145,8 @@ def _check_address(operation: Kind, envelope: Envelope) -> None:
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
         raise json_field_missing("/thingIds")
+    if len(ids) > MAX_IDS:
+        raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -191,15 +194,13 @@ _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 def read_control(text: str) -> Control | None:
     """Read a message that starts or stops a stream; ``None`` for any other message."""
-    for name in _CONTROLS:
-        if text.startswith(name):
-            return Control(name, _parameters(text))
-    return None
+    name = text.partition("?")[0] if text.startswith(("START-", "STOP-")) else ""
+    return Control(name, _parameters(text)) if name in _CONTROLS else None
 
 
 def read_token(text: str) -> str | None:
     """Read the token of ``JWT-TOKEN?jwtToken=…``, which continues a session; ``None`` for any other message."""
-    return _parameters(text).get("jwtToken", "") if text.startswith(_TOKEN) else None
+    return _parameters(text).get("jwtToken", "") if text == _TOKEN or text.startswith(f"{_TOKEN}?") else None
 
 
 def _parameters(text: str) -> dict[str, str]:

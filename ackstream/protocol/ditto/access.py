@@ -7,6 +7,7 @@ stands for any run of characters.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -36,6 +37,7 @@ class Access:
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Apply these rules."""
         self._rules = tuple(rules)
+        self._of = lru_cache(maxsize=1_024)(self._rules_of)
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
@@ -76,20 +78,19 @@ class Access:
 
     def whole_things(self, subjects: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns of the things that the subjects may read entirely."""
-        subjects = tuple(subjects)
+        rules = self._of(tuple(subjects))
         patterns = [
-            pattern
-            for rule in self._rules
-            if "READ" in rule.grant and not keys_of(rule.path) and _any(rule.subjects, subjects)
-            for pattern in rule.things
+            pattern for rule in rules if "READ" in rule.grant and not keys_of(rule.path) for pattern in rule.things
         ]
         return tuple(dict.fromkeys(patterns))
 
     def _granted(self, permission: Permission, subjects: Iterable[str], thing_id: str) -> Iterator[Keys]:
-        subjects = tuple(subjects)
-        for rule in self._rules:
-            if permission in rule.grant and _any(rule.subjects, subjects) and matches_any(rule.things, thing_id):
+        for rule in self._of(tuple(subjects)):
+            if permission in rule.grant and matches_any(rule.things, thing_id):
                 yield keys_of(rule.path)
+
+    def _rules_of(self, subjects: tuple[str, ...]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self._rules if _any(rule.subjects, subjects))
 
 
 OPEN = Access([Rule(("*",), grant=("READ", "WRITE"))])
