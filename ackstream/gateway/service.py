@@ -25,11 +25,12 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
 from ackstream.gateway.responses import on_error
-from ackstream.gateway.session import socket_route
+from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.gateway.translation import wire_ids
 from ackstream.kafka.topics import ensure_topics
@@ -200,9 +201,8 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
 
 def application(dependencies: Dependencies) -> Starlette:
     """Build the ASGI application with all routes."""
-    gateway = dependencies.settings.gateway
     return Starlette(
-        middleware=origin_middleware(gateway.cors_origins, authenticated=dependencies.authenticator.required),
+        middleware=origin_middleware(dependencies.settings.gateway, authenticated=dependencies.authenticator.required),
         routes=[
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
@@ -231,3 +231,8 @@ class Dependencies:
     def correlation_ids(self) -> UniqueIds:
         """Those of all commands that the gateway sends, whichever way they came."""
         return wire_ids(self.settings)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What one subject, or one address, may have of this gateway."""
+        return Limits(self.settings.gateway)

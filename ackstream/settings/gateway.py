@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from ackstream.settings.base import Milliseconds, Part, duration
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?")
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 class AccessRule(Part):
@@ -39,9 +40,14 @@ class Gateway(Part):
     jwt_issuer: str = ""
     jwt_audience: str = ""
     access: tuple[AccessRule, ...] = ()
-    cors_origins: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_connections: int = Field(2_000, ge=1)
+    max_sockets: int = Field(100, ge=1)
+    max_sockets_per_address: int = Field(500, ge=1)
+    max_requests: int = Field(1_000, ge=1)
 
-    @field_validator("cors_origins")
+    @field_validator("allowed_origins")
     @classmethod
     def _complete_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
@@ -51,3 +57,14 @@ class Gateway(Part):
                     " https://app.example or http://localhost:3000"
                 )
         return origins
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _names_alone(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if _HOST.fullmatch(host) is None:
+                raise ValueError(
+                    f"{host!r} is not the name of a host: write it as in a URL, without scheme and port, such as"
+                    " things.example, or *.things.example for all names below"
+                )
+        return hosts

@@ -20,7 +20,7 @@ from ackstream.client.labels import Declaration
 from ackstream.gateway import session, unread
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
 from ackstream.gateway.service import Dependencies
-from ackstream.gateway.session import socket_route
+from ackstream.gateway.sockets import socket_route
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
