@@ -20,6 +20,9 @@ LONGEST = 60.0
 FORGOTTEN = 900.0
 """After so many seconds without a wrong password all is as at first."""
 
+NAME_CHARACTERS = 256
+"""As many of the name of a user are remembered."""
+
 _MAX_KEYS = 20_000
 
 

@@ -1,4 +1,4 @@
-"""Authenticate clients: Basic with password hashes, Bearer with JSON Web Tokens, or none on the loopback address.
+"""Authenticate clients: Basic with password hashes, Bearer with JSON Web Tokens, a certificate, or none on loopback.
 
 Password hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
 """
@@ -13,13 +13,18 @@ import logging
 import os
 from base64 import b64decode, b64encode
 from collections import OrderedDict
+from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 import jwt
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.attempts import NAME_CHARACTERS, Attempts
+from ackstream.gateway.certificates import certified_name
+from ackstream.gateway.errors import authentication_failed, too_many_attempts
+from ackstream.gateway.limits import address_of
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.settings.security import is_loopback
 
@@ -44,7 +49,7 @@ class Identity(NamedTuple):
 
 
 class Authenticator:
-    """Maps a connection to its subjects: ``user:NAME``, ``jwt:SUB``, or ``anonymous`` without authentication."""
+    """Maps a connection to its subjects: ``user:NAME``, ``jwt:SUB``, ``certificate:NAME``, else ``anonymous``."""
 
     def __init__(self, settings: Gateway) -> None:
         """Read the keys.
@@ -55,13 +60,14 @@ class Authenticator:
         self._tokens = _Tokens(settings) if settings.jwt_key_file or settings.jwt_jwks_file else None
         schemes = {'Basic realm="ackstream", charset="UTF-8"': self._users, 'Bearer realm="ackstream"': self._tokens}
         self._schemes = [scheme for scheme, accepted in schemes.items() if accepted]
-        self.required = bool(self._schemes)
+        self.required = bool(self._schemes or settings.tls.client_ca)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._pepper = os.urandom(32)
         # unknown names are checked against this hash, so that they take as long as known ones
         self._nobody = hash_password("", b"nobody")
         for name, hashed in self._users.items():
             _check_hash(name, hashed)
+        self._attempts = Attempts()
         if not self.required:
             _check_loopback(settings.host)
 
@@ -80,8 +86,10 @@ class Authenticator:
         if not self.required:
             return Identity(ANONYMOUS)
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+        if not scheme and (name := certified_name(connection)) is not None:
+            return Identity((f"certificate:{name}",))
         if scheme.lower() == "basic" and self._users:
-            return Identity((f"user:{await self._user(credentials.strip())}",))
+            return Identity((f"user:{await self._user(connection, credentials.strip())}",))
         if scheme.lower() == "bearer":
             return self.renew(credentials.strip())
         raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
@@ -97,7 +105,7 @@ class Authenticator:
             raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
         return self._tokens.identity(token)
 
-    async def _user(self, credentials: str) -> str:
+    async def _user(self, connection: HTTPConnection, credentials: str) -> str:
         try:
             name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
         except ValueError:
@@ -106,10 +114,14 @@ class Authenticator:
         if colon and key in self._known:
             self._known.move_to_end(key)
             return name
+        user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
+        if wait := self._attempts.begin(user, address, monotonic()):
+            raise too_many_attempts(ceil(wait))
         hashed = self._users.get(name)
         right = await asyncio.to_thread(matches, password, hashed or self._nobody)
         if hashed is None or not right:
             raise authentication_failed("The user name or the password is wrong.", self._schemes)
+        self._attempts.succeeded(user, address)
         self._known[key] = None
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)

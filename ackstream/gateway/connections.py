@@ -15,6 +15,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ackstream.gateway.certificates import CERTIFICATE, common_name
 from ackstream.gateway.errors import too_many_connections
 from ackstream.gateway.limits import Tally, network
 
@@ -161,17 +162,6 @@ class TlsConnection(asyncio.Protocol):
         connection.connection_made(secured)
         if self._early:
             connection.data_received(b"".join(self._early))
-
-
-CERTIFICATE = "certificate"
-"""The key of the state of a request under which there is the name in the certificate of its client, or ``None``."""
-
-
-def common_name(transport: asyncio.BaseTransport) -> str | None:
-    """Return the common name in the certificate of a client, which TLS has verified; ``None``: it has shown none."""
-    found: dict[str, Any] = transport.get_extra_info("peercert") or {}
-    names = [value for part in found.get("subject", ()) for name, value in part if name == "commonName"]
-    return names[-1] if names else None
 
 
 def refuse(transport: asyncio.Transport, error: GatewayError, *, crowded: bool = False) -> None:

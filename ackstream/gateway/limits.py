@@ -34,6 +34,9 @@ STEPS_PER_SIGNAL = 5_000
 SEARCHES = 4
 """Of one subject at a time: the twin serves nothing else while it searches."""
 
+STORIES = 3
+"""Of one subject, which are read or wait for it."""
+
 _MAX_KEYS = 50_000
 _PREFIX = 64
 """Bits of an IPv6 address that name a network, all of whose addresses one client may have."""
@@ -43,7 +46,8 @@ class Rate:
     """How often something may happen for each of many keys: on average so many times a second, and a burst at once."""
 
     def __init__(self, per_second: float, burst: float) -> None:
-        self._interval, self._tolerance = 1 / per_second, burst / per_second
+        # times are added up, and lose a little
+        self._interval, self._tolerance = 1 / per_second, burst / per_second + 1e-6
         # the time at which all that has happened is made up for, by key
         self._even: OrderedDict[str, float] = OrderedDict()
 
@@ -104,6 +108,7 @@ class Limits:
         self._steps = Rate(STEPS_PER_SECOND, MAX_STEPS)
         self._sockets = Tally()
         self._searches = Tally()
+        self._stories = Tally()
 
     def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
         """Count a request of an address, whoever sends it.
@@ -148,6 +153,17 @@ class Limits:
         if self._searches[subject] >= SEARCHES:
             raise too_many_requests(f"The subject {subject} has {SEARCHES} searches open, which is the maximum.", 1)
         with _counted(self._searches, subject):
+            yield
+
+    @contextmanager
+    def story(self, subject: str) -> Iterator[None]:
+        """Count a look into the tables for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``
+        """
+        if self._stories[subject] >= STORIES:
+            raise too_many_requests(f"The tables are being read for the subject {subject} {STORIES} times already.", 1)
+        with _counted(self._stories, subject):
             yield
 
     @contextmanager

@@ -19,7 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ackstream.gateway.api import REQUEST_SECONDS
-from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection
+from ackstream.gateway.certificates import Certificates
+from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection, TlsConnection
 from ackstream.gateway.service import application
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Server(uvicorn.Server):
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
         """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
+        self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
         self.doors = Doors(connections_within(gateway.max_connections))
         super().__init__(
             uvicorn.Config(
@@ -68,7 +70,7 @@ class Server(uvicorn.Server):
                 backlog=_BACKLOG,
                 lifespan="off",
                 # the ones whose states Stalls knows
-                http=partial(HttpConnection, self.doors),  # type: ignore[arg-type]
+                http=self._first_protocol(),  # type: ignore[arg-type]
                 ws=partial(SocketConnection, self.doors),  # type: ignore[arg-type]
                 # a message that is too large for a body gets an error; one that is larger still is not read
                 ws_max_size=2 * gateway.max_body_bytes,
@@ -82,6 +84,12 @@ class Server(uvicorn.Server):
         self._started = started
         self._stalls = Stalls()
 
+    def _first_protocol(self) -> partial[Any]:
+        """Return what makes the protocol of a new connection."""
+        if self._certificates is None:
+            return partial(HttpConnection, self.doors)
+        return partial(TlsConnection, self.doors, self._certificates.context)
+
     async def startup(self, sockets: list[Any] | None = None) -> None:
         """Listen and report the URL."""
         await super().startup(sockets)
@@ -90,11 +98,14 @@ class Server(uvicorn.Server):
                 # the connections inherit it
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            scheme = "http" if self._certificates is None else "https"
+            self._started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """End stalled connections, once a second; return whether to shut down."""
+        """End stalled connections, and look at the certificates, once a second; return whether to shut down."""
         if counter % _TICKS == 0:
+            if self._certificates is not None:
+                self._certificates.renew()
             for connection in self._stalls.find(self.server_state.connections, time.monotonic()):
                 log.warning("Ending a connection whose client neither sends nor reads: %s", connection.client)
                 connection.transport.abort()

@@ -17,6 +17,7 @@ from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSen
 from ackstream.client.replies import Outcomes
 from ackstream.gateway.api import Api
 from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.certificates import check_transport
 from ackstream.gateway.errors import (
     body_incomplete,
     correlation_id_in_use,
@@ -185,6 +186,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     gateway = settings.gateway
     authenticator = Authenticator(gateway)
     access = access_of(gateway, authenticator)
+    check_transport(gateway, authenticated=authenticator.required)
     ensure_topics(settings, TOPICS)
     with (
         Outcomes(settings.kafka) as outcomes,

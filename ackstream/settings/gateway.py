@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ackstream.settings.base import Milliseconds, Part, duration
+from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from typing_extensions import Self
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
@@ -22,11 +29,51 @@ class AccessRule(Part):
     grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
 
 
+class GatewayTls(Part):
+    """``[gateway.tls]``: the certificate under which HTTPS is served, and that of clients. All files are in PEM.
+
+    :ivar certificate: followed by its chain; ``None``: HTTP is served
+    :ivar key: of ``certificate``; ``None``: it stands in the same file
+    :ivar client_ca: authorities of which each client must show a certificate; ``None``: they need none
+    :ivar by_proxy: a proxy encrypts the way of the clients, and its own way to the gateway is private
+    """
+
+    certificate: OptionalPath = None
+    key: OptionalPath = None
+    key_password: OptionalSecret = None
+    client_ca: OptionalPath = None
+    by_proxy: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context with the files as they are now.
+
+        :raises ValueError: one of them is missing or unfit, with a sentence
+        """
+        found = Tls.model_construct(
+            ca=self.client_ca, certificate=self.certificate, key=self.key, key_password=self.key_password
+        )
+        return found.server_context()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from."""
+        return tuple(filter(None, (self.certificate, self.key, self.client_ca)))
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if self.certificate is None and (self.key or self.key_password or self.client_ca):
+            raise ValueError("there is no certificate to serve HTTPS under: name it as certificate")
+        if self.certificate is not None:
+            self.context()
+        return self
+
+
 class Gateway(Part):
     """HTTP and WebSocket."""
 
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65535)
+    tls: GatewayTls = GatewayTls()
     max_body_bytes: int = Field(1_000_000, ge=1)
     max_timeout: Milliseconds = duration("60s")
     max_claim_timeout: Milliseconds = duration("10m")
