@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ HANDSHAKE_SECONDS = 10.0
 
 _LINGER_SECONDS = 1.0
 """How long a client may take to read that it is refused."""
+
+_LINGERING = 20
+"""As many may do so at any time; where there may be many connections, a quarter of them."""
 
 _SHARE = 4
 """One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
@@ -74,7 +78,7 @@ class Doors:
     @property
     def crowded(self) -> bool:
         """Whether there is no time left to tell a client that it is refused."""
-        return self._all > self._most + self._most // _SHARE
+        return self._all > self._most + max(_LINGERING, self._most // _SHARE)
 
 
 class HttpConnection(H11Protocol):
@@ -88,10 +92,13 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
         super().connection_made(transport)
-        error = None if self._entered else self._doors.enter(_host(transport))
+        error = None if self._entered else self._doors.enter(_host(self.client))
         if error is not None:
             self._refused = True
-            refuse(transport, error, crowded=self._doors.crowded)
+            if self._doors.crowded:
+                transport.abort()
+            else:
+                refuse(transport, error)
 
     def data_received(self, data: bytes) -> None:
         """Read what comes, but of a connection that is refused."""
@@ -100,7 +107,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection out."""
-        self._doors.leave(_host(self.transport))
+        self._doors.leave(_host(self.client))
         super().connection_lost(exc)
 
 
@@ -113,7 +120,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection out."""
-        self._doors.leave(_host(self.transport))
+        self._doors.leave(_host(self.client))
         super().connection_lost(exc)
 
 
@@ -129,7 +136,7 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin the handshake."""
-        host = _host(transport)
+        host = _host(transport.get_extra_info("peername"))
         if self._doors.enter(host) is not None:
             # without TLS there is no telling why
             self._doors.leave(host)
@@ -164,23 +171,20 @@ class TlsConnection(asyncio.Protocol):
             connection.data_received(b"".join(self._early))
 
 
-def refuse(transport: asyncio.Transport, error: GatewayError, *, crowded: bool = False) -> None:
-    """Tell a client why its connection ends, and end it; where that would take long there is no time to tell."""
-    if crowded:
-        transport.abort()
-        return
+def refuse(transport: asyncio.Transport, error: GatewayError) -> None:
+    """Tell a client why its connection ends, and end it."""
     body = msgspec.json.encode(error.to_dict())
     headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
     lines = [f"HTTP/1.1 {error.status} {_REASON}", *(f"{name}: {value}" for name, value in (*headers, *error.headers))]
     transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-    if transport.can_write_eof():
-        # closed at once, it would lose what it was told together with what it has sent
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
-    else:
+    if not transport.can_write_eof():
         transport.close()
+        return
+    with suppress(OSError):
+        # closed at once, a client would lose what it was told together with what it has sent; one may be gone already
+        transport.write_eof()
+    asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
 
 
-def _host(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
+def _host(peer: tuple[Any, ...] | None) -> str:
     return str(peer[0]) if peer else ""
