@@ -144,7 +144,7 @@ def trusting(authority: Authority, *own: Path) -> ssl.SSLContext:
 
 
 def settings(authority: Authority, **more: Any) -> dict[str, Any]:
-    certificate, key = authority.issue("gateway")
+    certificate, key = authority.issue_pair("gateway")
     return {"tls": {"certificate": certificate, "key": key, **more}}
 
 
@@ -204,7 +204,7 @@ def test_a_certificate_that_changes_is_shown_to_new_connections_and_a_bad_one_ch
     with serving(**settings(authority)) as running:
         first = shown(running, trusted)
         with connect(f"wss://localhost:{running.port}/ws/2", ssl=trusted) as open_:
-            authority.issue("gateway")
+            authority.issue_pair("gateway")
             eventually(lambda: shown(running, trusted) != first, "the new certificate")
             second = shown(running, trusted)
             certificate = authority.ca.with_name("gateway.pem")
@@ -228,13 +228,15 @@ def test_a_client_is_who_its_certificate_says(authority: Authority, rules: Any, 
             with httpx.Client(verify=trusting(authority, *own), base_url=url) as client:
                 return client.put(f"{THING}/attributes/x", json=1)
 
-        assert ask(*authority.issue("lamp")).status_code == 204
+        assert ask(*authority.issue_pair("lamp")).status_code == 204
         assert running.clients.sent[-1].headers["ditto-originator"] == "certificate:lamp"
-        assert ask(*authority.issue("door")).status_code == 404
-        for stranger in ((), authority.issue("old", expired=True), Authority(tmp_path / "..", "evil").issue("lamp")):
+        assert ask(*authority.issue_pair("door")).status_code == 404
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        others = Authority(elsewhere).issue_pair("lamp")
+        for stranger in ((), authority.issue_pair("old", expired=True), others):
             with pytest.raises(httpx.TransportError):
                 ask(*stranger)
-        own = trusting(authority, *authority.issue("lamp"))
+        own = trusting(authority, *authority.issue_pair("lamp"))
         with connect(f"wss://localhost:{running.port}/ws/2", ssl=own) as socket_:
             socket_.send("START-SEND-EVENTS")
             assert socket_.recv() == "START-SEND-EVENTS:ACK"
@@ -243,7 +245,7 @@ def test_a_client_is_who_its_certificate_says(authority: Authority, rules: Any, 
 
 def test_a_certificate_does_not_stand_in_for_a_wrong_password(authority: Authority, rules: Any) -> None:
     with serving(**settings(authority, client_ca=authority.ca), users=USERS, **rules) as running:
-        own = trusting(authority, *authority.issue("lamp"))
+        own = trusting(authority, *authority.issue_pair("lamp"))
         with httpx.Client(verify=own, base_url=f"https://localhost:{running.port}") as client:
             assert client.get(THING, auth=("admin", "wrong")).status_code == 401
             assert client.put(f"{THING}/attributes/x", json=1).status_code == 204
@@ -260,9 +262,9 @@ def test_a_certificate_does_not_stand_in_for_a_wrong_password(authority: Authori
     ],
 )
 def test_unfit_files_stop_the_start(authority: Authority, tmp_path: Path, given: Any, problem: str) -> None:
-    authority.issue("gateway")
-    authority.issue("other")
-    authority.issue("old", expired=True)
+    authority.issue_pair("gateway")
+    authority.issue_pair("other")
+    authority.issue_pair("old", expired=True)
     with pytest.raises(ValueError, match=problem):
         GatewayTls(**{name: tmp_path / file for name, file in given.items()})
 
