@@ -1,8 +1,8 @@
 """How soon a password may be tried again after wrong ones: for an address, and for a user from wherever it comes.
 
-A client waits for its turn on its own side: it is told when that is, and no password is compared before. So guessing
-costs the gateway nothing, and takes as long over many connections as over one. An address from which a user has signed
-in does not wait because others guess this user's password elsewhere. Pure: callers give the time, in monotonic seconds.
+A client waits on its own side: the refusal says for how long, and no password is compared before. So guessing costs the
+gateway nothing, and takes as long over many connections as over one. An address from which a user has signed in does not
+wait because others guess this user's password elsewhere. Pure: callers give the time, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Attempts:
         """Take back an attempt that has turned out right, and forget the wrong ones of the user from there."""
         for kind, key in self._keys(user, address):
             if kind == "address" and (found := self._failures.get((kind, key))) is not None and found.count > 1:
-                # whoever knows one password may still guess those of others
+                # a client that knows one password may still guess those of others
                 found.count -= 1
             else:
                 self._failures.pop((kind, key), None)

@@ -111,7 +111,7 @@ class Limits:
         self._stories = Tally()
 
     def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
-        """Count a request of an address, whoever sends it.
+        """Count a request of an address, before its sender is known.
 
         :raises DittoError: 429 ``too.many.requests``
         """

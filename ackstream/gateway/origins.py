@@ -66,7 +66,7 @@ class Hosts:
     def __init__(self, settings: Gateway, *, authenticated: bool) -> None:
         """Know the names of the settings; with authentication those of this machine, too.
 
-        Without it, all clients are on this machine, and a page that has its name from elsewhere is somebody else's.
+        Without it, all clients are on this machine, and a page under any other name is that of another site.
         """
         origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
         self._names = [*settings.allowed_hosts, *filter(None, origins)]

@@ -174,7 +174,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
         view = replace(view, failures=failures)
-        return _json(view if _may_see(access, subjects, None) else _of_nobody(view))
+        return _json(view if _may_see(access, subjects, None) else _without_others(view))
 
     async def story(request: Request) -> Response:
         subjects = await identify(request)
@@ -195,8 +195,8 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]
 
 
-def _of_nobody(view: View) -> View:
-    """Return the view of one who may not read everything: without whoever else is there, and where."""
+def _without_others(view: View) -> View:
+    """Return the view of those who may not read everything: without other parties, and without places."""
     note = "Something is wrong. Who may read all things sees what." if view.note else ""
     return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, lags=[], note=note)
 
