@@ -1,8 +1,8 @@
 """How soon a password may be tried again after wrong ones: for an address, and for a user from wherever it comes.
 
-A client waits on its own side: the refusal says for how long, and no password is compared before. So guessing costs the
-gateway nothing, and takes as long over many connections as over one. An address from which a user has signed in does not
-wait because others guess this user's password elsewhere. Pure: callers give the time, in monotonic seconds.
+A client waits on its own side: the refusal says for how long, and no password is compared before. So guessing costs
+the gateway nothing, and takes as long over many connections as over one. An address from which a user has signed in
+does not wait because others guess this user's password elsewhere. Pure: callers give the time, in monotonic seconds.
 """
 
 from __future__ import annotations

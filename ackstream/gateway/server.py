@@ -80,6 +80,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_without_trace)
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()
@@ -124,6 +125,14 @@ class Server(uvicorn.Server):
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Drop what uvicorn logs of each WebSocket that is refused, and the trace of a text that is none."""
+    text = str(record.msg)
+    if text.startswith("Invalid UTF-8"):
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return not text.startswith("ASGI callable returned without completing handshake")
 
 
 def connections_within(wanted: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -273,6 +274,54 @@ def test_a_client_that_reads_nothing_of_a_stream_is_stalled_whatever_is_added_to
         if stalls.find([one], float(second)):
             found.append(second)
     assert found[0] == UNREAD_SECONDS
+
+
+UPGRADE = (
+    b"GET /ws/2%b HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%b\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "parts_",
+    [
+        pytest.param([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"], id="tls"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: " + b"9" * 5_000 + b"\r\n\r\n"], id="length"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: [\r\n\r\n"], id="host"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n"], id="hosts"),
+        pytest.param([b"GET / HTTP/1.0\r\n\r\n"], id="no host"),
+        pytest.param([b"GET /api/2/%ff%fe%00 HTTP/1.1\r\nhost: localhost\r\n\r\n"], id="path"),
+        pytest.param([b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n"], id="connect"),
+        pytest.param([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], id="http2"),
+        pytest.param(
+            [
+                f"GET {THING} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n".encode()
+                + b"transfer-encoding: chunked\r\n\r\n",
+                b"zz\r\n",
+            ],
+            id="chunk in a response",
+        ),
+        pytest.param([UPGRADE % (b"", b""), b"\x81\x82\0\0\0\0\xff\xfe"], id="text that is none"),
+        pytest.param([UPGRADE % (b"", b""), b"\x8f\xff\0\0"], id="frame that is none"),
+        pytest.param([UPGRADE % (b"?x=1", b"")], id="refused"),
+        pytest.param([UPGRADE % (b"?correlation-id=%0d%0a", b"x-y: \xff\r\ncorrelation-id: \xff\r\n")], id="headers"),
+        pytest.param([UPGRADE % (b"?declared-acks=%00%ff", b"")], id="labels"),
+    ],
+)
+def test_nothing_that_a_client_sends_leaves_a_trace(
+    parts_: list[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(parts.response(200, {})) as running:
+        # its records go no further
+        monkeypatch.setattr(logging.getLogger("uvicorn"), "handlers", [caplog.handler])
+        with running.raw() as client:
+            for part in parts_:
+                client.sendall(part)
+                client.settimeout(0.2)
+                with suppress(OSError):
+                    client.recv(65_536)
+        assert running.ask().status_code == 200
+        assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
 
 
 # -- WebSockets --------------------------------------------------------------------------------------------------------
