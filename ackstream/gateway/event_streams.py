@@ -138,7 +138,7 @@ class SignalEvents:
             filter=filters[0] if len(filters) == 1 else f"and({','.join(filters)})" if filters else None,
             extra_fields=fields_in(query, "extraFields"),
         )
-        self._unread = UnreadMessages(self._end)
+        self._unread = UnreadMessages(self._end, dependencies.unread)
         self._put = self._unread.put
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -107,8 +107,12 @@ class Server(uvicorn.Server):
         if counter % _TICKS == 0:
             if self._certificates is not None:
                 self._certificates.renew()
-            for connection in self._stalls.find(self.server_state.connections, time.monotonic()):
-                log.warning("Ending a connection whose client neither sends nor reads: %s", connection.client)
+            found = self._stalls.find(self.server_state.connections, time.monotonic())
+            if found:
+                log.warning(
+                    "Ending %s connections, whose clients do not send or read: %s …", len(found), found[0].client
+                )
+            for connection in found:
                 connection.transport.abort()
         return await super().on_tick(counter)
 

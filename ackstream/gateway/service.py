@@ -34,6 +34,7 @@ from ackstream.gateway.responses import on_error
 from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.gateway.translation import wire_ids
+from ackstream.gateway.unread import UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -238,3 +239,8 @@ class Dependencies:
     def limits(self) -> Limits:
         """What one subject, or one address, may have of this gateway."""
         return Limits(self.settings.gateway)
+
+    @cached_property
+    def unread(self) -> UnreadTotal:
+        """What all clients have not read yet."""
+        return UnreadTotal()

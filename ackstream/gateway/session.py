@@ -75,7 +75,7 @@ class SocketSession:
         self._forwarding = UniqueIds(STREAM_SECONDS)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
-        self._unread = UnreadMessages(slow)
+        self._unread = UnreadMessages(slow, dependencies.unread)
         self._put = self._unread.put
         self._searches = Searches(self._query, self._unread, self._start)
         self._order = AdmissionOrder()
