@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError
 from rich.console import Console
 from rich.live import Live
 
@@ -19,6 +19,7 @@ from ackstream.cli.console.display import inflight_table, plain_table, result_ta
 from ackstream.cli.console.session import quiet_session
 from ackstream.errors import AckstreamError, StartError
 from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
+from ackstream.kafka.clients import failure
 from ackstream.lake import maintenance, questions, tables, things
 from ackstream.lake.schemas import TABLES
 from ackstream.protocol.durations import Duration
@@ -54,6 +55,8 @@ def watch(
             if once or not console.is_terminal:
                 console.print(watch_screen(meter.snapshot(epoch_milliseconds()), feed.lags(), feed.warning()))
                 return
+        except AuthorizationError as error:
+            raise failure(settings.kafka, error) from None
         except KafkaError as error:
             raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
         try:

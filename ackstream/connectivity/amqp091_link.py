@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import struct
 import uuid
 from contextlib import contextmanager
@@ -40,7 +39,7 @@ REFUSALS = frozenset({311, 403, 404, 406})
 """Reply codes with which a broker closes a channel because of a message: too large, no permission, no such exchange,
 a precondition."""
 
-MESSAGE_ID = "message-id"
+MESSAGE_ID, USER_ID = "message-id", "user-id"
 _PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
 
 
@@ -49,8 +48,8 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
     options: dict[str, Any] = {}
     if connection.username is not None:
         options["credentials"] = PlainCredentials(connection.username, connection.secret)
-    if connection.tls:
-        options["ssl_options"] = SSLOptions(ssl.create_default_context(), connection.host)
+    if connection.tls is not None:
+        options["ssl_options"] = SSLOptions(connection.tls.client_context(), connection.host)
     return ConnectionParameters(
         connection.host,
         connection.port,
@@ -68,8 +67,8 @@ def unreachable(connection: Amqp091Connection, reason: BaseException) -> Unreach
     """Report that the broker does not respond as expected."""
     return UnreachableError(
         f"The connection {connection.id} cannot use the AMQP broker at {connection.host}:{connection.port} "
-        f"({reason!r}): start the broker, or correct connections.host, port, virtual_host, "
-        f"username or password."
+        f"({reason!r}): start the broker, or correct connections.host, port, tls, "
+        f"virtual_host, username or password."
     )
 
 
@@ -91,17 +90,21 @@ def answering_within(seconds: float, connection: Any) -> Iterator[None]:
 
 
 def external_message(method: Any, properties: BasicProperties, body: bytes) -> ExternalMessage:
-    """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``."""
+    """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``.
+
+    ``user-id`` is the property alone: brokers check that it is the user of the sender.
+    """
     headers = {
         property_text(name).lower(): property_text(value)
         for name, value in (properties.headers or {}).items()
         if value is not None
     }
-    named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, MESSAGE_ID)}
+    headers.pop(USER_ID, None)
+    named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, MESSAGE_ID, USER_ID)}
     headers |= {name: property_text(value) for name, value in named.items() if value}
     where = {"amqp.exchange": method.exchange, "amqp.routing-key": method.routing_key}
     headers |= {name: property_text(value) for name, value in where.items()}
-    return ExternalMessage(str(uuid.uuid4()), headers, body)
+    return ExternalMessage(str(uuid.uuid4()), headers, body, address=property_text(method.routing_key))
 
 
 def basic_properties(headers: dict[str, str], message_id: str) -> BasicProperties:

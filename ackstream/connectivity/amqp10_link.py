@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ackstream.connectivity.transport import OutgoingMessage
     from ackstream.settings.connections import Amqp10Connection
+    from ackstream.settings.security import Tls
 
 # it logs each error before it reports it
 logging.getLogger("proton").setLevel(logging.CRITICAL + 1)
@@ -67,9 +68,9 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
             options |= {"user": connection.username, "password": connection.secret, "allow_insecure_mechs": True}
         if connection.virtual_host is not None:
             options["virtual_host"] = connection.virtual_host
-        if connection.tls:
-            options["ssl_domain"] = _tls()
-        scheme = "amqps" if connection.tls else "amqp"
+        if connection.tls is not None:
+            options["ssl_domain"] = _domain(connection.tls)
+        scheme = "amqps" if connection.encrypted else "amqp"
         url = f"{scheme}://{connection.host}:{connection.port}"
         self.connection = self.container.connect(url, reconnect=False, heartbeat=IDLE_SECONDS, **options)
         self.wait(lambda: self._opened)
@@ -107,7 +108,7 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
         found = self._settings
         return UnreachableError(
             f"The connection {found.id} cannot use the AMQP broker at {found.host}:{found.port} ({reason}): "
-            f"start the broker, or correct connections.host, port, virtual_host, username or password."
+            f"start the broker, or correct connections.host, port, tls, virtual_host, username or password."
         )
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
         self.error = self.error or "it closed the connection"
 
 
-def _tls() -> SSLDomain:
+def _domain(tls: Tls) -> SSLDomain:
     """Return how to connect with TLS.
 
     :raises StartError: no authority is known
@@ -145,12 +146,16 @@ def _tls() -> SSLDomain:
     paths = ssl.get_default_verify_paths()
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     try:
-        domain.set_trusted_ca_db(paths.cafile or paths.capath or "")
-        domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+        domain.set_trusted_ca_db(str(tls.ca or paths.cafile or paths.capath or ""))
+        verified = SSLDomain.VERIFY_PEER_NAME if tls.verify_hostname else SSLDomain.VERIFY_PEER
+        domain.set_peer_authentication(verified)
+        if tls.certificate is not None:
+            password = None if tls.key_password is None else tls.key_password.reveal()
+            domain.set_credentials(str(tls.certificate), str(tls.key or tls.certificate), password)
     except SSLException as error:
         raise StartError(
-            f"The certificates of trusted authorities cannot be read ({error}): install those of the operating "
-            f"system (ca-certificates), or name a file of them in SSL_CERT_FILE."
+            f"The certificates of trusted authorities, or the own one, cannot be read ({error}): install those of the "
+            f"operating system (ca-certificates), name a file of them in SSL_CERT_FILE, or correct connections.tls."
         ) from error
     return domain
 
@@ -187,16 +192,20 @@ def _decoded(encoded: bytes) -> Message:
 
 
 def external_message(message: Message, address: str) -> ExternalMessage:
-    """Convert a message: its application properties, its properties, and ``amqp.address``."""
+    """Convert a message: its application properties, its properties, and ``amqp.address``.
+
+    ``user-id`` is the property alone: brokers check that it is the user of the sender.
+    """
     named = {name.lower(): value for name, value in (message.properties or {}).items()}
     named |= {header: getattr(message, attribute) for header, attribute in _PROPERTIES.items()}
+    named["user-id"] = message.user_id or None
     # proton reads a missing content type as the symbol None
     headers = {name: property_text(value) for name, value in named.items() if value not in (None, "", symbol("None"))}
     body = message.body
     payload = body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, bytes | memoryview) else b""
     if not payload and body not in (None, "", b""):
         payload = json_text(_plain(body)).encode()
-    return ExternalMessage(str(uuid.uuid4()), headers | {"amqp.address": address}, payload)
+    return ExternalMessage(str(uuid.uuid4()), headers | {"amqp.address": address}, payload, address=address)
 
 
 def _plain(value: Any) -> Any:

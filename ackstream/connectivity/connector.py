@@ -13,12 +13,16 @@ from kafka.errors import KafkaError
 from ackstream.client.labels import Labels
 from ackstream.connectivity.away import AloneAway
 from ackstream.connectivity.intake import Intake
+from ackstream.connectivity.kafka_publisher import check_addresses
 from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
-from ackstream.errors import AckstreamError, StartError
+from ackstream.errors import AckstreamError, SettingsError, StartError
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.errors import UNAVAILABLE, DittoError
+from ackstream.settings.connections import KafkaConnection
+from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     import threading
@@ -55,6 +59,53 @@ def transport(kind: str) -> Transport:
     return found
 
 
+def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
+    """Return what the subjects of connections may do: the access rules, without any and without subjects everything.
+
+    :raises SettingsError: there are rules, but a source or target has no subjects, or the other way round; or there are
+        neither, and other hosts could command all things
+    """
+    rules = settings.gateway.access
+    subjects = [
+        (each.id, kind, part.subjects)
+        for each in connections
+        for kind, parts in (("source", list(each.sources)), ("target", list(each.targets)))
+        for part in parts
+    ]
+    if not rules:
+        if any(named for _, _, named in subjects):
+            raise SettingsError(
+                "The setting gateway.access is empty, so the subjects of the connections may do nothing: grant them"
+                " access with [[gateway.access]] (subjects, things, path, grant)."
+            )
+        _check_open(settings, connections)
+        return OPEN
+    for name, kind, named in subjects:
+        if not named:
+            raise SettingsError(
+                f"A {kind} of the connection {name} has no subjects, so the rules of gateway.access let it do nothing:"
+                f' write connections.{kind}s.subjects, such as ["connection:{name}"], and grant it access with'
+                f" [[gateway.access]]."
+            )
+    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in rules)
+
+
+def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
+    for each in connections:
+        distant = [host for host in each.hosts(settings.kafka.bootstrap) if not is_loopback(host)]
+        if distant and each.sources:
+            raise SettingsError(
+                f"The connection {each.id} reads messages from {distant[0]}, and the setting gateway.access is empty:"
+                f" everyone who can send one there could command all things. Write connections.sources.subjects, such"
+                f' as ["connection:{each.id}"], and grant it what its messages may do with [[gateway.access]].'
+            )
+    log.warning(
+        "The setting gateway.access is empty: messages of the connections %s may do anything with any thing, and their"
+        " targets receive all that they ask for. Give sources and targets subjects, and these access.",
+        ", ".join(each.id for each in connections),
+    )
+
+
 TURN_SECONDS = 0.1
 
 _EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
@@ -69,12 +120,16 @@ class Connector(Closing):
 
         :raises UnreachableError: no broker, or a topic is missing
         :raises StartError: a transport needs a package that is not installed
+        :raises SettingsError: as :func:`access_of` and :func:`check_addresses` do
         """
         for each in connections:
             transport(each.type)
+            if isinstance(each, KafkaConnection):
+                check_addresses(each, settings.kafka)
+        access = access_of(settings, connections)
         with ExitStack() as stack:
             system = stack.enter_context(System(settings.kafka))
-            self._links = [_Link(each, settings.kafka, system) for each in connections]
+            self._links = [_Link(each, settings.kafka, system, access) for each in connections]
             for link in self._links:
                 stack.callback(link.close)
             self._stack = stack.pop_all()
@@ -99,8 +154,9 @@ class Connector(Closing):
 class _Link:
     """One connection, open or not."""
 
-    def __init__(self, connection: Connection, kafka: Kafka, system: System) -> None:
+    def __init__(self, connection: Connection, kafka: Kafka, system: System, access: Access) -> None:
         self._connection = connection
+        self._access = access
         self._wanted = frozenset(connection.labels.to_declare)
         self._publishes = bool(connection.targets or self._wanted)
         self._kafka = kafka
@@ -195,7 +251,7 @@ class _Link:
                 self._worker = self._new_worker(self._publisher, labels)
             sources = []
             for index, settings in enumerate(connection.sources):
-                intake = Intake(connection.id, settings, self._system, self.publish, labels)
+                intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access)
                 source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))
                 source.start()
                 sources.append(source)
@@ -212,7 +268,7 @@ class _Link:
         self._worker = self._new_worker(publisher, labels)
 
     def _new_worker(self, publisher: TargetPublisher, labels: Labels) -> OutboundWorker:
-        return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away)
+        return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away, self._access)
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None

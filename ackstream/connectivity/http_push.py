@@ -24,6 +24,7 @@ from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
 from ackstream.protocol.json import UNREADABLE
+from ackstream.settings.security import Tls
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
@@ -48,6 +49,7 @@ class HttpPublisher(TargetPublisher):
         self._client = httpx.Client(
             base_url=connection.url,
             auth=None if user is None else (user, connection.secret),
+            verify=(connection.tls or Tls()).client_context(),
             timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS)),
             limits=httpx.Limits(max_connections=connection.parallelism),
         )

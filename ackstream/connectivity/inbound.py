@@ -12,22 +12,34 @@ import msgspec
 
 from ackstream.client.signals import check_answer
 from ackstream.connectivity.transport import resolved
+from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.acknowledgements import taken_entries
 from ackstream.protocol.ditto.connections import resolve_label
-from ackstream.protocol.ditto.envelopes import Envelope, decode, json_text, raw
-from ackstream.protocol.ditto.errors import header_invalid
-from ackstream.protocol.ditto.headers import CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, read_headers
+from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_text, raw
+from ackstream.protocol.ditto.errors import header_invalid, id_enforcement_failed, unknown_topic_path
+from ackstream.protocol.ditto.headers import (
+    CORRELATION_ID,
+    ORIGINATOR,
+    REQUESTED_ACKS,
+    TIMEOUT,
+    read_headers,
+    taken_headers,
+)
+from ackstream.protocol.ditto.permissions import check_address, conceal, kind_of, restrict
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
+from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.json import UNREADABLE, escape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ackstream.connectivity.transport import ExternalMessage
+    from ackstream.protocol.ditto.access import Access
     from ackstream.settings.connections import PayloadTemplate, Source
 
 
@@ -56,12 +68,13 @@ Mapped: TypeAlias = InboundRequest | Envelope | RejectedSignal
 
 
 class Inbound:
-    """Maps the messages of one source."""
+    """Maps the messages of one source, as far as its sender and its subjects may do what they say."""
 
-    def __init__(self, connection_id: str, source: Source) -> None:
-        """Map according to the settings of ``source``."""
+    def __init__(self, connection_id: str, source: Source, access: Access) -> None:
+        """Map according to the settings of ``source``, and to the access rules for its subjects."""
         self._connection_id = connection_id
         self._source = source
+        self._access = access
         self._declared = frozenset(resolve_label(connection_id, label) for label in source.declared_acks)
         wishes = source.acknowledgement_requests
         self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
@@ -71,56 +84,128 @@ class Inbound:
         """Map a message, once per payload mapping of the source."""
         return [self._read(message, mapping) for mapping in self._source.payload_mapping]
 
+    def readable(self, asked: InboundRequest, reply: Envelope) -> Envelope:
+        """Return what the subjects of the source may read of a reply."""
+        command = asked.envelope
+        try:
+            if self._access is not OPEN:
+                conceal(self._access, self._source.subjects, kind_of(command), command, reply)
+        except DittoError as error:
+            return error_envelope(
+                error, thing_id=command.topic.thing_id, channel=command.topic.channel, headers=reply.headers
+            )
+        return reply
+
     def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Mapped:
         envelope = None
         headers: dict[str, Any] = dict(message.headers)
         try:
             envelope = decode(message.payload) if isinstance(mapping, str) else self._made(message, mapping)
+            envelope.headers = taken_headers(envelope.headers)
+            self._enforce(envelope.topic, message)
             envelope = self._with_headers(envelope, message)
             headers = envelope.headers
             if envelope.status is not None:
-                check_answer(envelope, self._declared, _NOT_ACCEPTED)
-                return envelope
+                return self._answer(envelope)
             envelope = self._with_requested_acks(envelope, message)
         except DittoError as error:
             return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=False)
         try:
-            return InboundRequest(envelope, read_request(envelope))
+            request = read_request(envelope)
         except DittoError as error:
             return RejectedSignal(
                 error, envelope.topic, headers, rejects=signal_kind(envelope.topic, headers) is not None
             )
+        try:
+            self._restrict(envelope, request)
+        except DittoError as error:
+            return RejectedSignal(error, envelope.topic, headers, rejects=False)
+        return InboundRequest(envelope, request)
 
     def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:
-        """Build a command or message with the payload as its value: JSON as is, anything else as a string."""
-        context = Context(message.headers, self._connection_id)
-        topic, path = (Template.parse(text).resolve(context) for text in (template.topic, template.path))
-        if topic is None or path is None:
-            raise header_invalid(
-                "payload_mapping",
-                "A placeholder of the payload mapping does not resolve for this message.",
-                named=False,
-            )
+        """Build a command or message with the payload as its value: JSON as is, anything else as a string.
+
+        What the message brings into topic and path is a part of them, and never more: it does not decide what the
+        command is.
+        """
+        context = self._context(message)
+        topic = _resolved(template.topic, context, _segment)
+        found = TopicPath.parse_whole(topic)
+        wanted = TopicPath.parse(Template.parse(template.topic).filled("x"))
+        if found.thing_id == _MANY and wanted.thing_id != _MANY:
+            raise unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
+        path = _resolved(template.path, context, _segment if found.criterion == "messages" else escape)
         try:
             msgspec.json.decode(message.payload)
             value = msgspec.Raw(message.payload)
         except UNREADABLE:
             value = raw(message.payload.decode("utf-8", "replace"))
-        return Envelope(TopicPath.parse(topic), read_headers(resolved(template.headers, context)), path, value)
+        return Envelope(found, read_headers(resolved(template.headers, context)), path, value)
+
+    def _context(self, message: ExternalMessage, topic: TopicPath | None = None) -> Context:
+        return Context(message.headers, self._connection_id, topic, message.address)
+
+    def _enforce(self, topic: TopicPath, message: ExternalMessage) -> None:
+        """Reject a message about an entity that its sender may not send messages about.
+
+        A placeholder that does not resolve is not equal to anything. Source: Eclipse Ditto, ``EnforcementFilter``.
+
+        :raises DittoError: 400 ``connectivity:connection.id.enforcement.failed``
+        """
+        wanted = self._source.enforcement
+        if wanted is None:
+            return
+        context = self._context(message, topic)
+        sender = Template.parse(wanted.input).resolve(context)
+        if sender is None or all(Template.parse(text).resolve(context) != sender for text in wanted.filters):
+            raise id_enforcement_failed(topic.thing_id)
+
+    def _restrict(self, command: Envelope, request: Request) -> None:
+        """Reject a command that the subjects of the source may not send; narrow a query for several things.
+
+        :raises DittoError: 400, 403, 404
+        """
+        if self._access is OPEN:
+            return
+        kind = kind_of(command)
+        if request.kind in ("other", "otherQuery"):
+            raise unknown_topic_path(str(command.topic), "No access rule is about anything but things.")
+        check_address(kind, command)
+        restrict(self._access, self._source.subjects, kind, command)
+
+    def _answer(self, answer: Envelope) -> Envelope:
+        """Return an acknowledgement or live response to forward.
+
+        A sender that may not have received the signal has nothing to answer: for an acknowledgement some part of the
+        thing must be readable, for a live response what it is about.
+
+        :raises DittoError: 400; 404
+        """
+        check_answer(answer, self._declared, _NOT_ACCEPTED)
+        thing_id, subjects = answer.topic.thing_id, self._source.subjects
+        if answer.topic.criterion == "acks":
+            received = self._access.knows(subjects, thing_id)
+        else:
+            received = self._access.may("READ", subjects, thing_id, answer.path)
+        if not (self._access is OPEN or received):
+            raise thing_not_found(thing_id)
+        return msgspec.structs.replace(answer, value=taken_entries(answer))
 
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
         """Add mapped headers; headers in the JSON of the message take precedence.
 
         :raises DittoError: a value has the wrong type for its header, or the correlation-id is too long
         """
-        context = Context(message.headers, self._connection_id, envelope.topic)
+        context = self._context(message, envelope.topic)
         own = read_headers(envelope.headers)
         mapped = resolved(self._source.header_mapping, context)
         if CORRELATION_ID not in own and CORRELATION_ID in message.headers:
             mapped.setdefault(CORRELATION_ID, message.headers[CORRELATION_ID])
         headers = read_headers(mapped) | own
-        if CORRELATION_ID not in headers and envelope.status is None:
-            headers[CORRELATION_ID] = message.identity
+        if envelope.status is None:
+            headers.setdefault(CORRELATION_ID, message.identity)
+            if self._source.subjects:
+                headers[ORIGINATOR] = self._source.subjects[0]
         if TIMEOUT in headers and Duration.parse(headers[TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS:
             headers[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
         return msgspec.structs.replace(envelope, headers=headers)
@@ -129,12 +214,36 @@ class Inbound:
         kind = signal_kind(envelope.topic, envelope.headers)
         if kind is None or not takes_acks(kind):
             return envelope
-        context = Context(message.headers, self._connection_id, envelope.topic)
+        context = self._context(message, envelope.topic)
         labels = requested_acks(envelope.headers.get(REQUESTED_ACKS), self._includes, self._filter, context)
         if labels is None:
             return envelope
         return msgspec.structs.replace(envelope, headers=envelope.headers | {REQUESTED_ACKS: labels})
 
+
+def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> str:
+    found = Template.parse(template).resolve(context, quote)
+    if found is None:
+        raise _unfit("A placeholder of the payload mapping does not resolve for this message.")
+    return found
+
+
+def _segment(text: str) -> str:
+    """Return the text of a placeholder as a part of a topic, between two slashes.
+
+    :raises DittoError: 400 ``header.invalid``: it would be several parts, or none
+    """
+    if "/" in text or not text:
+        raise _unfit(f"A placeholder of the payload mapping has the text '{shown(text)}', which is no part of a topic.")
+    return text
+
+
+def _unfit(why: str) -> DittoError:
+    return header_invalid("payload_mapping", why, named=False)
+
+
+_MANY = "_:_"
+"""The thing id of queries for several things."""
 
 _NOT_ACCEPTED = "Besides commands and messages, a source accepts acknowledgements and live responses."
 _NONE = "[]"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ackstream.client.labels import Labels
     from ackstream.connectivity.system import System
     from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Published
+    from ackstream.protocol.ditto.access import Access
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]
@@ -50,8 +51,10 @@ CHECK_SECONDS = 1.0
 class Intake:
     """Accepts messages and settles each one; used by a single thread, which calls ``turn`` regularly."""
 
-    def __init__(self, connection_id: str, source: Source, system: System, publish: Publish, labels: Labels) -> None:
-        """Send the signals of messages to ``system`` and their replies with ``publish``.
+    def __init__(
+        self, connection_id: str, source: Source, system: System, publish: Publish, labels: Labels, access: Access
+    ) -> None:
+        """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
 
         :param labels: of the connection; while another client has one, its acknowledgements are rejected; until these
             are renewed, they wait
@@ -59,7 +62,7 @@ class Intake:
         self._connection_id = connection_id
         self._labels = labels
         self._reply_target = source.reply_target
-        self._inbound = Inbound(connection_id, source)
+        self._inbound = Inbound(connection_id, source, access)
         self._limit = source.max_in_flight
         self._system = system
         self._send_reply = publish
@@ -174,7 +177,7 @@ class Intake:
         self._received.put((part, answer))
 
     def _reply(self, asked: InboundRequest, answer: Envelope) -> None:
-        headers = asked.envelope.headers
+        headers, answer = asked.envelope.headers, self._inbound.readable(asked, answer)
         self._publish(published_reply(answer, headers, self._reply_target, self._connection_id))
 
     def _publish(self, message: OutgoingMessage | None) -> None:

@@ -220,11 +220,13 @@ class Deliveries(OffsetProgress):
 def external_message(record: Any, connection_id: str) -> ExternalMessage:
     """Convert a record, with headers ``kafka.topic``, ``kafka.key`` and ``kafka.timestamp``."""
     headers = {name.lower(): value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
+    # of the record alone: a header must not stand for a missing key
+    headers.pop("kafka.key", None)
     headers |= {"kafka.topic": record.topic, "kafka.timestamp": str(record.timestamp)}
     if record.key is not None:
         headers["kafka.key"] = record.key.decode("utf-8", "replace")
     identity = f"{connection_id}-{record.topic}-{record.partition}-{record.offset}"
-    return ExternalMessage(identity, headers, record.value or b"")
+    return ExternalMessage(identity, headers, record.value or b"", address=record.topic)
 
 
 def expired(headers: Any, now_ms: float) -> bool:

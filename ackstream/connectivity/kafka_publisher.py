@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,9 +22,10 @@ from kafka.errors import (
 )
 
 from ackstream.connectivity.transport import OF_RECORD, Published, TargetPublisher, not_published
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, SettingsError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
+from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.ditto.connections import TargetAddress
 from ackstream.protocol.ditto.envelopes import raw
@@ -45,6 +47,10 @@ AWAY_SECONDS = 1.0
 
 _MAX_REFUSED = 1_000
 NO_CONTENT = 204
+
+
+class SystemTopicError(InvalidTopicError):  # type: ignore[misc]  # kafka-python is not typed
+    """A message is for a topic of this system, where its records would count."""
 
 
 class UnknownTopicError(RetriableError):  # type: ignore[misc]  # kafka-python is not typed
@@ -72,6 +78,7 @@ class KafkaPublisher(TargetPublisher):
         """Connect; see :class:`.Transport`."""
         self._debug = connection.debug
         self._kafka = cluster(connection, own)
+        self._system = system_topics(own) if _is_own(self._kafka, own) else frozenset()
         self._producer = clients.connect_producer(self._kafka, None, delivery_timeout=DELIVERY_SECONDS)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
         self._closed_at = float("inf")
@@ -102,6 +109,9 @@ class KafkaPublisher(TargetPublisher):
         try:
             where = TargetAddress.parse(message.address)
             topic = where.topic
+            if topic in self._system:
+                # of a placeholder; others are refused at the start
+                raise SystemTopicError(f"The topic {topic} is the system's own.")  # noqa: TRY301 - as above
             known = self._known(topic)
             if known is not None:
                 done(known)
@@ -187,6 +197,37 @@ class KafkaPublisher(TargetPublisher):
 
     def _stored(self, done: Confirm, metadata: Any) -> None:
         done(Published(OK, raw(record_metadata(metadata))) if self._debug else Published(NO_CONTENT))
+
+
+def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
+    """Refuse the address of a target, or reply target, that is a topic of this system.
+
+    :raises SettingsError: naming it
+    """
+    if not _shares_brokers(cluster(connection, own), own):
+        return
+    system = system_topics(own)
+    addresses = [target.address for target in connection.targets]
+    addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
+    for address in addresses:
+        if re.split("[/#]", address, maxsplit=1)[0] in system:
+            raise SettingsError(
+                f"The address {address} of the connection {connection.id} is a topic of the system, where records"
+                f" count: name another topic in connections.targets.address or connections.sources.reply_target, or"
+                f" another cluster in connections.bootstrap."
+            )
+
+
+def _shares_brokers(one: Kafka, other: Kafka) -> bool:
+    def brokers(kafka: Kafka) -> set[str]:
+        return {address.strip() for address in kafka.bootstrap.split(",")}
+
+    return not brokers(one).isdisjoint(brokers(other))
+
+
+def _is_own(kafka: Kafka, own: Kafka) -> bool:
+    """Return whether it is this system's cluster, which may have several names."""
+    return _shares_brokers(kafka, own) or clients.cluster_id(kafka) == clients.cluster_id(own)
 
 
 def record_metadata(metadata: Any) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class MqttClient(Client):
             self._session = {"clean_start": not persistent, "properties": properties}
         if connection.username is not None:
             self.username_pw_set(connection.username, connection.secret)
-        if connection.tls:
-            self.tls_set()
+        if connection.tls is not None:
+            self.tls_set_context(connection.tls.client_context())
 
     @property
     def alive(self) -> bool:
@@ -150,7 +150,7 @@ class MqttClient(Client):
         found = self._settings
         return UnreachableError(
             f"The connection {found.id} cannot use the MQTT broker at {found.host}:{found.port} ({reason}): "
-            f"start the broker, or correct connections.host, port, username or password."
+            f"start the broker, or correct connections.host, port, tls, username or password."
         )
 
     def receipt(self, message: MQTTMessage, *, accepted: bool) -> None:
@@ -281,7 +281,7 @@ def external_message(message: MQTTMessage) -> ExternalMessage:
         }
         own = {name.lower(): value for name, value in getattr(properties, "UserProperty", ())}
         headers = own | {name: value for name, value in named.items() if value} | headers
-    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload))
+    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload), address=message.topic)
 
 
 def publish_properties(headers: dict[str, str]) -> Properties:

@@ -5,12 +5,14 @@ Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``BasePub
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
 from ackstream.connectivity.transport import OutgoingMessage, outgoing
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
@@ -22,6 +24,7 @@ from ackstream.protocol.ditto.connections import resolve_label, target_subscript
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+from ackstream.protocol.ditto.permissions import seen_by
 from ackstream.protocol.ditto.subscriptions import (
     DROPPED_BY_CONNECTION,
     Drop,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ackstream.connectivity.transport import Published
+    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Stream, Subscription
     from ackstream.settings.connections import Connection, Target
@@ -62,13 +66,14 @@ class Plan(msgspec.Struct, frozen=True):
 class Outbound:
     """The rules of one connection."""
 
-    def __init__(self, connection: Connection, quote: Quote | None = None) -> None:
+    def __init__(self, connection: Connection, access: Access, quote: Quote | None = None) -> None:
         """Decide according to the settings of ``connection``.
 
+        :param access: what the subjects of its targets may read
         :param quote: applied to the texts of placeholders in addresses
         """
         self._labels = connection.labels
-        self._targets = [_TargetRules(connection.id, target, quote) for target in connection.targets]
+        self._targets = [_TargetRules(connection.id, target, access, quote) for target in connection.targets]
 
     @property
     def streams(self) -> frozenset[Stream]:
@@ -96,14 +101,18 @@ class Outbound:
             if not covering:
                 continue
             label = target.label if target.is_requested(signal) and (held or target.label == LIVE_RESPONSE) else None
+            visible = target.visible(signal)
+            if visible is None:
+                fates.append((target.label, False))
+                continue
             try:
-                wanted, fields = _evaluate(covering, signal, time, extra)
+                wanted, fields = _evaluate(covering, visible, time, partial(target.fields, extra))
             except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
                 fates.append((target.label, True))
                 if label is not None:
                     failed.append(issued_ack(label, error, signal.envelope.headers))
                 continue
-            delivered = as_delivered(signal, [each for each in shown if each != target.label], fields)
+            delivered = as_delivered(visible, [each for each in shown if each != target.label], fields)
             publishes = wanted and not (target.sends_value and delivered.value is UNSET)
             fates.append((target.label, publishes))
             message = target.message(delivered) if publishes else None
@@ -114,13 +123,26 @@ class Outbound:
 
 
 class _TargetRules:
-    def __init__(self, connection_id: str, target: Target, quote: Quote | None) -> None:
+    def __init__(self, connection_id: str, target: Target, access: Access, quote: Quote | None) -> None:
         self._id = connection_id
         self._target = target
+        self._access = access
         self._quote = quote
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.sends_value = target.payload == "value"
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
+
+    def visible(self, signal: Publication) -> Publication | None:
+        """Return the part of a signal that the subjects of the target may read, ``None`` if that is nothing."""
+        return seen_by(self._access, self._target.subjects, signal)
+
+    def fields(self, extra: Extra | None, thing_id: str, selector: str) -> Mapping[str, Any]:
+        """Return the extra fields of a thing that the subjects of the target may read."""
+        found = {} if extra is None else extra(thing_id, selector)
+        if self._access is OPEN or not found:
+            return found
+        seen: Any = self._access.visible(self._target.subjects, thing_id, "/", found)
+        return {} if seen is UNSET else seen
 
     def is_requested(self, signal: Publication) -> bool:
         if self.label == LIVE_RESPONSE:
@@ -144,11 +166,11 @@ class _TargetRules:
 
 
 def _evaluate(
-    subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra | None
+    subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra
 ) -> tuple[bool, Mapping[str, Any] | None]:
     """Return whether one of the filters accepts the signal, and the extra fields."""
     for each in subscriptions:
-        fields = extra(signal.thing_id, each.extra_fields) if extra and each.extra_fields else None
+        fields = extra(signal.thing_id, each.extra_fields) if each.extra_fields else None
         if each.matches(signal, fields, time):
             return True, fields
     return False, None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ackstream.connectivity.outbound import Publishing
     from ackstream.connectivity.system import System
     from ackstream.connectivity.transport import Published, TargetPublisher
+    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.acknowledgements import Acknowledgement
     from ackstream.protocol.ditto.subscriptions import Publication
     from ackstream.settings import Kafka
@@ -63,15 +64,17 @@ class OutboundWorker(Closing):
         system: System,
         labels: Labels,
         away: AloneAway,
+        access: Access,
     ) -> None:
         """Connect to the system's Kafka and start; once this returns, every further signal is published.
 
         :param labels: of the connection; while another client has one, its acknowledgements are rejected
         :param away: what the workers before this one learned
+        :param access: what the subjects of its targets may read
         :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
-        self._outbound = Outbound(connection, publisher.quoted)
+        self._outbound = Outbound(connection, access, publisher.quoted)
         self._publisher = publisher
         self._system = system
         self._labels = labels

@@ -56,13 +56,15 @@ CONNECT_SECONDS = 10.0
 class ExternalMessage(msgspec.Struct, frozen=True):
     """A received message; ``identity`` is unique and becomes its correlation-id if it has none.
 
-    If ``unreadable`` has a text, this is why the message cannot be read, and ``payload`` is what arrived.
+    ``address`` is where it was sent to, as the broker knows it. If ``unreadable`` has a text, this is why the message
+    cannot be read, and ``payload`` is what arrived.
     """
 
     identity: str
     headers: Mapping[str, str]
     payload: bytes
     unreadable: str = ""
+    address: str = ""
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ackstream.gateway.conditions import Deadline, ask_either_channel, check_condition, is_live
-from ackstream.gateway.permissions import conceal, restrict
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.permissions import conceal, restrict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
 
 
 class AdmittedCommand:
@@ -37,6 +38,7 @@ class AdmittedCommand:
     ) -> None:
         """Nothing is checked here: see :func:`admit`."""
         self._access, self._exchange = parts.access, parts.exchange
+        self._open = partial(parts.open_requests.one, subjects)
         self._subjects, self._kind = subjects, kind
         self._command, self._new_id = command, new_id
         self._deadline = Deadline.of(command)
@@ -51,12 +53,14 @@ class AdmittedCommand:
     async def ask(self) -> Reply:
         """Send the command, and return what the sender may read of its reply.
 
-        :raises DittoError: as ``Exchange.ask`` and ``conceal`` do; 408, nothing of its timeout is left to carry it out
+        :raises DittoError: as ``Exchange.ask`` and ``conceal`` do; 408, nothing of its timeout is left to carry it out;
+            429, its sender has as many open requests as a quota allows
         """
-        if LIVE_CHANNEL_CONDITION in self._command.headers:
-            reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
-        else:
-            reply = await self._exchange.ask(self._sent())
+        with self._open():
+            if LIVE_CHANNEL_CONDITION in self._command.headers:
+                reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
+            else:
+                reply = await self._exchange.ask(self._sent())
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
         return reply
 
@@ -65,8 +69,12 @@ class AdmittedCommand:
         await self._exchange.publish(self._sent())
 
     async def settle(self, seconds: float) -> RequestOutcome | None:
-        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``."""
-        return await self._exchange.settle(self._sent(), seconds)
+        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``.
+
+        :raises DittoError: 429, as ``ask`` does
+        """
+        with self._open():
+            return await self._exchange.settle(self._sent(), seconds)
 
     def _sent(self) -> Envelope:
         sent = replace(self._command, headers=dict(self._command.headers))

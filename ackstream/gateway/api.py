@@ -18,10 +18,8 @@ from ackstream.gateway.conditions import check_headers
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
 from ackstream.gateway.operations import LIST, OF_MANY, PREFIX, Match, find, methods
-from ackstream.gateway.permissions import restrict
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
-    ORIGINATOR,
     check_parameters,
     command,
     is_json,
@@ -32,10 +30,12 @@ from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
+    ORIGINATOR,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,
 )
+from ackstream.protocol.ditto.permissions import restrict
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
     effective_headers,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.admission import AdmittedCommand
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
     from ackstream.settings import Gateway
 
 
@@ -158,7 +158,7 @@ class Api:
         identify = partial(self._dependencies.authenticator.identify, request)
         if kind == "messages":
             events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
-            return event_response(events, client_id, self._dependencies.limits.socket(request, subjects[0]))
+            return event_response(events, client_id, self._dependencies.socket(request, subjects))
         asked = command(match, given, request.query_params, "", b"")
         restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
@@ -167,7 +167,7 @@ class Api:
             first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return event_response(search, client_id, self._dependencies.limits.socket(request, subjects[0]))
+        return event_response(search, client_id, self._dependencies.socket(request, subjects))
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

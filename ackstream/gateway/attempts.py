@@ -1,7 +1,7 @@
 """How soon a password may be tried again after wrong ones: for an address, and for a user from wherever it comes.
 
 A client waits on its own side: the refusal says for how long, and no password is compared before. So guessing costs
-the gateway nothing, and takes as long over many connections as over one. An address from which a user has signed in
+the gateway little, and takes as long over many connections as over one. An address from which a user has signed in
 does not wait because others guess this user's password elsewhere. Pure: callers give the time, in monotonic seconds.
 """
 
@@ -16,6 +16,9 @@ FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
 
 LONGEST = 60.0
 """Seconds; each further wrong password doubles the delay up to this."""
+
+HELD_SECONDS = 1.0
+"""How long an attempt that comes too early is held before it is refused, at most."""
 
 FORGOTTEN = 900.0
 """After so many seconds without a wrong password all is as at first."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jwt
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.attempts import NAME_CHARACTERS, Attempts
+from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
 from ackstream.gateway.certificates import certified_name
 from ackstream.gateway.errors import authentication_failed, too_many_attempts
 from ackstream.gateway.limits import address_of
@@ -116,6 +116,8 @@ class Authenticator:
             return name
         user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
         if wait := self._attempts.begin(user, address, monotonic()):
+            # over one connection no more than one attempt a second is refused: that is work, too
+            await asyncio.sleep(min(wait, HELD_SECONDS))
             raise too_many_attempts(ceil(wait))
         hashed = self._users.get(name)
         right = await asyncio.to_thread(matches, password, hashed or self._nobody)

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from ackstream.client.commands import retrieval
 from ackstream.gateway.errors import header_unfit
-from ackstream.gateway.translation import ORIGINATOR
 from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
@@ -25,6 +24,7 @@ from ackstream.protocol.ditto.headers import (
     IF_EQUAL,
     LIVE_CHANNEL_CONDITION,
     LIVE_CHANNEL_TIMEOUT_STRATEGY,
+    ORIGINATOR,
     TIMEOUT,
     UNAVAILABLE,
     USE_TWIN,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ackstream.client import Reply
-    from ackstream.gateway.operations import Kind
     from ackstream.gateway.service import Exchange
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
 
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})

@@ -103,6 +103,17 @@ def too_many_connections(status: int, who_has: str, setting: str) -> GatewayErro
     )
 
 
+def quota_exhausted(quota: str, limit: int, what: str) -> DittoError:
+    """Reject a request or a socket of a tenant that has as many as it may have."""
+    return GatewayError(
+        429,
+        "too.many.requests",
+        f"The quota '{quota}' has {limit} {what}, which is the maximum.",
+        "Wait until some are finished, or ask the operator of the system for a larger quota.",
+        headers=[("retry-after", "1")],
+    )
+
+
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     """Reject a method that the resource does not support."""
     return GatewayError(
@@ -222,13 +233,6 @@ thing_id_differs = error_factory(
     "things:id.notsettable",
     "The Thing ID in the request body is not equal to the Thing ID in the request URL.",
     "Either delete the Thing ID from the request body or use the same Thing ID as in the request URL.",
-)
-
-thing_not_modifiable = error_factory(
-    403,
-    "things:thing.notmodifiable",
-    "The Thing with ID '{}' could not be modified as the requester had insufficient permissions ('WRITE' is required).",
-    "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
 )
 
 # the message that asks for it

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
-from ackstream.gateway.permissions import seen_by
 from ackstream.gateway.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
+from ackstream.protocol.ditto.permissions import seen_by
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.protocol.ditto.thing_errors import option_invalid, thing_not_found
 from ackstream.protocol.ditto.things import check_id, merged

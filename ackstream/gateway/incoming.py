@@ -14,11 +14,9 @@ import msgspec
 from ackstream.client.signals import check_answer
 from ackstream.gateway.conditions import check_headers, is_live, with_defaults
 from ackstream.gateway.errors import parameter_invalid, stream_unavailable
-from ackstream.gateway.operations import Kind
-from ackstream.gateway.permissions import addresses_subject
-from ackstream.gateway.translation import MAX_IDS
-from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.errors import json_field_missing, json_format_invalid, unknown_topic_path
+from ackstream.protocol.ditto.acknowledgements import taken_entries
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
@@ -29,6 +27,7 @@ from ackstream.protocol.ditto.headers import (
     request_reply_headers,
     taken_headers,
 )
+from ackstream.protocol.ditto.permissions import Kind, check_address, kind_of
 from ackstream.protocol.ditto.signal_defaults import (
     STREAM_TIMEOUT_MS,
     check_combination,
@@ -67,8 +66,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
         envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
-        if envelope.topic.criterion == "acks" and envelope.topic.subject is None:
-            envelope.value = _entries(envelope.value)
+        envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
     if sent.get(CORRELATION_ID) is None:
         sent[CORRELATION_ID] = new_id
@@ -85,7 +83,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
         envelope.headers = with_defaults("event", own, defaults, live=True)
         check_headers("event", envelope.headers, live=True)
         return Incoming("event", envelope)
-    operation = _kind(envelope)
+    operation = kind_of(envelope)
     envelope.headers = with_defaults(operation, own, defaults, live=envelope.topic.channel == "live")
     return _request(operation, envelope)
 
@@ -95,21 +93,15 @@ def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
 
 
-def _entries(aggregate: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
-    """Return the acknowledgements of an aggregate, each with the headers that are taken from clients."""
-    entries = msgspec.json.decode(aggregate, type=dict[str, dict[str, msgspec.Raw]])  # type: ignore[arg-type]  # checked
-    for entry in entries.values():
-        if "headers" in entry:
-            entry["headers"] = raw(taken_headers(msgspec.json.decode(entry["headers"])))
-    return raw(entries)
-
-
 def _request(operation: Kind, envelope: Envelope) -> Incoming:
     user = envelope.headers
     kind = signal_kind(envelope.topic, user)
     if kind is None or kind in ("other", "otherQuery"):
         raise unknown_topic_path(str(envelope.topic), "Only commands and messages of things can be sent here.")
-    _check_address(operation, envelope)
+    if operation in ("search", "count"):
+        # a search comes as one, page by page
+        raise unknown_path(envelope.path)
+    check_address(operation, envelope)
     headers = effective_headers(kind, user)
     check_combination("WebSocket", kind, headers)
     timeout = user.get(TIMEOUT)
@@ -117,36 +109,6 @@ def _request(operation: Kind, envelope: Envelope) -> Incoming:
         user[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
     check_headers(operation, user, live=is_live(envelope))
     return Incoming("request", envelope, operation, bool(headers.get(RESPONSE_REQUIRED, True)))
-
-
-def _kind(envelope: Envelope) -> Kind:
-    """Return the operation of a command or message, which decides the required access."""
-    topic = envelope.topic
-    if topic.criterion == "messages":
-        return "message"
-    match topic.action:
-        case "retrieve" if topic.thing_id == "_:_":
-            return "many"
-        case "create" | "retrieve" | "merge" | "delete" as action:
-            return action
-    return "modify"
-
-
-def _check_address(operation: Kind, envelope: Envelope) -> None:
-    """Reject a request whose path is none of its operation, and a query of several things without ids."""
-    if operation == "message" and not addresses_subject(envelope):
-        raise unknown_path(envelope.path)
-    if operation != "many":
-        return
-    if envelope.path != "/":
-        # a search comes as one, page by page
-        raise unknown_path(envelope.path)
-    value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
-    ids = value.get("thingIds") if isinstance(value, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
-        raise json_field_missing("/thingIds")
-    if len(ids) > MAX_IDS:
-        raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
 
 
 class Control(msgspec.Struct, frozen=True):

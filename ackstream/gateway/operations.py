@@ -16,12 +16,10 @@ from ackstream.gateway.errors import method_not_allowed, not_found
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ackstream.protocol.ditto.permissions import Kind
+
 PREFIX = "/api/2"
 THING = "/things/{thingId}"
-Kind = Literal[
-    "create", "retrieve", "modify", "merge", "delete", "message",
-    "many", "list", "search", "count", "messages", "whoami",
-]  # fmt: skip
 Body = Literal["json", "merge-patch", "any", "form"]
 EventKind = Literal["events", "messages", "search"]
 

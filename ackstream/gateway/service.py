@@ -30,6 +30,7 @@ from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
+from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
 from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
@@ -42,6 +43,8 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
+
+    from starlette.requests import HTTPConnection
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
@@ -231,6 +234,11 @@ class Dependencies:
     streaming: Streaming
 
     @cached_property
+    def open_requests(self) -> OpenCounts:
+        """The requests that are open, of those whose number a quota limits."""
+        return OpenCounts(self.settings.quotas, "requests")
+
+    @cached_property
     def correlation_ids(self) -> UniqueIds:
         """Those of all commands that the gateway sends, whichever way they came."""
         return wire_ids(self.settings)
@@ -239,6 +247,20 @@ class Dependencies:
     def limits(self) -> Limits:
         """What one subject, or one address, may have of this gateway."""
         return Limits(self.settings.gateway)
+
+    @cached_property
+    def open_sockets(self) -> OpenCounts:
+        """The WebSockets and event streams that are open, of those whose number a quota limits."""
+        return OpenCounts(self.settings.quotas, "sockets")
+
+    @contextmanager
+    def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
+        """Count a WebSocket or an event stream for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``: the subject, its address or its tenant has as many as it may have
+        """
+        with self.limits.socket(connection, subjects[0]), self.open_sockets.one(subjects):
+            yield
 
     @cached_property
     def unread(self) -> UnreadTotal:

@@ -19,15 +19,14 @@ from starlette.websockets import WebSocketDisconnect
 from ackstream.gateway.admission import AdmissionOrder, admit
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
-from ackstream.gateway.permissions import restrict, seen_by
 from ackstream.gateway.searches import Searches
-from ackstream.gateway.translation import ORIGINATOR
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.permissions import restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.ditto.thing_errors import thing_not_found

@@ -33,7 +33,7 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
                 check_parameters(websocket.query_params, ())
                 given = read_request_headers(websocket)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
-                opened.enter_context(limits.socket(websocket, identity.subjects[0]))
+                opened.enter_context(dependencies.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
                 return

@@ -44,6 +44,7 @@ from ackstream.protocol.ditto.headers import (
     external_in,
     read_headers,
 )
+from ackstream.protocol.ditto.permissions import MAX_IDS
 from ackstream.protocol.ditto.things import check_id, check_policy_members
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.json import UNREADABLE
@@ -77,12 +78,8 @@ _JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stre
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
 """Protocol headers that mean something else in HTTP, or that only the gateway sets."""
 
-ORIGINATOR = "ditto-originator"
 GRACE_SECONDS = 10.0
 """How long after its deadline an outcome may arrive."""
-
-MAX_IDS = 1_000
-"""Of things that are asked for at once."""
 
 _PROXIES = ("x-forwarded-", "x-real-ip")
 _SCHEMA_VERSION = 2

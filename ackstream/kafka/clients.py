@@ -27,7 +27,7 @@ from kafka.errors import (
 )
 
 from ackstream.errors import ClientError, RefusedError, SettingsError, UnreachableError
-from ackstream.kafka.login import check_login, guess_protocol
+from ackstream.kafka.login import PatientClient, check_login, guess_protocol
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
 from ackstream.kafka.refusals import not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
@@ -75,7 +75,7 @@ _COMMON = {
 }
 """What ``kafka.options`` may change."""
 
-_FIXED = {"allow_auto_create_topics": False, "isolation_level": COMMITTED}
+_FIXED = {"allow_auto_create_topics": False, "isolation_level": COMMITTED, "kafka_client": PatientClient}
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
@@ -170,6 +170,15 @@ def connect_admin(kafka: Kafka, **config: Any) -> Any:
     :raises UnreachableError: no broker answers
     """
     return _connect(KafkaAdminClient, kafka, config)
+
+
+def cluster_id(kafka: Kafka) -> str:
+    """Return the id of a cluster, which no other has, whatever it is reached by.
+
+    :raises UnreachableError: no broker answers
+    """
+    with connect_admin(kafka) as admin:
+        return str(admin.describe_cluster()["cluster_id"])
 
 
 def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:

@@ -94,6 +94,11 @@ TOPICS: dict[str, Topic] = {
 """All topics by their names without the prefix."""
 
 
+def system_topics(kafka: Kafka) -> frozenset[str]:
+    """Return the real names of the topics that only parts of the system write, and act upon."""
+    return frozenset(map(kafka.topic, TOPICS))
+
+
 def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str]:
     """Create the topics that are missing; existing ones stay as they are.
 

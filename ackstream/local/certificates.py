@@ -59,11 +59,11 @@ class Authority:
         self._subject = x509.load_pem_x509_certificate(self.ca.read_bytes()).subject
         self._key = load_pem_private_key(file.read_bytes(), None)
 
-    def issue(self, name: str, valid: timedelta = VALID) -> Path:
-        """Write a key and its certificate, which is for this machine, to one file; return it."""
+    def issue(self, name: str, valid: timedelta = VALID, hosts: list[x509.GeneralName] = HOSTS) -> Path:
+        """Write a key and its certificate, by default for this machine, to one file; return it."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._subject, key, valid)
-        builder = builder.add_extension(x509.SubjectAlternativeName(HOSTS), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())  # type: ignore[arg-type]  # made above
         file = self._directory / f"{name}.pem"
         write_secret(file, _key_pem(key) + certificate.public_bytes(Encoding.PEM))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BAD_REQUEST = 400
+FORBIDDEN = 403
 NOT_FOUND = 404
 REQUEST_TIMEOUT = 408
 CONFLICT = 409

@@ -20,6 +20,7 @@ from ackstream.settings.model import (
     Spark,
     Twin,
 )
+from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "PublishRule",
     "Query",
     "QueueJob",
+    "Quota",
     "RequiredRole",
     "RouteSettings",
     "Settings",

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import re
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
+from ackstream.protocol.ditto.headers import taken_headers
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
+from ackstream.protocol.ditto.signal_defaults import signal_kind
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
-from ackstream.settings.security import ClientOptions, KafkaOptions, KafkaSecurity
+from ackstream.settings.security import (
+    ClientOptions,
+    KafkaOptions,
+    KafkaSecurity,
+    OptionalSecret,
+    Tls,
+    hosts_of,
+    is_loopback,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,6 +36,30 @@ if TYPE_CHECKING:
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Template.parse))]
 """A text with placeholders in double braces."""
 
+
+def _command_topic(text: str) -> None:
+    # a message may say whom a command concerns, and the subject of a message, but not what it is
+    topic = TopicPath.parse_whole(Template.parse(text).filled("x"))
+    if signal_kind(topic, {}) is None:
+        raise ValueError("it is not the topic of a command or a message, and nothing else can be made of a payload")
+
+
+def _pointer(text: str) -> None:
+    if not text.startswith("/"):
+        raise ValueError("it does not begin with a slash: write it, and placeholders for the names of parts after it")
+
+
+def _of_clients(mapping: dict[str, str]) -> None:
+    for name in mapping:
+        if not taken_headers({name: ""}):
+            problem = "the header {header} is set by the system alone, which acts upon it: remove it"
+            raise PydanticCustomError("internal_header", problem, {"header": name})
+
+
+Subject = Annotated[str, Field(pattern=r"^[^*\s]+$")]
+"""Whom a connection acts for, as ``subjects`` of ``[[gateway.access]]`` name it."""
+
+HeaderMapping = Annotated[dict[str, TemplateText], AfterValidator(accepted_by(_of_clients))]
 PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
 SubscriptionText = Annotated[str, AfterValidator(accepted_by(target_subscription))]
 Label = Annotated[str, AfterValidator(accepted_by(parse_label))]
@@ -47,29 +84,46 @@ class ReplyTarget(Part):
 class PayloadTemplate(Part):
     """Turns a payload of any form into a command or message, with headers of its own; the payload becomes its value."""
 
-    topic: TemplateText
-    path: TemplateText = "/"
-    headers: dict[str, TemplateText] = Field({})
+    topic: Annotated[TemplateText, AfterValidator(accepted_by(_command_topic))]
+    path: Annotated[TemplateText, AfterValidator(accepted_by(_pointer))] = "/"
+    headers: HeaderMapping = Field({})
+
+
+class Enforcement(Part):
+    """Refuses a message unless one of ``filters``, resolved for its entity, is the text of ``input``."""
+
+    input: TemplateText
+    filters: tuple[TemplateText, ...] = Field(min_length=1)
 
 
 class Source(Part):
-    """Addresses that messages come from. From ``qos`` 1 on, the acknowledgements of a message decide its settlement."""
+    """Addresses that messages come from. From ``qos`` 1 on, the acknowledgements of a message decide its settlement.
+
+    :ivar subjects: whose access decides what a message may do; the first is the originator of its signals
+    :ivar enforcement: which things a message may be about
+    """
 
     addresses: tuple[str, ...] = Field(min_length=1)
+    subjects: tuple[Subject, ...] = ()
+    enforcement: Enforcement | None = None
     qos: Literal[0, 1, 2] = 1
     acknowledgement_requests: AcknowledgementRequests = AcknowledgementRequests()
     declared_acks: tuple[Label, ...] = ()
     reply_target: ReplyTarget | None = None
-    header_mapping: dict[str, TemplateText] = Field({})
+    header_mapping: HeaderMapping = Field({})
     payload_mapping: tuple[Literal["ditto"] | PayloadTemplate, ...] = Field(("ditto",), min_length=1)
     max_in_flight: int = Field(200, ge=1)
 
 
 class Target(Part):
-    """An address, and the signals sent to it. ``issued_ack`` is issued for what the transport confirms."""
+    """An address, and the signals sent to it, as far as its ``subjects`` may read them.
+
+    ``issued_ack`` is issued for what the transport confirms.
+    """
 
     address: TemplateText
     topics: tuple[SubscriptionText, ...] = Field(min_length=1)
+    subjects: tuple[Subject, ...] = ()
     issued_ack: Label | None = None
     header_mapping: dict[str, TemplateText] = Field({})
     payload: Literal["ditto", "value"] = "ditto"
@@ -85,6 +139,14 @@ class _Connection(Part):
         """The labels it declares and issues, with placeholders resolved."""
         declared = [label for source in self.sources for label in source.declared_acks]
         return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
+
+    def hosts(self, own: str) -> list[str]:
+        """Return the names or addresses of the other system; ``own``: the brokers of this one."""
+        raise NotImplementedError
+
+    def warning(self, own: str) -> str | None:
+        """Return what the way to the other system exposes, as a sentence; ``None``: nothing."""
+        raise NotImplementedError
 
     _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
 
@@ -125,21 +187,54 @@ class KafkaConnection(_Connection):
         KafkaOptions(python=self.options).check(self.security)
         return self
 
+    def hosts(self, own: str) -> list[str]:
+        """Return the names of the brokers."""
+        return hosts_of(self.bootstrap or own)
+
+    def warning(self, own: str) -> str | None:
+        """Return what the way to the brokers exposes."""
+        return self.security.warning(self.bootstrap or own)
+
+
+def _tls(value: Any) -> Any:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
 
 class _Login(_Connection):
+    """``tls``: whom to trust and who one is; ``true`` for TLS with the authorities of the system."""
+
     username: str | None = None
-    password: SecretStr | None = None
+    password: OptionalSecret = None
+    tls: Annotated[Tls | None, BeforeValidator(_tls)] = None
 
     @property
     def secret(self) -> str:
         """The password, empty without one."""
-        return "" if self.password is None else self.password.get_secret_value()
+        return "" if self.password is None else self.password.reveal()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted (TLS)."""
+        return self.tls is not None
+
+    def warning(self, own: str) -> str | None:
+        """Return what the way to the other system exposes."""
+        (host,) = self.hosts(own)
+        if self.password is None or self.encrypted or is_loopback(host):
+            return None
+        return (
+            f"Everyone on the network between here and {host} can read the password and the messages of the connection"
+            f" {self.id}: nothing is encrypted. Set connections.tls, and the port of the broker for TLS."
+        )
 
 
 class _BrokerConnection(_Login):
     host: str = Field("localhost", min_length=1)
     port: int = Field(ge=1, le=65535)
-    tls: bool = False
+
+    def hosts(self, _own: str) -> list[str]:
+        """Return the name of the broker."""
+        return [self.host]
 
 
 class MqttConnection(_BrokerConnection):
@@ -224,6 +319,21 @@ class HttpConnection(_Login):
     timeout: Milliseconds = duration("60s")
     sources: Annotated[tuple[Source, ...], AfterValidator(accepted_by(_no_sources))] = ()
     targets: tuple[HttpTargetSettings, ...] = Field(min_length=1)
+
+    def hosts(self, _own: str) -> list[str]:
+        """Return the name in the URL."""
+        return [urlsplit(self.url).hostname or ""]
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted (TLS)."""
+        return self.url.startswith("https:")
+
+    @model_validator(mode="after")
+    def _used_tls(self) -> Self:
+        if self.tls is not None and not self.encrypted:
+            raise ValueError("tls has no effect with a URL that begins with http://: write https://")
+        return self
 
 
 Connection = Annotated[

@@ -14,9 +14,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
-from ackstream.settings.connections import Connection, KafkaConnection
+from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.queues import QueueSettings
+from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
 from ackstream.settings.security import KafkaOptions, KafkaSecurity
 
@@ -309,19 +310,16 @@ class Settings(Part):
     connections: tuple[Connection, ...] = ()
     queue: QueueJob = QueueJob()
     queues: tuple[QueueSettings, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     destinations: tuple[Destination, ...] = ()
     routes: tuple[RouteSettings, ...] = ()
 
     def warnings(self) -> Iterator[str]:
         """Give a sentence for each setting that is allowed but exposes something."""
-        others = [(each.security, each.bootstrap) for each in self.connections if isinstance(each, KafkaConnection)]
-        others += [(each.security, each.bootstrap) for each in self.routes]
-        for security, bootstrap in [(self.kafka.security, self.kafka.bootstrap), *others]:
-            warning = security.warning(bootstrap or self.kafka.bootstrap)
-            if warning is not None:
-                yield warning
+        parts = (self.kafka.security, *self.connections, *self.routes)
+        yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
 
-    @field_validator("queues", "destinations", "connections", "routes")
+    @field_validator("queues", "quotas", "destinations", "connections", "routes")
     @classmethod
     def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
         key = "id" if info.field_name == "connections" else "name"

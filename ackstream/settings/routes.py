@@ -43,6 +43,10 @@ class RouteSettings(Part):
         KafkaOptions(python=self.options).check(self.security)
         return self
 
+    def warning(self, own: str) -> str | None:
+        """Return what the way to the other system exposes; ``own``: the brokers of this one."""
+        return self.security.warning(self.bootstrap or own)
+
     def target(self, kafka: Kafka) -> Kafka:
         """Return the Kafka of the other system; ``kafka`` is that of this one."""
         return kafka.at(self.bootstrap, self.security, self.options, self.topic_prefix)

@@ -286,8 +286,7 @@ class KafkaSecurity(Part):
 
     def warning(self, bootstrap: str) -> str | None:
         """Return what the way to these brokers exposes, as a sentence; ``None``: nothing."""
-        hosts = [address.rpartition(":")[0].strip("[]") for address in bootstrap.split(",")]
-        if not self.logs_in or self.encrypted or all(map(is_loopback, hosts)):
+        if not self.logs_in or self.encrypted or all(map(is_loopback, hosts_of(bootstrap))):
             return None
         return (
             f"Everyone on the network between here and {bootstrap} can read passwords, tokens and records: the "
@@ -334,6 +333,11 @@ class KafkaOptions(Part):
             for name in (*self.python, *self.java):
                 if name.replace("_", ".").startswith("sasl."):
                     raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
+
+
+def hosts_of(bootstrap: str) -> list[str]:
+    """Return the names or addresses of brokers."""
+    return [address.strip().rpartition(":")[0].strip("[]") for address in bootstrap.split(",")]
 
 
 def is_loopback(name: str) -> bool:

@@ -33,6 +33,7 @@ from ackstream.connectivity.amqp10_link import (
 )
 from ackstream.connectivity.transport import OutgoingMessage
 from ackstream.errors import StartError
+from ackstream.settings.security import Tls
 from tests.prose import each
 
 HEADERS = {"content-type": "text/plain", "correlation-id": "mine", "reply-to": "answers", "subject": "s", "device": "7"}
@@ -341,4 +342,4 @@ def test_without_trusted_authorities_a_sentence_says_what_to_do(monkeypatch: pyt
     paths = SimpleNamespace(cafile=None, capath=None)
     monkeypatch.setattr("ssl.get_default_verify_paths", lambda: paths)
     with pytest.raises(StartError, match="SSL_CERT_FILE"):
-        amqp10_link._tls()
+        amqp10_link._domain(Tls())

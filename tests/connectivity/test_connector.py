@@ -7,10 +7,12 @@ from typing import Any, get_args
 import pytest
 
 from ackstream.connectivity import connector
-from ackstream.connectivity.connector import MODULES, transport
+from ackstream.connectivity.connector import MODULES, access_of, transport
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
-from ackstream.errors import StartError, UnreachableError
+from ackstream.errors import SettingsError, StartError, UnreachableError
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.access import OPEN
+from ackstream.settings import Settings
 from ackstream.settings.connections import Connection
 from tests.prose import each
 
@@ -73,7 +75,7 @@ class Opened:
         connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
         system: Any = SimpleNamespace(extra=None)
         kafka: Any = None
-        self.link = connector._Link(connection, kafka, system)
+        self.link = connector._Link(connection, kafka, system, OPEN)
 
     def last(self, kind: str) -> Part:
         return self.parts[kind][-1]
@@ -206,3 +208,60 @@ def test_a_source_whose_thread_raises_is_not_alive(error: Exception) -> None:
     source._thread.join()
     assert not source.alive
     source.close()
+
+
+# -- what connections may do -------------------------------------------------------------------------------------------
+
+SOURCE = {"addresses": ["in"]}
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"]}
+RULE = {"subjects": ["connection:*"], "path": "/attributes", "grant": ["READ", "WRITE"]}
+
+
+def settings(*rules: dict[str, Any], **parts: Any) -> Settings:
+    made = {"id": "field", "type": "mqtt", **parts}
+    return Settings.model_validate({"gateway": {"access": rules}, "connections": [made]})
+
+
+def test_without_access_rules_connections_of_this_machine_may_do_everything_and_a_warning_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = settings(sources=[SOURCE], targets=[TARGET])
+    assert access_of(found, found.connections) is OPEN
+    assert "gateway.access is empty: messages of the connections field may do anything" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("parts", "key"),
+    [
+        ({"host": "mqtt.example"}, "reads messages from mqtt.example"),
+        ({"type": "kafka", "bootstrap": "localhost:9092,kafka.example:9092"}, "reads messages from kafka.example"),
+    ],
+)
+def test_without_access_rules_nothing_is_read_from_other_hosts(parts: dict[str, Any], key: str) -> None:
+    found = settings(sources=[SOURCE], **parts)
+    with pytest.raises(SettingsError, match=rf'{key}.*\["connection:field"\]'):
+        access_of(found, found.connections)
+    found = settings(targets=[TARGET], **parts)
+    assert access_of(found, found.connections) is OPEN
+
+
+def test_subjects_without_access_rules_would_protect_nothing() -> None:
+    found = settings(sources=[SOURCE | {"subjects": ["connection:field"]}])
+    with pytest.raises(SettingsError, match=r"gateway\.access is empty, so the subjects"):
+        access_of(found, found.connections)
+
+
+@pytest.mark.parametrize("kind", ["source", "target"])
+def test_with_access_rules_every_source_and_target_has_subjects(kind: str) -> None:
+    named = {"subjects": ["connection:field"]}
+    sources, targets = [SOURCE | named], [TARGET | named]
+    found = settings(RULE, sources=sources, targets=targets)
+    access = access_of(found, found.connections)
+    assert access.may("WRITE", ("connection:field",), "org.acme:lamp", "/attributes/x")
+    assert not access.may("WRITE", ("connection:field",), "org.acme:lamp", "/features")
+    assert not access.may("WRITE", ("user:a",), "org.acme:lamp", "/attributes/x")
+    found = settings(
+        RULE, **{"sources": sources, "targets": targets, f"{kind}s": [SOURCE if kind == "source" else TARGET]}
+    )
+    with pytest.raises(SettingsError, match=rf"A {kind} of the connection field .*connections\.{kind}s\.subjects"):
+        access_of(found, found.connections)

@@ -9,7 +9,8 @@ import pytest
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
-from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
 from ackstream.settings.connections import Source
 from tests.outcomes import refusal
@@ -19,10 +20,13 @@ COMMAND = "org.acme/lamp/things/twin/commands/modify"
 MESSAGE = "org.acme/lamp/things/live/messages/on"
 
 
-def read(payload: Any, headers: dict[str, str] | None = None, **settings: Any) -> Any:
+def read(
+    payload: Any, headers: dict[str, str] | None = None, *, access: Access = OPEN, address: str = "", **settings: Any
+) -> Any:
     source = Source(addresses=("in",), **settings)
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    (found,) = Inbound("plant", source).read(ExternalMessage("in-0-7", headers or {}, data))
+    message = ExternalMessage("in-0-7", headers or {}, data, address=address)
+    (found,) = Inbound("plant", source, access).read(message)
     return found
 
 
@@ -207,7 +211,7 @@ def test_a_template_sets_headers_of_its_message_alone() -> None:
         header_mapping={"timeout": "7s"},
         acknowledgement_requests={"includes": ["plant:stored"]},
     )
-    found = Inbound("plant", source).read(ExternalMessage("in-0-7", {"step": "first"}, b"1"))
+    found = Inbound("plant", source, OPEN).read(ExternalMessage("in-0-7", {"step": "first"}, b"1"))
     headers = [each.envelope.headers for each in found if isinstance(each, InboundRequest)]
     assert [each.get("requested-acks") for each in headers] == [[], ["plant:first", "plant:stored"], ["plant:stored"]]
     assert [each["timeout"] for each in headers] == ["5s", "7s", "7s"]
@@ -222,7 +226,7 @@ def test_a_header_of_a_template_with_a_wrong_value_is_an_error_of_the_message() 
 
 def test_each_payload_mapping_makes_a_signal() -> None:
     source = Source(addresses=("in",), payload_mapping=("ditto", {"topic": MESSAGE, "path": "/inbox/messages/on"}))
-    one, two = Inbound("plant", source).read(ExternalMessage("in-0-7", {}, json.dumps(command()).encode()))
+    one, two = Inbound("plant", source, OPEN).read(ExternalMessage("in-0-7", {}, json.dumps(command()).encode()))
     assert [type(one), type(two)] == [InboundRequest, InboundRequest]
     assert two.request.awaited == ("live-response",)
 
@@ -286,3 +290,199 @@ def test_a_filter_that_gives_no_labels_is_the_requester_s_error(own: list[str] |
     assert requested_acks(own, [], alone, Context({})) == []
     error = refusal(requested_acks, ["my-ack"], [], condition, Context({}))
     assert (error.status, error.error) == (400, "header.invalid")
+
+
+# -- what a message may do ---------------------------------------------------------------------------------------------
+
+INTERNAL = {"ditto-originator": "user:root", "Ditto-Sudo": "true", "ditto-weak-ack": "true", "ditto-connection-id": "x"}
+
+
+def test_headers_that_only_the_system_sets_are_not_taken_from_a_message() -> None:
+    sent = command(device="d-7")
+    sent["headers"] |= INTERNAL
+    assert read(sent).envelope.headers == {"device": "d-7", "correlation-id": "in-0-7"}
+
+
+@pytest.mark.parametrize("label", ["", "plant:done"])
+def test_nor_are_they_taken_from_acknowledgements(label: str) -> None:
+    headers = INTERNAL | {"correlation-id": "x"}
+    value: Any = 1 if label else {"plant:done": {"status": 200, "headers": INTERNAL | {"device": "d-7"}}}
+    topic = f"org.acme/lamp/things/twin/acks/{label}".rstrip("/")
+    sent = {"topic": topic, "headers": headers, "path": "/", "value": value, "status": 200}
+    found = read(sent, declared_acks=("plant:done",))
+    assert isinstance(found, Envelope)
+    assert found.headers == {"correlation-id": "x"}
+    if not label:
+        assert json.loads(bytes(found.value))["plant:done"]["headers"] == {"device": "d-7"}
+
+
+def test_the_originator_of_a_signal_is_the_first_subject_of_its_source() -> None:
+    rules = Access([Rule(("connection:plant",), grant=("READ", "WRITE"))])
+    found = read(command(ditto_originator="user:root"), access=rules, subjects=("connection:plant", "site:a"))
+    assert found.envelope.headers["ditto-originator"] == "connection:plant"
+
+
+VICTIM = "org.bank/vault/things/twin/commands/delete"
+OWN = Access(
+    [
+        Rule(("connection:plant",), ("org.acme:*",), "/attributes", ("READ", "WRITE")),
+        Rule(("connection:plant",), ("org.acme:*",), "/inbox/messages/on", ("READ",)),
+        Rule(("connection:plant",), ("org.acme:log",), "/", ("READ",)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (command(), None),
+        (command("org.acme/lamp/things/twin/commands/retrieve"), None),
+        (command(VICTIM), 404),
+        (command("org.bank/vault/things/twin/commands/retrieve"), 404),
+        (command() | {"path": "/features"}, 403),
+        (command() | {"path": "/"}, 403),
+        (command("org.acme/lamp/things/live/commands/modify"), None),
+        (command("org.bank/vault/things/live/commands/modify"), 404),
+        # READ of the box is not enough to send; and a lying path is none of the subject
+        (command(MESSAGE) | {"path": "/inbox/messages/on"}, 403),
+        (command("org.acme/lamp/things/live/messages/reboot") | {"path": "/attributes/x"}, 400),
+        (command("org.acme/lamp/policies/commands/modify"), 400),
+        # the answers to what others were sent
+        (
+            command("org.acme/lamp/things/live/messages/on", 200, correlation_id="x") | {"path": "/inbox/messages/on"},
+            None,
+        ),
+        (command("org.acme/lamp/things/live/errors", 403, correlation_id="x") | {"path": "/"}, 404),
+        (command("org.bank/vault/things/live/messages/on", 200, correlation_id="x"), 404),
+        (command("org.acme/lamp/things/twin/acks/plant:done", 200, correlation_id="x"), None),
+        (command("org.bank/vault/things/twin/acks/plant:done", 200, correlation_id="x"), 404),
+    ],
+)
+def test_a_message_may_do_what_the_subjects_of_its_source_may(sent: dict[str, Any], status: int | None) -> None:
+    found = read(sent, access=OWN, subjects=("connection:plant",), declared_acks=("plant:done",))
+    if status is None:
+        assert not isinstance(found, RejectedSignal)
+        return
+    assert isinstance(found, RejectedSignal)
+    assert (found.error.status, found.rejects) == (status, False)
+
+
+def test_a_source_without_subjects_may_do_nothing() -> None:
+    everyone = Access([Rule(("*",), grant=("READ", "WRITE"))])
+    assert read(command(), access=everyone).error.status == 404
+    assert isinstance(read(command(), access=everyone, subjects=("anything",)), InboundRequest)
+
+
+def test_a_query_for_many_things_is_narrowed_to_those_that_may_be_read() -> None:
+    many = command("_/_/things/twin/commands/retrieve") | {"path": "/", "value": {"thingIds": ["org.bank:vault"]}}
+    found = read(many, access=OWN, subjects=("connection:plant",))
+    assert json.loads(bytes(found.envelope.value)) == {"thingIds": []}
+    search = many | {"path": "/search/things", "value": {"filter": "eq(attributes/x,1)", "only": "exists(thingId)"}}
+    found = read(search, access=OWN, subjects=("connection:plant",))
+    narrowed = str(json.loads(bytes(found.envelope.value))["only"])
+    assert "org.acme:log" in narrowed
+    assert "exists" not in narrowed
+    assert read(search | {"value": [1]}, access=OWN, subjects=("connection:plant",)).error.status == 400
+
+
+def test_a_source_receives_what_its_subjects_may_read_of_a_reply() -> None:
+    source = Source(addresses=("in",), subjects=("connection:plant",))
+    inbound = Inbound("plant", source, OWN)
+    query = command("org.acme/lamp/things/twin/commands/retrieve") | {"path": "/"}
+    (asked,) = inbound.read(ExternalMessage("in-0-7", {}, json.dumps(query).encode()))
+    assert isinstance(asked, InboundRequest)
+
+    def reply(value: Any) -> Envelope:
+        return decode(json.dumps(query | {"status": 200, "value": value, "headers": {"etag": '"rev:1"'}}).encode())
+
+    seen = inbound.readable(asked, reply({"attributes": {"x": 1}, "features": {"vault": {}}}))
+    assert (json.loads(bytes(seen.value)), seen.headers) == ({"attributes": {"x": 1}}, {})
+    hidden = inbound.readable(asked, reply({"features": {"vault": {}}}))
+    assert (hidden.topic.criterion, hidden.status) == ("errors", 404)
+
+
+# -- enforcement -------------------------------------------------------------------------------------------------------
+
+HEADER = {"input": "{{ header:device_id }}", "filters": ["{{ entity:id }}"]}
+TOPIC = {"input": "{{ source:address }}", "filters": ["devices/{{ thing:name }}", "{{ thing:namespace }}/devices"]}
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "headers", "address", "passes"),
+    [
+        (HEADER, {"device_id": "org.acme:lamp"}, "", True),
+        (HEADER, {"device_id": "org.acme:other"}, "", False),
+        (HEADER, {}, "", False),
+        (TOPIC, {}, "devices/lamp", True),
+        (TOPIC, {}, "org.acme/devices", True),
+        (TOPIC, {}, "devices/other", False),
+        (TOPIC, {}, "", False),
+        # what resolves to nothing is equal to nothing
+        ({"input": "{{ header:none }}", "filters": ["{{ header:none }}"]}, {}, "", False),
+    ],
+)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        command(),
+        command(MESSAGE),
+        command("org.acme/lamp/things/live/messages/on", 200, correlation_id="x"),
+        command("org.acme/lamp/things/twin/acks/plant:done", 200, correlation_id="x"),
+    ],
+)
+def test_a_message_is_about_the_thing_of_its_sender(
+    enforcement: dict[str, Any],
+    headers: dict[str, str],
+    address: str,
+    passes: bool,  # noqa: FBT001 - a table
+    sent: dict[str, Any],
+) -> None:
+    found = read(sent, headers, address=address, enforcement=enforcement, declared_acks=("plant:done",))
+    assert isinstance(found, RejectedSignal) is not passes
+    if not passes:
+        wanted = (400, "connectivity:connection.id.enforcement.failed", False)
+        assert (found.error.status, found.error.error, found.rejects) == wanted
+        assert "org.acme:lamp" in found.error.message
+
+
+def test_enforcement_refuses_queries_for_many_things() -> None:
+    many = command("_/_/things/twin/commands/retrieve") | {"path": "/", "value": {"thingIds": ["org.acme:lamp"]}}
+    assert read(many, {"device_id": "org.acme:lamp"}, enforcement=HEADER).error.error.endswith("enforcement.failed")
+
+
+# -- templates ---------------------------------------------------------------------------------------------------------
+
+OF_DEVICE = {"topic": "org.acme/{{ header:device }}/things/twin/commands/modify", "path": "/attributes/{{ header:at }}"}
+OF_SUBJECT = {
+    "topic": "org.acme/lamp/things/live/messages/{{ header:device }}",
+    "path": "/inbox/messages/{{ header:device }}",
+}
+
+
+@pytest.mark.parametrize("template", [OF_DEVICE, OF_SUBJECT])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "victim/things/twin/commands/delete",
+        "victim/things/live/messages/reboot",
+        "victim/things/twin/commands/delete/",
+        "/victim",
+        "",
+    ],
+)
+def test_a_header_cannot_make_another_command_of_a_template(device: str, template: dict[str, str]) -> None:
+    found = read(b"1", {"device": device, "at": "x"}, payload_mapping=[template])
+    assert isinstance(found, RejectedSignal)
+    assert (found.error.status, found.error.error) == (400, "header.invalid")
+    assert "no part of a topic" in found.error.message
+
+
+def test_a_header_cannot_make_a_query_for_many_things_of_a_template() -> None:
+    template = {"topic": "{{ header:ns }}/{{ header:device }}/things/twin/commands/retrieve"}
+    assert read(b"1", {"ns": "_", "device": "_"}, payload_mapping=[template]).error.error.endswith("unknown.topicpath")
+    assert read(b"1", {"ns": "a", "device": "_"}, payload_mapping=[template]).envelope.topic.thing_id == "a:_"
+
+
+def test_what_a_header_brings_into_a_path_is_one_key() -> None:
+    found = read(b"1", {"device": "lamp", "at": "a/../b~c"}, payload_mapping=[OF_DEVICE])
+    assert found.envelope.path == "/attributes/a~1..~1b~0c"

@@ -23,6 +23,7 @@ from ackstream.connectivity.intake import (
 from ackstream.connectivity.system import STORED
 from ackstream.connectivity.transport import ExternalMessage, not_published
 from ackstream.errors import UnreachableError
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack, write_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
@@ -135,7 +136,7 @@ class Taken:
         self.settled: dict[str, str] = {}
         source = Source(addresses=("in",), reply_target={"address": "answers"}, **settings)
         other: Any = self.other
-        self.intake = Intake("plant", source, other, other.publish, other)
+        self.intake = Intake("plant", source, other, other.publish, other, OPEN)
 
     def take(self, identity: str, payload: Any = COMMAND, **options: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()

@@ -26,13 +26,15 @@ from ackstream.connectivity.kafka_publisher import (
     DELIVERY_SECONDS,
     REFUSED_SECONDS,
     KafkaPublisher,
+    check_addresses,
     record_metadata,
     refused,
 )
 from ackstream.connectivity.transport import OutgoingMessage, Published, redelivers
-from ackstream.errors import UnreachableError
+from ackstream.errors import SettingsError, UnreachableError
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from ackstream.settings import Kafka
+from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
 
 
@@ -117,7 +119,7 @@ class Playing:
         monkeypatch.setattr(kafka_publisher, "time", clock)
         monkeypatch.setattr(kafka_publisher.clients, "connect_admin", self._admin)
         publisher = KafkaPublisher.__new__(KafkaPublisher)
-        publisher._debug, publisher._kafka = False, Kafka()
+        publisher._debug, publisher._kafka, publisher._system = False, Kafka(), frozenset({"acks"})
         publisher._producer = SimpleNamespace(send=self._send)
         publisher._closed_at, publisher._away_at, publisher._resting_until = float("inf"), None, 0.0
         publisher._refused, publisher._admin = {}, None
@@ -342,3 +344,52 @@ def test_a_source_that_closes_commits_no_partition_that_it_has_lost() -> None:
     consumed.assigned = {TWO}
     consumed.source._disconnect()
     assert committed == [TWO]
+
+
+# -- topics of the system ----------------------------------------------------------------------------------------------
+
+OWN = Kafka(bootstrap="one:9092,two:9092", topic_prefix="x-")
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "address", "refused"),
+    [
+        (None, "x-acks", True),
+        (None, "x-clock/key", True),
+        (None, "x-signals#1", True),
+        ("two:9092", "x-acks", True),
+        (None, "acks", False),
+        (None, "x-acks-of-others", False),
+        # decided when it is resolved
+        (None, "x-{{ header:where }}", False),
+        ("other:9092", "x-acks", False),
+    ],
+)
+@pytest.mark.parametrize("part", ["target", "reply_target"])
+def test_a_target_or_reply_target_that_is_a_topic_of_the_system_is_refused_at_the_start(
+    bootstrap: str | None,
+    address: str,
+    refused: bool,  # noqa: FBT001 - a table
+    part: str,
+) -> None:
+    made: dict[str, Any] = {"targets": [{"address": address, "topics": ["_/_/things/twin/events"]}]}
+    if part == "reply_target":
+        made = {"sources": [{"addresses": ["in"], "reply_target": {"address": address}}]}
+    connection = KafkaConnection.model_validate({"id": "c", "type": "kafka", "bootstrap": bootstrap, **made})
+    if refused:
+        with pytest.raises(SettingsError, match=f"address {address} of the connection c is a topic of the system"):
+            check_addresses(connection, OWN)
+    else:
+        check_addresses(connection, OWN)
+
+
+def test_a_placeholder_cannot_name_a_topic_of_the_system_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing = Playing(monkeypatch)
+    assert playing.publish("acks/key") == [(400, False)]
+    assert playing.publish("out") == [(400, False), (204, False)]
+    assert playing.sent == ["out"]
+
+
+def test_a_header_does_not_stand_for_the_key_of_a_record() -> None:
+    assert "kafka.key" not in external_message(record(headers=[("kafka.key", b"forged")]), "plant").headers
+    assert external_message(record(), "plant").address == "in"

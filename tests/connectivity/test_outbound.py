@@ -7,6 +7,7 @@ import pytest
 
 from ackstream.connectivity.outbound import Outbound, answers_of, issued
 from ackstream.connectivity.transport import Published
+from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request, response_matches
@@ -20,7 +21,7 @@ EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
 def outbound(*targets: dict[str, Any], declared: tuple[str, ...] = ()) -> Outbound:
     sources = [{"addresses": ["in"], "declared_acks": declared}]
-    return Outbound(KafkaConnection(id="c", type="kafka", sources=sources, targets=targets))
+    return Outbound(KafkaConnection(id="c", type="kafka", sources=sources, targets=targets), OPEN)
 
 
 def target(*topics: str, address: str = "out", **parts: Any) -> dict[str, Any]:
@@ -224,5 +225,65 @@ def test_texts_of_placeholders_are_quoted_in_addresses_as_the_transport_does() -
         type="kafka",
         targets=[target(EVENTS, address="a/{{ thing:id }}", header_mapping={"x": "{{ thing:id }}"})],
     )
-    (publishing,) = Outbound(connection, lambda text: text.replace(":", "%3A")).plan(event()).publishings
+    (publishing,) = Outbound(connection, OPEN, lambda text: text.replace(":", "%3A")).plan(event()).publishings
     assert (publishing.message.address, publishing.message.headers["x"]) == ("a/org.acme%3Alamp", "org.acme:lamp")
+
+
+# -- what a target may receive -----------------------------------------------------------------------------------------
+
+RULES = Access(
+    [
+        Rule(("target:some",), ("org.acme:*",), "/attributes/x/seen"),
+        Rule(("target:box",), ("org.acme:*",), "/inbox/messages/on"),
+        Rule(("target:all",)),
+    ]
+)
+
+
+def seen(subject: str, given_: Publication, extra: Any = None, **parts: Any) -> list[Any]:
+    subjects = (subject,) if subject else ()
+    made = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, MESSAGES, subjects=subjects, **parts)])
+    plan = Outbound(made, RULES).plan(given_, extra=extra)
+    return [decode(publishing.message.payload) for publishing in plan.publishings]
+
+
+@pytest.mark.parametrize(
+    ("subject", "value"),
+    [("target:all", {"seen": 1, "hidden": 2}), ("target:some", {"seen": 1}), ("target:box", None), ("", None)],
+)
+def test_a_target_receives_what_its_subjects_may_read(subject: str, value: Any) -> None:
+    found = seen(subject, event(value={"seen": 1, "hidden": 2}))
+    assert [json.loads(bytes(each.value)) for each in found] == ([] if value is None else [value])
+
+
+def test_a_message_is_received_by_those_who_may_read_its_box_whatever_path_it_gives() -> None:
+    headers: dict[str, Any] = {"topic": "org.acme/lamp/things/live/messages/on", "headers": {}, "value": 1}
+    honest, lying = (
+        publication(decode(json.dumps(headers | {"topic": topic, "path": "/inbox/messages/on"}).encode()), "c")
+        for topic in (headers["topic"], "org.acme/lamp/things/live/messages/secret")
+    )
+    assert honest is not None
+    assert lying is not None
+    assert len(seen("target:box", honest)) == 1
+    assert seen("target:box", lying) == []
+    assert len(seen("target:all", lying)) == 1
+
+
+def test_a_filter_and_extra_fields_of_a_target_see_no_more_than_it_may_read() -> None:
+    def thing(_thing_id: str, _selector: str) -> dict[str, Any]:
+        return {"attributes": {"x": {"seen": 3, "hidden": 4}}, "features": {"vault": {}}}
+
+    given_ = event(value={"seen": 1, "hidden": 2})
+    filtered = f"{EVENTS}?filter=eq(attributes/x/hidden,2)"
+    connection = KafkaConnection(id="c", type="kafka", targets=[target(filtered, subjects=("target:some",))])
+    assert Outbound(connection, RULES).plan(given_).publishings == []
+    topic = f"{EVENTS}?extraFields=attributes,features"
+    connection = KafkaConnection(id="c", type="kafka", targets=[target(topic, subjects=("target:some",))])
+    (publishing,) = Outbound(connection, RULES).plan(given_, extra=thing).publishings
+    assert json.loads(bytes(decode(publishing.message.payload).extra)) == {"attributes": {"x": {"seen": 3}}}  # type: ignore[arg-type]
+
+
+def test_a_signal_that_a_target_may_not_read_is_acknowledged_weakly() -> None:
+    connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, issued_ack="c:one", subjects=("x",))])
+    plan = Outbound(connection, RULES).plan(event("c:one"))
+    assert (plan.publishings, plan.weak.labels) == ([], ("c:one",))

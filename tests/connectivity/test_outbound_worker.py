@@ -16,6 +16,7 @@ from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import STORED
 from ackstream.connectivity.transport import Published, TargetPublisher, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.settings.connections import KafkaConnection
 from tests.connectivity.test_outbound import EVENTS, event, target
@@ -85,7 +86,7 @@ class Running:
         self.publisher = publisher
         self.signal = event(*labels)
         self.away = AloneAway()
-        self.open = partial(OutboundWorker, connection, kafka, publisher, system, held, self.away)
+        self.open = partial(OutboundWorker, connection, kafka, publisher, system, held, self.away, OPEN)
         self.worker = self.open()
 
     def handle(self, offset: int = 0) -> Work:

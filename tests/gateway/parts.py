@@ -16,7 +16,7 @@ from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.service import Dependencies, application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
-from ackstream.settings import Gateway, Settings
+from ackstream.settings import Gateway, Quota, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -112,12 +112,19 @@ NO_CONTENT = response(204)
 class Web:
     """A client of a gateway with these settings."""
 
-    def __init__(self, answer: Callable[[Envelope], Any] = NO_CONTENT, live: Any = None, **gateway: Any) -> None:
-        settings = Settings(gateway=Gateway(**gateway))
+    def __init__(
+        self,
+        answer: Callable[[Envelope], Any] = NO_CONTENT,
+        live: Any = None,
+        quotas: tuple[Quota, ...] = (),
+        **gateway: Any,
+    ) -> None:
+        settings = Settings(gateway=Gateway(**gateway), quotas=quotas)
         authenticator = Authenticator(settings.gateway)
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
-        self._app = application(Dependencies(settings, authenticator, access, self.exchange, live, None))  # type: ignore[arg-type]
+        self.dependencies = Dependencies(settings, authenticator, access, self.exchange, live, None)  # type: ignore[arg-type]
+        self._app = application(self.dependencies)
 
     @property
     def sent(self) -> Envelope:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,14 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from ackstream.local import jars
 from ackstream.local.process import answers
+from tests.harness.certificates import STORE_PASSWORD
 from tests.harness.ports import free_ports
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tests.harness.certificates import Authority
 
 IN_FLIGHT = 2
 """How many messages a broker sends at ``few`` to an MQTT client that has acknowledged none of them."""
@@ -34,21 +38,55 @@ def _unknown(_queue: str) -> int:
 class RunningBroker:
     """Where a broker listens, 0 where it does not speak the protocol, and what it knows of its queues.
 
+    ``tls``: the ports of :data:`LISTENERS`, of a broker that was given an authority.
     ``depth``: how many messages a queue has that are not settled, in flight or not.
     """
 
     mqtt: int = 0
     few: int = 0
     amqp: int = 0
+    tls: Mapping[str, int] = field(default_factory=dict)
     depth: Callable[[str], int] = _unknown
 
 
+LISTENERS: dict[str, dict[str, Any]] = {
+    "mutual": {},
+    "expired": {"expired": True},
+    "foreign": {"host": "other.example"},
+}
+"""Listeners for TLS and how their certificates are issued; the first demands one of its clients."""
+
+
+def _stores(authority: Authority) -> dict[str, tuple[int, Path, Path]]:
+    """Return the port and the stores of each listener."""
+    ports = zip(LISTENERS, free_ports(len(LISTENERS)), strict=True)
+    return {name: (port, *authority.stores(f"broker-{name}", **LISTENERS[name])) for name, port in ports}
+
+
+def _acceptor(name: str, port: int, own: Path, trusted: Path) -> str:
+    options = {
+        "protocols": "MQTT,AMQP",
+        "sslEnabled": "true",
+        "keyStorePath": str(own),
+        "keyStorePassword": STORE_PASSWORD,
+        "keyStoreType": "PKCS12",
+        "trustStorePath": str(trusted),
+        "trustStorePassword": STORE_PASSWORD,
+        "trustStoreType": "PKCS12",
+        "needClientAuth": str(name == "mutual").lower(),
+    }
+    query = ";".join(f"{key}={value}" for key, value in options.items())
+    return f'<acceptor name="{name}">tcp://127.0.0.1:{port}?{query}</acceptor>'
+
+
 @contextmanager
-def artemis(directory: Path) -> Iterator[RunningBroker]:
-    """Run ActiveMQ Artemis: AMQP 1.0 and MQTT."""
+def artemis(directory: Path, authority: Authority | None = None) -> Iterator[RunningBroker]:
+    """Run ActiveMQ Artemis: AMQP 1.0 and MQTT, with an authority over TLS, too."""
     mqtt, few, amqp = free_ports(3)
+    stores = {} if authority is None else _stores(authority)
     text = (_HERE / "artemis.xml").read_text("utf-8")
     values = {"MQTT_PORT": mqtt, "FEW_PORT": few, "AMQP_PORT": amqp, "IN_FLIGHT": IN_FLIGHT}
+    values["ACCEPTORS"] = "\n".join(_acceptor(name, *found) for name, found in stores.items())
     for name, value in values.items():
         text = text.replace(name, str(value))
     configuration = directory / "artemis.xml"
@@ -64,22 +102,41 @@ def artemis(directory: Path) -> Iterator[RunningBroker]:
         try:
             server.setConfigResourcePath(configuration.as_uri()).start()
             eventually(lambda: all(map(answers, (mqtt, few, amqp))), "Artemis to answer")
-            yield RunningBroker(mqtt, few, amqp, depth)
+            yield RunningBroker(mqtt, few, amqp, {name: found[0] for name, found in stores.items()}, depth)
         finally:
             server.stop()
 
 
+def _qpid_json(stores: dict[str, tuple[int, Path, Path]]) -> str:
+    """Return the configuration, with a port, a key store and a trust store for each listener."""
+    found = json.loads((_HERE / "qpid.json").read_text("utf-8"))
+    (plain,) = found["ports"]
+    found |= {"keystores": [], "truststores": []}
+    for name, (port, own, trusted) in stores.items():
+        common = {"password": STORE_PASSWORD}
+        key = {"name": f"own-{name}", "type": "FileKeyStore", "storeUrl": str(own), "keyStoreType": "PKCS12"}
+        trust = {"name": f"trusted-{name}", "type": "FileTrustStore", "storeUrl": str(trusted)}
+        found["keystores"].append(key | common)
+        found["truststores"].append(trust | common | {"trustStoreType": "PKCS12"})
+        secured = {"keyStore": key["name"], "trustStores": [trust["name"]], "needClientAuth": name == "mutual"}
+        found["ports"].append(plain | secured | {"name": name, "port": str(port), "transports": ["SSL"]})
+    return json.dumps(found)
+
+
 @contextmanager
-def qpid(directory: Path) -> Iterator[RunningBroker]:
-    """Run Apache Qpid Broker-J: AMQP 0.9.1, user and password ``guest``."""
+def qpid(directory: Path, authority: Authority | None = None) -> Iterator[RunningBroker]:
+    """Run Apache Qpid Broker-J: AMQP 0.9.1, user and password ``guest``; with an authority over TLS, too."""
     (amqp,) = free_ports(1)
+    stores = {} if authority is None else _stores(authority)
+    configuration = directory / "qpid.json"
+    configuration.write_text(_qpid_json(stores), "utf-8")
     with _jvm("qpid", directory) as jvm:
         context = jvm.java.util.HashMap()
         for name, value in {"qpid.amqp_port": str(amqp), "qpid.work_dir": str(directory)}.items():
             context.put(name, value)
         attributes = jvm.java.util.HashMap()
         attributes.put("type", "Memory")
-        attributes.put("initialConfigurationLocation", (_HERE / "qpid.json").as_uri())
+        attributes.put("initialConfigurationLocation", configuration.as_uri())
         attributes.put("context", context)
         launcher = jvm.org.apache.qpid.server.SystemLauncher()
 
@@ -95,7 +152,7 @@ def qpid(directory: Path) -> Iterator[RunningBroker]:
         try:
             launcher.startup(attributes)
             eventually(lambda: answers(amqp), "Qpid to answer")
-            yield RunningBroker(amqp=amqp, depth=depth)
+            yield RunningBroker(amqp=amqp, tls={name: found[0] for name, found in stores.items()}, depth=depth)
         finally:
             launcher.shutdown()
 

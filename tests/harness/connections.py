@@ -97,9 +97,9 @@ class Signals:
         topic = f"org.acme/{name}/things/twin/events/modified"
         self._send("events", correlation_id, topic, "/attributes/x", value, {"requested-acks": acks})
 
-    def message(self, correlation_id: str, acks: list[str]) -> None:
+    def message(self, correlation_id: str, acks: list[str], **headers: str) -> None:
         topic = "org.acme/lamp/things/live/messages/turn"
-        self._send("signals", correlation_id, topic, "/inbox/messages/turn", "on", {"requested-acks": acks})
+        self._send("signals", correlation_id, topic, "/inbox/messages/turn", "on", {"requested-acks": acks, **headers})
 
     def _send(
         self, where: str, correlation_id: str, topic: str, path: str, value: Any, headers: dict[str, Any]

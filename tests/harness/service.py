@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ackstream.connectivity.http_push import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class Service:
@@ -15,7 +18,7 @@ class Service:
     :ivar status: of all other paths
     """
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         service = self
         self.status = 200
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -59,6 +62,9 @@ class Service:
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if context is not None:
+            self.url = self.url.replace("http:", "https:")
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from ackstream.cli.main import app
 from ackstream.errors import LocalError
+from ackstream.kafka import clients
 from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import process
 from ackstream.local.broker import Broker
 from ackstream.local.process import command_line
+from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports
@@ -125,3 +127,40 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     assert run("down") == (0, f"Kafka is stopped; its data stays in {settings.local.data}/kafka/data\n")
     assert process.is_free(settings.local.port)
     assert run("status")[0] == 1
+
+
+def test_a_secured_broker_is_started_used_and_stopped_by_the_same_commands(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    local = settings.local
+    monkeypatch.setenv("ACKSTREAM_LOCAL_DATA", str(local.data))
+    monkeypatch.setenv("ACKSTREAM_LOCAL_PORT", str(local.port))
+    monkeypatch.setenv("ACKSTREAM_LOCAL_CONTROLLER_PORT", str(local.controller_port))
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", settings.kafka.bootstrap)
+    # without a login there is no answer
+    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 2_000)
+    try:
+        for is_new in (True, False):
+            started = CliRunner().invoke(app, ["up", "--secure"])
+            assert started.exit_code == 0, started.output
+            assert f"Topics: {len(TOPICS)}, {len(TOPICS) if is_new else 0} of them new" in started.stdout
+            assert f"ACKSTREAM_CONF={local.data}/secured/operator.toml" in started.stdout
+            refused = CliRunner().invoke(app, ["up"])
+            assert (refused.exit_code, refused.stderr) == (
+                1,
+                "Kafka runs with --secure: stop it first with `ackstream down`.\n",
+            )
+            assert "speaks TLS: set kafka.security.protocol" in CliRunner().invoke(app, ["status"]).stdout
+            monkeypatch.setenv("ACKSTREAM_CONF", str(local.data / "secured" / "operator.toml"))
+            status = CliRunner().invoke(app, ["status"])
+            assert status.exit_code == 0
+            assert f"topics       {len(TOPICS)}" in status.stdout
+            assert CliRunner().invoke(app, ["acls", "--apply"]).stdout.endswith("ACLs: 0 of them new.\n")
+            monkeypatch.setenv("ACKSTREAM_CONF", str(local.data / "secured" / "requester.toml"))
+            denied = CliRunner().invoke(app, ["acls", "--apply"])
+            assert denied.exit_code == 1
+            assert "does not allow requester to create the topic" in denied.stderr
+            monkeypatch.delenv("ACKSTREAM_CONF")
+            assert "Kafka is stopped" in CliRunner().invoke(app, ["down"]).stdout
+    finally:
+        SecuredBroker(settings).stop()

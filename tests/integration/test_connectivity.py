@@ -23,7 +23,7 @@ from ackstream.connectivity.outbound_worker import MAX_PUBLISHING
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.errors import DittoError
-from ackstream.settings import Kafka, Settings
+from ackstream.settings import Gateway, Kafka, Settings
 from tests.harness.cluster import Cluster
 from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
@@ -192,6 +192,94 @@ def test_what_cannot_be_sent_is_published_as_an_error_and_settled(topics: Kafka,
         "header.invalid",
         "protocoladapter:unknown.topicpath",
     ]
+
+
+# -- access ------------------------------------------------------------------------------------------------------------
+
+ACCESS = [
+    {"subjects": ["site:plant"], "things": ["org.acme:*"], "path": "/attributes", "grant": ["READ", "WRITE"]},
+    {"subjects": ["site:dashboard"], "things": ["org.acme:*"], "path": "/attributes/x/seen"},
+]
+
+
+def test_a_record_may_do_what_the_subjects_of_its_source_may_and_only_to_the_thing_of_its_sender(
+    topics: Kafka, elsewhere: Elsewhere
+) -> None:
+    incoming, answers = elsewhere.topic("in"), elsewhere.topic("answers")
+    source = {
+        "addresses": [incoming],
+        "qos": 1,
+        "start": "earliest",
+        "subjects": ["site:plant"],
+        "enforcement": {"input": "{{ header:device_id }}", "filters": ["{{ entity:id }}"]},
+        "reply_target": {"address": answers},
+    }
+    vault = command("vault") | {"topic": "org.bank/vault/things/twin/commands/delete", "path": "/"}
+    elsewhere.send(incoming, vault, {"device_id": "org.bank:vault"})
+    elsewhere.send(incoming, command("features") | {"path": "/features"}, {"device_id": THING})
+    elsewhere.send(incoming, command("other"), {"device_id": "org.acme:other"})
+    elsewhere.send(incoming, command("unknown"))
+    forged = command("mine", requested_acks=["my-ack"], ditto_originator="user:root", ditto_sudo=True)
+    elsewhere.send(incoming, forged, {"device_id": THING})
+    configured = settings(topics, elsewhere, sources=[source])
+    configured = configured.model_copy(update={"gateway": Gateway.model_validate({"access": ACCESS})})
+    with Counterpart(topics) as job, connected(configured):
+        eventually(lambda: elsewhere.committed(incoming) == 5, "all offsets")
+        replies = eventually(lambda: len(found := elsewhere.read(answers)) == 5 and found, "the answers")
+    (signal,) = job.seen
+    assert decode(signal.value).headers == {
+        "correlation-id": "mine",
+        "requested-acks": ["my-ack"],
+        "ditto-originator": "site:plant",
+    }
+    values = [json.loads(record.value)["value"] for record in replies]
+    assert [value.get("error") for value in values] == [
+        "things:thing.notfound",
+        "things:thing.notmodifiable",
+        "connectivity:connection.id.enforcement.failed",
+        "connectivity:connection.id.enforcement.failed",
+        None,
+    ]
+    assert len(records(topics, "dead-letters")) == 4
+
+
+def test_a_target_receives_what_its_subjects_may_read(topics: Kafka, elsewhere: Elsewhere) -> None:
+    some, nothing = elsewhere.topic("some"), elsewhere.topic("nothing")
+    targets = [
+        {"address": where, "topics": ["_/_/things/twin/events"], "subjects": [subject], "issued_ack": label}
+        for where, subject, label in [
+            (some, "site:dashboard", f"{elsewhere.id}:some"),
+            (nothing, "site:nobody", f"{elsewhere.id}:nothing"),
+        ]
+    ]
+    configured = settings(topics, elsewhere, targets=targets)
+    configured = configured.model_copy(update={"gateway": Gateway.model_validate({"access": ACCESS})})
+    labels = [f"{elsewhere.id}:some", f"{elsewhere.id}:nothing"]
+    with connected(configured):
+        Signals(topics).event("told", {"seen": 1, "hidden": 2}, labels)
+        found = eventually(lambda: len(acks_of(topics).get("told", ())) == 2 and acks_of(topics)["told"], "both")
+    (published,) = elsewhere.read(some)
+    assert json.loads(published.value)["value"] == {"seen": 1}
+    assert elsewhere.read(nothing) == []
+    assert "ditto-weak-ack" not in found[labels[0]].get("headers", {})
+    assert found[labels[1]]["headers"]["ditto-weak-ack"] is True
+
+
+def test_a_cluster_of_another_name_is_the_system_s_own_all_the_same(topics: Kafka, elsewhere: Elsewhere) -> None:
+    host, _, port = topics.bootstrap.partition(":")
+    own = f"{'localhost' if host == '127.0.0.1' else '127.0.0.1'}:{port}"
+    targets = [
+        {
+            "address": "{{ header:where }}",
+            "topics": ["_/_/things/live/messages"],
+            "issued_ack": f"{elsewhere.id}:sent",
+        }
+    ]
+    label = f"{elsewhere.id}:sent"
+    with connected(settings(topics, elsewhere, targets=targets, bootstrap=own)):
+        Signals(topics).message("forged", [label], where=topics.topic("clock"))
+        found = eventually(lambda: acks_of(topics).get("forged"), "the acknowledgement")
+    assert (found[label]["status"], "the system's own" in json.dumps(found[label])) == (400, True)
 
 
 def ledger(record: Any, *statuses: int) -> bytes:

@@ -151,6 +151,19 @@ def test_everything_adds_up_and_the_tables_can_be_queried_as_it_says(place: Plac
         assert "fleet" in answer.stdout or "acknowledgements" in answer.stdout, (way, answer.stdout)
 
 
+def test_everything_adds_up_where_each_party_has_a_login_and_its_acls_alone(place: Place):
+    process = place.start("--secure", "--commands", "100", "--rate", "20")
+    assert process.wait(timeout=300) == 0, place.said()
+    assert "started for the demo, with a login for each party" in place.said()
+    assert re.search(r"(?m)^yes  100 commands sent = 100 replies received", place.said())
+    home = place.directory / ".ackstream" / "demo"
+    passwords = [file.read_text("ascii") for file in (home / "secured").glob("*.password")]
+    logs = place.said() + "".join(file.read_text("utf-8", "replace") for file in (home / "logs").iterdir())
+    assert len(passwords) > 10
+    assert not [password for password in passwords if password in logs]
+    eventually(lambda: is_free(place.port), "the end of its Kafka")
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not PROC.exists(), reason="processes are looked up in /proc")
 @pytest.mark.parametrize(

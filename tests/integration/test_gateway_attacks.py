@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HALF_OPEN, GUESSES, SOCKETS, GUESSERS, GOOD = 100, 10_000, 1_000, 20, 3
+HALF_OPEN, GUESSES, SOCKETS, GUESSERS, GOOD = 100, 10_000, 1_000, 250, 3
 MOST_SECONDS = 2.0
 GET = f"GET {LAMP} HTTP/1.1\r\nhost: localhost\r\n"
 UPGRADE = (
@@ -200,6 +200,11 @@ def test_a_good_client_is_served_while_others_attack(port: int) -> None:
                 statuses[client.get(LAMP).status_code] += 1
                 taken.append(time.monotonic() - began)
 
+    calm = []
+    for _ in range(20):
+        began = time.monotonic()
+        assert ask(port).status_code == 200
+        calm.append(time.monotonic() - began)
     threads = [threading.Thread(target=target) for target in (attacks.run, *[go_on] * GOOD)]
     for thread in threads:
         thread.start()
@@ -207,7 +212,7 @@ def test_a_good_client_is_served_while_others_attack(port: int) -> None:
         thread.join()
     found = attacks.found
     assert statuses.keys() == {200}, statuses
-    assert statistics.quantiles(taken, n=100)[-1] < MOST_SECONDS, (sorted(taken)[-10:], found)
+    assert statistics.quantiles(taken, n=100)[-1] < MOST_SECONDS, (calm, taken, found)
     # half-open ones end in time; a second for each look at them, and some for a busy machine
     assert found["half-open ended"] == HALF_OPEN * 3 // 4
     assert found["half-open seconds"] < HEADER_SECONDS + 20

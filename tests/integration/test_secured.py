@@ -18,6 +18,8 @@ from kafka.admin import (
     ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from ackstream.client import (
@@ -31,11 +33,12 @@ from ackstream.client import (
     SampleReader,
     Subscriber,
 )
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AckstreamError, RefusedError, UnreachableError
 from ackstream.kafka import acls
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
 from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics, prepare
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Kafka, Lake, Settings, load
@@ -310,6 +313,39 @@ def test_a_token_that_the_broker_refuses_is_one_sentence(broker: SecuredBroker) 
         oauth = {"token_url": stranger.token_url, "client_id": CLIENT, "client_secret": SECRET}
         sentence = _refusal(broker.by("bearer", mechanism="OAUTHBEARER", oauth=oauth))
     assert f"refuses the token that {stranger.token_url} gives to {CLIENT}" in sentence
+
+
+def test_a_login_that_is_refused_while_a_client_runs_is_tried_again(broker: SecuredBroker, operator: Settings) -> None:
+    password, mechanism = "first", ScramMechanism.SCRAM_SHA_512
+
+    def is_now(text: str) -> None:
+        with connect_admin(operator.kafka) as admin:
+            admin.alter_user_scram_credentials([UserScramCredentialUpsertion("s-guest", mechanism, text)])
+
+    is_now(password)
+    _allow(operator, "User:s-guest", "s-replies")
+    login = KafkaSecurity(**_plain(password) | {"mechanism": "SCRAM-SHA-512", "username": "s-guest"})
+    security = login.model_copy(update={"tls": operator.kafka.security.tls})
+    kafka = Kafka(bootstrap=broker.bootstrap, topic_prefix="s-", security=security)
+
+    def connects() -> bool:
+        with suppress(AckstreamError), TopicReader.at_end(kafka, "s-replies"):
+            return True
+        return False
+
+    # the broker learns of a new user a moment later
+    eventually(connects, "the login of a new user")
+    with TopicReader.at_end(kafka, "s-replies") as reader:
+        producer = connect_producer(operator.kafka, "s-replies")
+        is_now("another")
+        manager = reader.consumer._manager
+        for connection in list(manager._conns.values()):
+            manager._net.call_soon(connection.close)
+        eventually(lambda: not reader.read() and manager._auth_failures, "a refusal")
+        is_now(password)
+        producer.send("s-replies", b"1")
+        close_producer(producer)
+        assert [record.value for record in eventually(reader.read, "the record")] == [b"1"]
 
 
 def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Settings) -> None:

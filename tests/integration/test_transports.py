@@ -19,6 +19,7 @@ from ackstream.connectivity.connector import transport
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.errors import UnreachableError
+from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.settings import Kafka, Settings
 from tests.harness.ports import free_ports
@@ -80,9 +81,9 @@ class System:
         received(SettlementAnswer(()) if answer is None else answer)
 
 
-def command(identity: str) -> dict[str, Any]:
+def command(identity: str, name: str = "lamp") -> dict[str, Any]:
     headers = {"correlation-id": identity, "requested-acks": ["my-ack"]}
-    topic = "org.acme/lamp/things/twin/commands/modify"
+    topic = f"org.acme/{name}/things/twin/commands/modify"
     return {"topic": topic, "headers": headers, "path": "/attributes/x", "value": 1}
 
 
@@ -93,7 +94,7 @@ def consuming(settings: dict[str, Any], system: System) -> Iterator[Any]:
     source = connection.sources[0]
     played: Any = system
     labels: Any = SimpleNamespace(complete=True, taken=False)
-    intake = Intake(connection.id, source, played, lambda _message, done: done(Published(200)), labels)
+    intake = Intake(connection.id, source, played, lambda _message, done: done(Published(200)), labels, OPEN)
     with transport(connection.type).source(connection, 0, source, Kafka(), intake) as running:
         running.start()
         yield running
@@ -176,6 +177,16 @@ def test_no_more_than_may_be_in_flight_is_taken(remote: Remote) -> None:
         assert source.alive
         assert remote.depth() == 8
         assert len(system.asked) == 3
+
+
+def test_a_message_is_about_the_thing_that_its_address_names(remote: Remote) -> None:
+    system, enforcement = System(), {"input": "{{ source:address }}", "filters": ["{{ thing:name }}"]}
+    with consuming(remote.connection(enforcement=enforcement), system):
+        remote.send(command("forged"))
+        remote.send(command("a", remote.addresses[0]))
+        eventually(lambda: system.asked == ["a"] and remote.depth() == 0, "the settlement")
+    assert ["could not be matched against" in reason for reason in system.given_up] == [True]
+    assert not remote.rejected()
 
 
 @pytest.mark.parametrize("kind", [Amqp10, Amqp091], ids=lambda kind: kind.__name__)

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from ackstream.errors import StartError
 from ackstream.jobs.twin import job as twin_job
 from ackstream.kafka.topics import ensure_topics
-from ackstream.settings import Twin
+from ackstream.settings import Quota, Twin
 from tests.harness import lake
 from tests.harness.processes import Job
 from tests.harness.system import System
@@ -108,6 +108,33 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
     index_rows = {(row["path"], row["text"], row["flag"]) for row in rows(system.settings, "things_search")}
     assert {("attributes/city", "Bonn", None), ("features/a~1b/properties/on", None, True)} < index_rows
     assert len(index_rows) == 4
+
+
+def test_a_quota_counts_the_things_of_before_a_restart(spark: SparkSession, system: System) -> None:
+    quota = Quota(name="acme", namespaces=("org.acme",), max_things=2)
+    system.settings = system.settings.model_copy(update={"quotas": (quota,)})
+
+    def statuses(*sent: Any) -> list[int]:
+        with twin_job.running(spark, system.settings) as (twin, _index):
+            for body in sent:
+                system.send("signals", body)
+            last = sent[-1]["headers"]["correlation-id"]
+            keys = {body["headers"]["correlation-id"]: body for body in sent}
+
+            def answers() -> dict[str, int] | None:
+                found = [message for message in bodies(system, "twin-acks") if "status" in message]
+                seen = {message["headers"]["correlation-id"]: message["status"] for message in found}
+                return seen if last in seen else None
+
+            seen = eventually(answers, "the answers", twin)
+        return [seen[key] for key in keys]
+
+    names = ("one", "two", "three")
+    assert statuses(*[command("create", f"made-{name}", value={}, name=name) for name in names]) == [201, 201, 403]
+    again = command("create", "again", value={}, name="three")
+    gone = command("delete", "gone", name="one")
+    room = command("create", "room", value={}, name="three")
+    assert statuses(again, gone, room) == [403, 204, 201]
 
 
 def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_nothing(

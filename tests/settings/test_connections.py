@@ -10,6 +10,8 @@ import pytest
 from ackstream.errors import SettingsError
 from ackstream.settings import load
 from ackstream.settings.connections import HttpConnection, KafkaConnection, MqttConnection
+from ackstream.settings.security import Tls
+from tests.harness.certificates import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,13 @@ HTTP: dict[str, Any] = {
     "url": "https://plant.example/api",
     "targets": [TARGET | {"address": "POST:/events/{{ thing:id }}"}],
 }
+
+
+TELLING = "org.acme/lamp/things/live/messages/{{ header:subject }}"
+
+
+def made(topic: str, **parts: Any) -> dict[str, Any]:
+    return SOURCE | {"payload_mapping": [{"topic": topic, **parts}]}
 
 
 def read(*connections: dict[str, Any]) -> Any:
@@ -95,6 +104,20 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"targets": [TARGET | {"address": "a b"}]}, ["targets.0.address", "a b"]),
         ({"targets": [TARGET | {"address": "a#x"}]}, ["a#x", "partition"]),
         ({"targets": [TARGET | {"address": "{{ thing:colour }}"}]}, ["thing:colour", "thing:name"]),
+        ({"sources": [SOURCE | {"subjects": ["connection:*"]}]}, ["sources.0.subjects.0", "connection:*"]),
+        ({"sources": [SOURCE | {"enforcement": {"input": "{{ header:x }}"}}]}, ["enforcement.filters"]),
+        ({"sources": [SOURCE | {"header_mapping": {"Ditto-Sudo": "true"}}]}, ["Ditto-Sudo", "set by the system alone"]),
+        ({"sources": [made(TELLING, headers={"ditto-originator": "x"})]}, ["ditto-originator", "the system alone"]),
+        ({"sources": [made("org.acme/{{ header:topic }}")]}, ["payload_mapping.0", "no group part"]),
+        ({"sources": [made("org.acme/a/things/twin/commands/{{ header:x }}")]}, ["Action name <x> is unknown"]),
+        ({"sources": [made("org.acme/a/things/twin/commands/modify/{{ header:x }}")]}, ["goes on after"]),
+        ({"sources": [made("org.acme/a/things/twin/acks/x")]}, ["not the topic of a command or a message"]),
+        ({"sources": [made(TELLING, path="{{ header:x }}")]}, ["payload_mapping.0", "does not begin with a slash"]),
+        ({"type": "mqtt", "tls": {"ca": "/none.pem"}}, ["connections.0.tls", "/none.pem"]),
+        ({"type": "mqtt", "tls": {"key": "/none.pem"}}, ["connections.0.tls", "a key without a certificate"]),
+        ({"type": "mqtt", "tls": "yes"}, ["connections.0.tls"]),
+        ({"type": "mqtt", "password": {"file": "/none"}}, ["connections.0.password", "/none"]),
+        (HTTP | {"url": "http://x", "tls": True}, ["tls has no effect", "https://"]),
         (
             {"sources": [SOURCE | {"acknowledgement_requests": {"filter": "fn:fliter('a')"}}]},
             ["fn:fliter", "fn:filter"],
@@ -162,3 +185,53 @@ def test_http_targets_are_a_method_and_a_path() -> None:
     (found,) = read(connection(**HTTP))
     assert isinstance(found, HttpConnection)
     assert (found.parallelism, found.timeout) == (1, 60_000)
+
+
+# -- TLS and passwords -------------------------------------------------------------------------------------------------
+
+BROKERS = ["mqtt", "mqtt-5", "amqp-10", "amqp-091"]
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+def test_tls_is_that_of_the_system_or_has_an_authority_and_a_certificate_of_its_own(kind: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue_pair("plant", password="47110815")
+    own = {"ca": str(authority.ca), "certificate": str(certificate), "key": str(key), "key_password": "47110815"}
+    none, system, found = (read(connection(type=kind, tls=tls))[0].tls for tls in (False, True, own))
+    assert (none, system) == (None, Tls())
+    assert (found.ca, found.certificate, found.verify_hostname) == (authority.ca, certificate, True)
+    assert "47110815" not in repr(found)
+
+
+def test_a_password_is_read_from_a_file_or_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("of the file\n", "utf-8")
+    for given, text in (({"file": str(tmp_path / "password")}, "of the file"), ("plain", "plain")):
+        (found,) = read(connection(type="mqtt", username="me", password=given))
+        assert found.secret == text
+        assert text not in repr(found)
+
+
+SERVICE = {"password": "47110815", "username": "me"}
+
+
+@pytest.mark.parametrize(
+    ("given_", "warns"),
+    [
+        *[(connection(type=kind, host="broker.example", **SERVICE), True) for kind in BROKERS],
+        (connection(type="mqtt", host="broker.example"), False),
+        (connection(type="mqtt", host="broker.example", tls=True, **SERVICE), False),
+        (connection(type="mqtt", **SERVICE), False),
+        (connection(**HTTP | SERVICE), False),
+        (connection(**HTTP | SERVICE | {"url": "http://plant.example/api"}), True),
+        (connection(**HTTP | SERVICE | {"url": "http://127.0.0.1:9/api"}), False),
+    ],
+)
+def test_a_password_that_goes_unencrypted_over_a_network_warns_at_the_start(
+    given_: dict[str, Any],
+    warns: bool,  # noqa: FBT001 - a table
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    read(given_)
+    said = [each.getMessage() for each in caplog.records if "can read the password" in each.getMessage()]
+    assert bool(said) is warns
+    assert not any("47110815" in each for each in said)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.settings import Destination, RouteSettings, Settings, load
+from ackstream.settings import Destination, Quota, RouteSettings, Settings, load
 from ackstream.settings.base import Part
 from ackstream.settings.loading import tomllib
 from ackstream.settings.queues import QueueSettings
@@ -59,14 +59,15 @@ def test_a_commented_table_shows_every_key_with_its_default_where_it_has_one(tab
         assert getattr(plain, key) in (getattr(shown, key), None, 0), key
 
 
+def test_the_commented_quota_shows_every_key_and_says_that_0_is_no_limit() -> None:
+    (example,) = EXAMPLES["quotas"]
+    assert example.keys() == Quota.model_fields.keys()
+    limits = [key for key in example if key.startswith("max_")]
+    assert [Quota.model_fields[key].default for key in limits] == [0] * len(limits)
+    assert all(re.search(rf"^# {key} = .*0: no limit$", TEXT, flags=re.MULTILINE) for key in limits)
+
+
 def test_the_commented_tables_can_be_used_as_they_are() -> None:
     assert EXAMPLES.keys() | SECTIONS == Settings.model_fields.keys()
     settings = Settings.model_validate(EXAMPLES)
-    assert [
-        len(found) for found in (settings.queues, settings.destinations, settings.connections, settings.routes)
-    ] == [
-        1,
-        1,
-        1,
-        1,
-    ]
+    assert all(len(getattr(settings, table)) == 1 for table in EXAMPLES)

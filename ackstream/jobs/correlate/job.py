@@ -25,7 +25,7 @@ from ackstream.jobs.correlate.state import (
     decode_pending,
     decode_state,
 )
-from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
+from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics, check_reply_topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
@@ -127,6 +127,7 @@ JOB = Job(
     # 2: answers of the twin come from a topic of their own and name their command
     # 3: a message has a limited number of headers, arrays and objects
     rules=3,
+    check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     resharding=Resharding("correlate.shards", divide, unite),
     otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",

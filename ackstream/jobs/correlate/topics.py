@@ -7,15 +7,16 @@ seconds. A reply whose topic has gone goes to ``replies``: Spark's sink would en
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, SettingsError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records
+from ackstream.kafka.topics import LIMITED, largest_records, system_topics
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.record_headers import REPLY_TO, SPRING_REPLY_TOPIC
 
@@ -34,6 +35,23 @@ BUFFER_BYTES = 32_000_000
 """The largest record that the JVM's producer can buffer."""
 
 REFRESH_SECONDS = 5.0
+
+
+def check_reply_topics(settings: Settings) -> None:
+    """Refuse patterns of reply topics that a topic of the system matches: its records would act upon the system.
+
+    :raises SettingsError: with the pattern and the topic
+    """
+    kafka = settings.kafka
+    own = sorted(system_topics(kafka) - {kafka.topic("replies")})
+    for pattern in settings.correlate.reply_topics:
+        found = [topic for topic in own if re.fullmatch(pattern, topic)]
+        if found:
+            raise SettingsError(
+                f"The setting correlate.reply_topics has the pattern {pattern!r}, which {found[0]} matches: a request"
+                f" could have its reply written to that topic of the system, where it would count. Write a pattern"
+                f" that none of these matches, such as {re.escape(kafka.topic('replies-'))}.*, and name topics by it."
+            )
 
 
 class CorrelateTopics(msgspec.Struct, frozen=True):

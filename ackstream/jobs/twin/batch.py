@@ -2,8 +2,7 @@
 
 Pure: records and things in; journal rows, messages and the changed things out, in parts of a limited size. The same
 records over the same things give the same parts, so a batch that is replayed after a crash sends the same messages
-again; and the result does not depend on where batches are cut. Source of the rules of responses and events: Eclipse
-Ditto, ``ThingModifyCommandResponse`` and ``ThingEvent`` in its protocol adapters, ditto.md 8 and 9.
+again; and the result does not depend on where batches are cut.
 """
 
 from __future__ import annotations
@@ -11,39 +10,32 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import OK, Thing, apply, instant, tag_of
+from ackstream.jobs.twin.changes import OK, Thing, apply, tag_of
 from ackstream.jobs.twin.commands import check_headers, read_command
+from ackstream.jobs.twin.messages import ACKS, ETAG, EVENTS, TwinMessage, event, response
+from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.protocol.correlation_ids import is_too_long, of_json
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
     Envelope,
     decode,
-    encode,
     error_envelope,
     json_text,
-    raw,
 )
 from ackstream.protocol.ditto.headers import (
-    CONTENT_TYPE,
     CORRELATION_ID,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    WEAK_ACK,
     read_headers,
 )
-from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
-from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark.order import in_order
@@ -64,8 +56,6 @@ Spark sends in one task (at most 128 MB). A batch at hand must be finished befor
 """
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
-EVENTS, ACKS = "events", "twin-acks"
-ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
@@ -105,25 +95,6 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     thing: str | None = None
 
 
-class TwinMessage(msgspec.Struct, frozen=True, gc=False):
-    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`.
-
-    ``reply_id`` is that of the reply to the command, for an answer that is awaited: other commands may have the same
-    correlation-id.
-    """
-
-    topic: str
-    key: str
-    value: bytes
-    correlation_id: str
-    reply_id: str | None = None
-
-    @classmethod
-    def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:
-        """Address an envelope to the thing and the requester of a request."""
-        return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID], reply_id)
-
-
 class TwinResult(msgspec.Struct):
     """The result of a batch or of a part of it."""
 
@@ -133,7 +104,11 @@ class TwinResult(msgspec.Struct):
 
 
 def fold(
-    records: Iterable[SignalRecord], things: dict[str, Thing], settings: Settings, part_bytes: int = PART_BYTES
+    records: Iterable[SignalRecord],
+    things: dict[str, Thing],
+    settings: Settings,
+    part_bytes: int = PART_BYTES,
+    usage: QuotaUsage | None = None,
 ) -> Iterator[TwinResult]:
     """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty.
 
@@ -141,16 +116,20 @@ def fold(
 
     :param records: in order (:func:`ordered`)
     :param things: gets the changes of a part when the next one is asked for: until then that part may fail
+    :param usage: of the quotas by the things, which gets them at the same time; counted if it is left out
     """
-    folding = _TwinBatch(things, settings)
+    usage = usage or QuotaUsage(settings.quotas, things)
+    folding = _TwinBatch(things, usage.copy(), settings)
     for record in records:
         if folding.size >= part_bytes:
             yield (result := folding.result())
             things.update(result.changed)
-            folding = _TwinBatch(things, settings)
+            usage.take(folding.usage)
+            folding = _TwinBatch(things, usage.copy(), settings)
         folding.add(record)
     yield (result := folding.result())
     things.update(result.changed)
+    usage.take(folding.usage)
 
 
 def ordered(records: Sequence[SignalRecord]) -> Sequence[SignalRecord]:
@@ -173,7 +152,8 @@ def cut(sizes: Sequence[int], limit: int) -> Iterator[slice]:
 class _TwinBatch:
     """The changes of a batch so far, over the things before it."""
 
-    def __init__(self, things: dict[str, Thing], settings: Settings) -> None:
+    def __init__(self, things: dict[str, Thing], usage: QuotaUsage, settings: Settings) -> None:
+        self.usage = usage
         self._settings = settings
         self._signals = settings.kafka.topic("signals")
         self._result = TwinResult()
@@ -238,8 +218,11 @@ class _TwinBatch:
             value = search.answer(envelope, self._things, record.timestamp, limit)
             self._send(self._answer(request, response(envelope, request, OK, value), record))
             return
-        command = read_command(envelope, headers, record.timestamp, limit := self._settings.twin.max_thing_bytes)
-        result = apply(self._things.get(command.thing_id), command, limit)
+        limit = self._settings.twin.max_thing_bytes
+        command = read_command(envelope, headers, record.timestamp, limit)
+        before = self._things.get(command.thing_id)
+        result = apply(before, command, limit)
+        self.usage.check(command.thing_id, before, result.thing)
         messages = []
         if result.event is not None:
             messages.append(TwinMessage.of(EVENTS, request, event(envelope, request, result)))
@@ -250,8 +233,8 @@ class _TwinBatch:
         # nothing can fail from here on
         if result.event is not None:
             row = _row(command, request, result, result.event, record)
-            before = self._result.changed.get(command.thing_id)
-            self.size += len(row.value or "") + _size(result.thing) - _size(before)
+            self.size += len(row.value or "") + _size(result.thing) - _size(self._result.changed.get(command.thing_id))
+            self.usage.add(command.thing_id, before, result.thing)
             self._result.changed[command.thing_id] = result.thing
             self._result.rows.append(row)
         self._send(*messages)
@@ -295,56 +278,3 @@ def _row(command: TwinCommand, request: Request, result: CommandResult, event: s
         partition=record.partition,
         offset=record.offset,
     )
-
-
-def response(
-    command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
-) -> Envelope:
-    """Return the response to a successful command or query: its own topic and path, with a status.
-
-    :param revision: of the thing; a query over many things has neither that nor a tag
-    """
-    headers = {
-        ENTITY_REVISION: revision,
-        ETAG: tag,
-        RESPONSE_REQUIRED: False,
-        CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
-    }
-    return Envelope(
-        command.topic,
-        request.headers | {name: header for name, header in headers.items() if header is not None},
-        command.path or "/",
-        UNSET if value is UNSET else raw(value),
-        status=status,
-    )
-
-
-def event(command: Envelope, request: Request, result: CommandResult) -> Envelope:
-    """Return the event of a change; its requested acknowledgements are those that subscribers issue.
-
-    If none of the requested ones is left, the header is omitted; an explicit ``[]`` stays.
-    """
-    topic = command.topic
-    custom = [label for label in request.awaited if label not in BUILT_IN]
-    acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
-    return Envelope(
-        TopicPath(topic.namespace, topic.entity, "things", "twin", "events", result.event),
-        request.headers | {RESPONSE_REQUIRED: False} | acks,
-        command.path or "/",
-        UNSET if result.change is UNSET else raw(result.change),
-        revision=result.thing.revision,
-        timestamp=instant(result.thing.modified),
-    )
-
-
-def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visible: bool | None) -> TwinMessage:
-    """Return the acknowledgement that a change is in the search index.
-
-    :param reply_id: of the reply to the command that made the change
-    :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
-        indexing failed
-    """
-    status = {None: 500, True: 204, False: 200}[visible]
-    ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
-    envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
-    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id, reply_id)

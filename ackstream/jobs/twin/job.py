@@ -22,19 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.errors import StoppedError
-from ackstream.jobs.twin.batch import (
-    ACKS,
-    COMMAND_MARKS,
-    EVENTS,
-    JournalRow,
-    SignalRecord,
-    TwinMessage,
-    cut,
-    fold,
-    ordered,
-    search_persisted,
-)
+from ackstream.jobs.twin.batch import COMMAND_MARKS, JournalRow, SignalRecord, cut, fold, ordered
 from ackstream.jobs.twin.changes import Thing
+from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
+from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
 from ackstream.protocol import record_headers
@@ -166,7 +157,8 @@ JOB = Job(
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
     # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
-    # 3: filters, patches and searches have limits, and a search has another order of values of several kinds
+    # 3: changes that a quota has no room for are refused; filters, patches and searches have limits, and a search has
+    # another order of values of several kinds
     rules=3,
 )
 INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=())
@@ -186,6 +178,7 @@ class TwinFold:
         """Load no things yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._things: dict[str, Thing] | None = None
+        self._usage: QuotaUsage | None = None
         self._first = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
@@ -193,8 +186,9 @@ class TwinFold:
         spark = frame.sparkSession
         if self._things is None:
             self._first, self._things = load(spark, self._settings, query_id, batch_id)
+            self._usage = QuotaUsage(self._settings.quotas, self._things)
         records = read_records(frame, self._settings)
-        for part, result in enumerate(fold(records, self._things, self._settings)):
+        for part, result in enumerate(fold(records, self._things, self._settings, usage=self._usage)):
             if result.rows:
                 self._append(spark, result.rows, query_id, self._first + batch_id, part)
             send(spark, self._settings, result.messages)

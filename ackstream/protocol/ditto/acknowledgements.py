@@ -35,6 +35,7 @@ from ackstream.protocol.ditto.headers import (
     WEAK_ACK,
     read_headers,
     reply_headers,
+    taken_headers,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS, parse_label
 from ackstream.protocol.ditto.requests import message_headers
@@ -154,6 +155,17 @@ def read_issued(envelope: Envelope) -> list[Acknowledgement]:
         if ack.label in BUILT_IN:
             raise ditto_label_forbidden(ack.label)
     return acks
+
+
+def taken_entries(answer: Envelope) -> Raw | UnsetType:
+    """Return the value of an answer that was checked; of an aggregate, with the headers that are taken from clients."""
+    if answer.topic.criterion != "acks" or answer.topic.subject is not None or answer.value is UNSET:
+        return answer.value
+    entries = {label: _object(entry) for label, entry in _object(answer.value).items()}
+    for entry in entries.values():
+        if "headers" in entry:
+            entry["headers"] = raw(taken_headers(_decode(entry["headers"]) or {}))
+    return raw(entries)
 
 
 def _object(value: Raw) -> dict[str, Raw]:

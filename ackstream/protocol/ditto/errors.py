@@ -50,6 +50,14 @@ label_not_unique = error_factory(
     "Please ensure all other subscribers with the declared acknowledgement labels are offline.",
 )
 
+# a message of a source, about the entity of the id, whose sender may not send it
+id_enforcement_failed = error_factory(
+    BAD_REQUEST,
+    "connectivity:connection.id.enforcement.failed",
+    "The configured filters could not be matched against the given target with ID '{}'.",
+    "Either modify the configured filter or ensure that the message is sent via the correct ID.",
+)
+
 correlation_id_missing = error_factory(
     BAD_REQUEST, "acknowledgement:correlation-id.missing", "Correlation-id header for acknowledgement is missing."
 )

@@ -38,6 +38,7 @@ CHANNEL = "channel"
 CONTENT_TYPE = "content-type"
 VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
+ORIGINATOR = "ditto-originator"
 CONDITION = "condition"
 LIVE_CHANNEL_CONDITION = "live-channel-condition"
 LIVE_CHANNEL_TIMEOUT_STRATEGY = "live-channel-timeout-strategy"
@@ -221,7 +222,7 @@ def _definitions() -> dict[str, Definition]:
         "tracestate": both, CONDITION: incoming, LIVE_CHANNEL_CONDITION: incoming, "if-match": incoming,
         "if-none-match": incoming, "at-historical-revision": incoming, "at-historical-timestamp": incoming,
         "merge-thing-patch-conditions": incoming, "policy-view": incoming, "get-metadata": incoming,
-        "delete-metadata": incoming, "etag": outgoing, "ditto-originator": outgoing,
+        "delete-metadata": incoming, "etag": outgoing, ORIGINATOR: outgoing,
         "www-authenticate": outgoing, "ditto-connection-id": outgoing, "ditto-origin": internal,
         "ditto-inbound-payload-mapper": internal, "ditto-entity-id": internal,
         "ditto-ackgregator-address": internal,

@@ -35,11 +35,15 @@ Element: TypeAlias = "str | Literal[Nothing.UNRESOLVED, Nothing.DELETED]"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The values of placeholders: headers by names in lower case, the connection, the message's topic."""
+    """The values of placeholders: headers by names in lower case, the connection, the message's topic and address.
+
+    ``address`` is that of the other system at which a message of a source arrived, empty for all others.
+    """
 
     headers: Mapping[str, str]
     connection_id: str = ""
     topic: TopicPath | None = None
+    address: str = ""
 
     def value(self, placeholder: str) -> Element:
         """Return the value of a known placeholder."""
@@ -48,6 +52,8 @@ class Context(msgspec.Struct, frozen=True):
             return self.connection_id
         if prefix == "header":
             return self.headers.get(name.lower(), UNRESOLVED)
+        if prefix == "source":
+            return self.address or UNRESOLVED
         return UNRESOLVED if self.topic is None else self.topic.placeholders[prefix].get(name, UNRESOLVED)
 
 
@@ -56,7 +62,8 @@ class PlaceholderError(ValueError):
 
 
 _PLACEHOLDERS = (
-    "connection:id", *[f"{prefix}:{name}" for prefix in ("thing", "topic") for name in PLACEHOLDERS[prefix]]
+    "connection:id", "source:address",
+    *[f"{prefix}:{name}" for prefix in ("thing", "entity", "topic") for name in PLACEHOLDERS[prefix]],
 )  # fmt: skip
 _HEADER = "header:"
 
@@ -120,6 +127,10 @@ class Template(NamedTuple):
                     raise PlaceholderError(f"the placeholder that begins with {{{{{inner} has no end: write }}}} there")
                 pieces.append(Pipeline.parse(inner))
         return Template(pieces)
+
+    def filled(self, text: str) -> str:
+        """Return the template with a text in the place of each pipeline: what is the same for all messages."""
+        return "".join(piece if isinstance(piece, str) else text for piece in self.pieces)
 
     def resolve(self, context: Context, quote: Callable[[str], str] | None = None) -> str | None:
         """Return the text, ``None`` if a part of it has no text.

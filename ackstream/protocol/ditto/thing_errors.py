@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, DittoError, error_factory, shown
+from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, FORBIDDEN, NOT_FOUND, DittoError, error_factory, shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.things import Resource
@@ -36,6 +36,14 @@ thing_not_found = error_factory(
     NOT_FOUND,
     "things:thing.notfound",
     "The Thing with ID '{}' could not be found or requester had insufficient permissions to access it.",
+    _OF_REQUESTED,
+)
+
+# the requester may see the thing, but not change the part
+thing_not_modifiable = error_factory(
+    FORBIDDEN,
+    "things:thing.notmodifiable",
+    "The Thing with ID '{}' could not be modified as the requester had insufficient permissions ('WRITE' is required).",
     _OF_REQUESTED,
 )
 
@@ -191,6 +199,14 @@ thing_too_large = error_factory(
     "things:thing.toolarge",
     "The size of '{:.2f}' kB exceeds the maximal allowed Thing size of '{:.2f}' kB.",
     "Reduce the Thing size in the bounds of the specified limit",
+)
+
+# a change of a thing, the quota that has no room for it, and its limit
+quota_exceeded = error_factory(
+    FORBIDDEN,
+    "things:quota.exceeded",
+    "The change of the Thing with ID '{}' exceeds the quota '{}' of {}.",
+    "Delete things, or parts of them, or ask the operator of the system for a larger quota.",
 )
 
 # a query whose answer is too large for a message of so many kB

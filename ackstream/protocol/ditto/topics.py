@@ -65,6 +65,17 @@ class TopicPath(msgspec.Struct, frozen=True):
                 raise unknown_topic_path(text, f"The topic path has no {part} part.")
         return TopicPath(segments[0], segments[1], *_suffix(segments[2:], text))
 
+    @staticmethod
+    def parse_whole(text: str) -> TopicPath:
+        """Read a topic path that ends with the last part of its kind: ``parse`` ignores what follows, as Ditto does.
+
+        :raises DittoError: as ``parse`` does, and for anything that follows
+        """
+        found = TopicPath.parse(text)
+        if str(found) != text:
+            raise unknown_topic_path(text, f"The topic path goes on after <{found}>.")
+        return found
+
     @property
     def thing_id(self) -> str:
         """The id of the entity: ``namespace:name``."""
@@ -85,7 +96,8 @@ class TopicPath(msgspec.Struct, frozen=True):
             "action-subject": self.action or self.subject,
         }
         identity = {"id": self.thing_id, "namespace": self.namespace, "name": self.entity}
-        return {"topic": {name: text for name, text in named.items() if text is not None}, "thing": identity}
+        topic = {name: text for name, text in named.items() if text is not None}
+        return {"topic": topic, "thing": identity, "entity": identity}
 
     def __str__(self) -> str:
         suffix = (self.group, self.channel, self.criterion, self.action, self.stream_action, self.subject)

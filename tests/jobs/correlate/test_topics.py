@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 
+from ackstream.errors import SettingsError
 from ackstream.jobs.correlate import topics as correlate_topics
+from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
-from ackstream.jobs.correlate.topics import BUFFER_BYTES, OVERHEAD_BYTES, CorrelateTopics, ReplyTopics
+from ackstream.jobs.correlate.topics import (
+    BUFFER_BYTES,
+    OVERHEAD_BYTES,
+    CorrelateTopics,
+    ReplyTopics,
+    check_reply_topics,
+)
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.settings import Correlate, Kafka, Settings
@@ -37,6 +45,24 @@ def test_topics_have_the_prefix_and_only_existing_ones_can_be_chosen_for_replies
         "x-signals", "x-acks", "x-replies", "x-ledger", "x-dead-letters", {"mine-1": 7}, 9_000_000,
         "x-twin-acks", "x-declarations",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [(".*", "x-acks"), ("x-.*", "x-acks"), (".*clock", "x-clock"), ("x-(replies|ledger)", "x-ledger")],
+)
+def test_a_pattern_of_reply_topics_that_a_topic_of_the_system_matches_is_refused_at_the_start(
+    pattern: str, topic: str
+) -> None:
+    settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": [pattern]}})
+    with pytest.raises(SettingsError, match=rf"correlate\.reply_topics has the pattern .*, which {topic} matches"):
+        JOB.check(cast("Any", None), settings)
+
+
+@pytest.mark.parametrize("pattern", ["mine-.*", "x-replies-.*", "x-replies", "acks"])
+def test_other_patterns_of_reply_topics_are_accepted(pattern: str) -> None:
+    settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": [pattern]}})
+    check_reply_topics(settings)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold, search_persisted
-from ackstream.protocol.ditto.acknowledgements import read_acks
-from ackstream.protocol.ditto.envelopes import decode
+from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka, Settings
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
@@ -24,18 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.jobs.twin.batch import JournalRow
-
-
-@pytest.mark.parametrize(("visible", "status", "weak"), [(True, 204, False), (False, 200, True), (None, 500, False)])
-def test_search_persisted_is_an_aggregate_that_correlate_takes(
-    *, visible: bool | None, status: int, weak: bool
-) -> None:
-    message = search_persisted("a:b", "c-1", "reply-1", visible=visible)
-    assert message.reply_id == "reply-1"
-    written = decode(message.value)
-    (ack,) = read_acks(written)
-    assert (ack.label, ack.status, ack.weak, ack.payload) == ("search-persisted", status, weak, msgspec.UNSET)
-    assert (str(written.topic), written.headers["correlation-id"]) == ("a/b/things/twin/acks", "c-1")
 
 
 ids = st.sampled_from(["a:one", "a:two"])

@@ -9,8 +9,9 @@ import pytest
 
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin import job
-from ackstream.jobs.twin.batch import JournalRow, TwinMessage
+from ackstream.jobs.twin.batch import JournalRow
 from ackstream.jobs.twin.changes import Thing
+from ackstream.jobs.twin.messages import TwinMessage
 from ackstream.lake import tables, things
 from ackstream.settings import Lake, Settings, Twin
 from ackstream.spark import batches

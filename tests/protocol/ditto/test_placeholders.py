@@ -132,3 +132,13 @@ def test_any_text_is_a_template_or_refused(text: str) -> None:
     except PlaceholderError:
         return
     assert "{{" in text or template.resolve(CONTEXT) == text
+
+
+def test_the_entity_and_the_address_of_a_message_are_placeholders() -> None:
+    context = Context({}, "plant", TOPIC, "devices/7")
+    assert Template.parse("{{ source:address }}|{{ entity:id }}").resolve(context) == f"devices/7|{TOPIC.thing_id}"
+    assert Pipeline.parse("source:address").resolve(CONTEXT) is None
+
+
+def test_what_is_the_same_for_all_messages_is_the_template_filled_with_one_text() -> None:
+    assert Template.parse("a/{{ header:x | fn:lower() }}/{{ thing:id }}").filled("-") == "a/-/-"

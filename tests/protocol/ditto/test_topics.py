@@ -108,3 +108,22 @@ def test_a_topic_path_may_concern_no_entity_in_particular(text: str, group: str,
     topic = TopicPath.parse(text)
     assert (topic.namespace, topic.entity, topic.group) == ("_", "_", group)
     assert (topic.criterion, topic.action, str(topic)) == (criterion, action, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("ns/name/things/twin/commands/modify", True),
+        ("ns/name/things/live/messages/ask/more", True),
+        ("ns/name/things/twin/commands/modify/", False),
+        ("ns/victim/things/twin/commands/delete/things/twin/commands/modify", False),
+        ("ns/name/things/twin/errors/x", False),
+    ],
+)
+def test_a_whole_topic_has_nothing_after_its_last_part(text: str, whole: bool) -> None:  # noqa: FBT001 - a table
+    assert TopicPath.parse(text)
+    if whole:
+        assert str(TopicPath.parse_whole(text)) == text
+    else:
+        error = refusal(TopicPath.parse_whole, text)
+        assert error.description == f"The topic path goes on after <{TopicPath.parse(text)}>."

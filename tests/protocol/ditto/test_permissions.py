@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ackstream.gateway.permissions import conceal, restrict, seen_by
 from ackstream.jobs.twin.commands import check_tags, read_tags
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
+from ackstream.protocol.ditto.permissions import check_address, conceal, kind_of, restrict, seen_by
 from ackstream.protocol.ditto.subscriptions import Publication, publication
 from ackstream.protocol.ditto.thing_errors import condition_failed, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from ackstream.gateway.operations import Kind
+    from ackstream.protocol.ditto.permissions import Kind
 
 SOME = Access([Rule(("user:a",), ("org.acme:*",), "/attributes/x"), Rule(("user:b",), ("org.acme:*",), "/inbox")])
 
@@ -189,3 +189,37 @@ def test_nothing_and_nothing_visible_are_the_same():
         with pytest.raises(DittoError) as caught:
             conceal(PARTS, ("user:a",), "retrieve", asked, reply)
         assert caught.value.to_dict() == thing_not_found("boss:ceo").to_dict()
+
+
+# -- what a command is -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "path", "kind"),
+    [
+        ("org.acme/lamp/things/live/messages/ask", "/inbox/messages/ask", "message"),
+        ("org.acme/lamp/things/twin/commands/create", "/", "create"),
+        ("org.acme/lamp/things/twin/commands/modify", "/attributes/x", "modify"),
+        ("org.acme/lamp/things/live/commands/retrieve", "/attributes/x", "retrieve"),
+        ("_/_/things/twin/commands/retrieve", "/", "many"),
+        ("_/_/things/twin/commands/retrieve", "/search/things", "search"),
+        ("_/_/things/twin/commands/retrieve", "/search/things/count", "count"),
+    ],
+)
+def test_topic_and_path_say_what_access_a_command_needs(topic: str, path: str, kind: Kind):
+    assert kind_of(Envelope(TopicPath.parse(topic), {}, path)) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "path", "value", "error"),
+    [
+        ("message", "org.acme/lamp/things/live/messages/ask", "/inbox/messages/tell", 1, "unknown.path"),
+        ("many", "_/_/things/twin/commands/retrieve", "/attributes", {"thingIds": []}, "unknown.path"),
+        ("many", "_/_/things/twin/commands/retrieve", "/", {"thingIds": "a"}, "json.field.missing"),
+        ("search", "_/_/things/twin/commands/retrieve", "/search/things", ["eq"], "json.invalid"),
+    ],
+)
+def test_a_command_that_does_not_fit_its_path_is_refused(kind: Kind, topic: str, path: str, value: Any, error: str):
+    with pytest.raises(DittoError) as caught:
+        check_address(kind, Envelope(TopicPath.parse(topic), {}, path, raw(value)))
+    assert (caught.value.status, caught.value.error.partition(":")[2] or caught.value.error) == (400, error)

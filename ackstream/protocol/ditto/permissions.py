@@ -1,4 +1,4 @@
-"""Apply the access rules to commands, replies and signals.
+"""Apply the access rules to commands, replies and signals: what the gateway and connections let pass.
 
 As in Ditto, a thing without any readable part does not exist for the subject.
 """
@@ -6,26 +6,40 @@ As in Ditto, a thing without any readable part does not exist for the subject.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.gateway.errors import thing_not_modifiable
 from ackstream.protocol.ditto.access import OPEN
-from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.errors import json_field_missing, json_format_invalid, json_type_invalid
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import PRECONDITION_FAILED, thing_not_found
+from ackstream.protocol.ditto.thing_errors import (
+    PRECONDITION_FAILED,
+    thing_not_found,
+    thing_not_modifiable,
+    unknown_path,
+)
 from ackstream.protocol.ditto.things import check_patch
 from ackstream.protocol.errors import NOT_FOUND
 
 if TYPE_CHECKING:
-    from ackstream.gateway.operations import Kind
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
 
 
+Kind = Literal[
+    "create", "retrieve", "modify", "merge", "delete", "message",
+    "many", "list", "search", "count", "messages", "whoami",
+]  # fmt: skip
+"""The operation of a command, which decides the required access; the gateway has two without a command."""
+
+MAX_IDS = 1_000
+"""Of things that are asked for at once."""
+
+_SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
 _IF_MATCH = "if-match"
 _IF_IT_EXISTS = "*,*"
 """Means what ``*`` does, and is not what a client writes."""
@@ -36,6 +50,39 @@ _OF_THE_PART = (_IF_MATCH, "if-none-match", IF_EQUAL)
 
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
+
+
+def kind_of(command: Envelope) -> Kind:
+    """Return the operation of a command or message."""
+    topic = command.topic
+    if topic.criterion == "messages":
+        return "message"
+    match topic.action:
+        case "retrieve" if topic.thing_id == "_:_":
+            return _SEVERAL.get(command.path, "many")
+        case "create" | "retrieve" | "merge" | "delete" as action:
+            return action
+    return "modify"
+
+
+def check_address(kind: Kind, command: Envelope) -> None:
+    """Reject a command whose path is none of its operation, and a query for several things that does not name them.
+
+    :raises DittoError: 400
+    """
+    if (kind == "message" and not addresses_subject(command)) or (kind == "many" and command.path != "/"):
+        raise unknown_path(command.path)
+    if kind not in ("many", "search", "count"):
+        return
+    value = _decoded(command.value)
+    if kind == "many":
+        ids = value.get("thingIds") if isinstance(value, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
+            raise json_field_missing("/thingIds")
+        if len(ids) > MAX_IDS:
+            raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
+    elif not isinstance(value, dict):
+        raise json_type_invalid(json_text(value), "/value", "JsonObject")
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
