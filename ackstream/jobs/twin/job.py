@@ -157,7 +157,7 @@ JOB = Job(
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
     # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
-    # 3: changes that a quota has no room for are refused
+    # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own
     rules=3,
 )
 INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=())
