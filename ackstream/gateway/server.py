@@ -61,6 +61,8 @@ class Server(uvicorn.Server):
                 http=H11Protocol,
                 ws="websockets-sansio",
                 server_header=False,
+                # the application itself believes those of gateway.proxy
+                proxy_headers=False,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ackstream.settings.base import Milliseconds, Part, duration
+from ackstream.settings.identity import AccessRule, Issuer, Proxy, Users
+from ackstream.settings.security import OptionalPath
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?")
-
-
-class AccessRule(Part):
-    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters."""
-
-    subjects: tuple[str, ...] = Field(min_length=1)
-    things: tuple[str, ...] = ("*",)
-    path: str = Field("/", pattern="^/")
-    grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
 
 
 class Gateway(Part):
@@ -32,14 +28,29 @@ class Gateway(Part):
     delivery_timeout: Milliseconds = duration("10s")
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
     page_window: Milliseconds = duration("60s")
-    users: dict[str, str] = Field({})
-    jwt_key_file: str = ""
-    jwt_jwks_file: str = ""
-    jwt_algorithms: tuple[str, ...] = ("RS256",)
-    jwt_issuer: str = ""
-    jwt_audience: str = ""
+    users: Users = Field({})
     access: tuple[AccessRule, ...] = ()
+    access_file: OptionalPath = None
+    issuers: tuple[Issuer, ...] = ()
+    proxy: Proxy = Proxy()
+    audit: Literal["changes", "all", "off"] = "changes"
     cors_origins: tuple[str, ...] = ()
+
+    @field_validator("issuers")
+    @classmethod
+    def _distinct(cls, issuers: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
+        for key in ("issuer", "prefix"):
+            values = [getattr(issuer, key) for issuer in issuers]
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"several have the {key} {value!r}: their subjects would be the same")
+        return issuers
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.access_file is not None and (self.users or self.access):
+            raise ValueError(f"users and access are in {self.access_file} (access_file): remove them here")
+        return self
 
     @field_validator("cors_origins")
     @classmethod

@@ -37,6 +37,10 @@ class Access:
         """Apply these rules."""
         self._rules = tuple(rules)
 
+    def replace(self, rules: Iterable[Rule]) -> None:
+        """Apply these rules from now on; may be called in another thread."""
+        self._rules = tuple(rules)
+
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
         wanted = keys_of(path)

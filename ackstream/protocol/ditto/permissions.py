@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.access import OPEN, Permission
 from ackstream.protocol.ditto.envelopes import json_text, raw
-from ackstream.protocol.ditto.errors import json_field_missing, json_type_invalid
+from ackstream.protocol.ditto.errors import (
+    json_field_missing,
+    json_format_invalid,
+    json_type_invalid,
+    not_available,
+)
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.thing_errors import thing_not_found, thing_not_modifiable, unknown_path
-from ackstream.protocol.errors import NOT_FOUND
-from ackstream.protocol.json import escape
+from ackstream.protocol.ditto.things import NO_POLICIES
+from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
+from ackstream.protocol.json import UNREADABLE, escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +35,9 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "create", "retrieve", "modify", "merge", "delete", "message",
-    "many", "list", "search", "count", "messages", "whoami",
+    "many", "list", "search", "count", "messages", "whoami", "permissions",
 ]  # fmt: skip
-"""The operation of a command, which decides the required access; the gateway has two without a command."""
+"""The operation of a command, which decides the required access; the gateway has three without a command."""
 
 _SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
@@ -77,8 +83,8 @@ def check_address(kind: Kind, command: Envelope) -> None:
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises DittoError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is not
-        permitted
+    :raises AccessDeniedError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is
+        not permitted
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -96,20 +102,23 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     thing_id = command.topic.thing_id
     if kind == "retrieve":
         # whether a hidden part exists is hidden, too
-        allowed = access.knows(subjects, thing_id, command.path)
+        check_visible(access, subjects, thing_id, command.path)
+        lacking = ""
     else:
         # a merge patch changes the paths of those of its values that are not objects
         start = "" if command.path == "/" else command.path
         paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
-        allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
-    if allowed and any(name in command.headers for name in _OF_THE_THING):
+        denied = next((path for path in paths if not access.may("WRITE", subjects, thing_id, path)), None)
+        lacking = "" if denied is None else f"WRITE of {denied}"
+    if not lacking and any(name in command.headers for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
-        allowed = access.may("READ", subjects, thing_id, "/")
-    if allowed and any(name in command.headers for name in _OF_THE_PART):
+        lacking = "" if access.may("READ", subjects, thing_id, "/") else "READ of /, for a condition"
+    if not lacking and any(name in command.headers for name in _OF_THE_PART):
         allowed = access.may("READ", subjects, thing_id, command.path)
-    if not allowed:
+        lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
+    if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
-        raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
+        raise AccessDeniedError(thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id), lacking)
 
 
 def _leaves(path: str, value: Any) -> Iterator[str]:
@@ -180,6 +189,62 @@ def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
 
 def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
+
+
+def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *, event: bool) -> None:
+    """Reject an answer to a signal that its sender cannot have seen, or a live event that it may not send.
+
+    :raises AccessDeniedError: 404
+    """
+    thing_id = answer.topic.thing_id
+    if event and not access.may("WRITE", subjects, thing_id, answer.path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"WRITE of {answer.path}")
+    if not event and not access.knows(subjects, thing_id):
+        raise AccessDeniedError(thing_not_found(thing_id), "READ of any part")
+
+
+def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
+    """Reject someone who may read nothing of a part of a thing.
+
+    :raises AccessDeniedError: 404
+    """
+    if not access.knows(subjects, thing_id, path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"READ of {path}")
+
+
+class Asked(msgspec.Struct):
+    """One question of ``/checkPermissions``. Source: Eclipse Ditto, ``CheckPermissionsRoute``."""
+
+    resource: str
+    entity_id: str = msgspec.field(name="entityId")
+    has_permissions: tuple[Permission, ...] = msgspec.field(name="hasPermissions")
+
+
+MAX_ASKED = 500
+_RESOURCE = re.compile(r"(thing|message):(/.*)", re.DOTALL)
+
+
+def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) -> dict[str, bool]:
+    """Answer what a client asks about its rights, each by its name.
+
+    :raises DittoError: 400, they cannot be read, or are too many; 501, one is about a policy
+    """
+    try:
+        asked = msgspec.json.decode(body, type=dict[str, Asked])
+    except UNREADABLE as error:
+        raise json_format_invalid(f"{error}.") from error
+    if len(asked) > MAX_ASKED:
+        raise json_format_invalid(f"There are more than {MAX_ASKED} entries.")
+    answers = {}
+    for name, one in asked.items():
+        found = _RESOURCE.fullmatch(one.resource)
+        if found is None:
+            if one.resource.startswith("policy:"):
+                raise not_available(f"The resource <{one.resource}>", NO_POLICIES)
+            raise json_format_invalid(f"The resource '{one.resource}' of '{name}' is not thing:/… or message:/….")
+        path = found[2]
+        answers[name] = all(access.may(one_of, subjects, one.entity_id, path) for one_of in one.has_permissions)
+    return answers
 
 
 def addresses_subject(message: Envelope) -> bool:
