@@ -80,12 +80,12 @@ def check_transport(settings: Gateway, *, authenticated: bool) -> None:
 
     :raises SettingsError: with the remedy
     """
-    tls = settings.tls
-    if authenticated and tls.certificate is None and not tls.by_proxy and not is_loopback(settings.host):
+    encrypted = settings.tls.certificate is not None or settings.proxy.addresses
+    if authenticated and not encrypted and not is_loopback(settings.host):
         raise SettingsError(
             f"The setting gateway.host is {settings.host!r}, so everyone on the way there could read passwords, tokens "
-            f"and things: set gateway.tls.certificate, or gateway.tls.by_proxy = true if a proxy encrypts and its own "
-            f"way to the gateway is private, or listen on 127.0.0.1."
+            f"and things: set gateway.tls.certificate, or name the proxy that encrypts in gateway.proxy.addresses, or "
+            f"listen on 127.0.0.1."
         )
 
 

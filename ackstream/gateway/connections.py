@@ -7,6 +7,7 @@ many gets a response that says so, and is ended; it waits for nothing that its c
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,7 @@ from ackstream.gateway.limits import Tally, network
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ackstream.gateway.errors import GatewayError
 
@@ -47,8 +48,10 @@ _REASON = "Too Many Connections"
 class Doors:
     """Counts connections, and admits no more than there may be."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, proxies: Iterable[str] = ()) -> None:
+        """Admit as many; one of the addresses of proxies may have all of them."""
         self._most = most
+        self._proxies = [ipaddress.ip_network(address) for address in proxies]
         self._open = Tally()
         self._all = 0
 
@@ -59,7 +62,7 @@ class Doors:
 
     def enter(self, host: str) -> GatewayError | None:
         """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
-        found, share = network(host), max(1, self._most // _SHARE)
+        found, share = self._client(host), max(1, self._most // _SHARE)
         error = None
         if self._all >= self._most:
             error = too_many_connections(503, f"The gateway has {self._most} connections", "max_connections")
@@ -73,8 +76,16 @@ class Doors:
     def leave(self, host: str) -> None:
         """Count a connection out."""
         self._all -= 1
-        if (found := network(host)) is not None:
+        if (found := self._client(host)) is not None:
             self._open.remove(found)
+
+    def _client(self, host: str) -> str | None:
+        found = network(host)
+        if found is None or not self._proxies:
+            return found
+        address = ipaddress.ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address
+        return None if any(address in proxy for proxy in self._proxies) else found
 
     @property
     def crowded(self) -> bool:

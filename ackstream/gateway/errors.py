@@ -70,6 +70,9 @@ def no_answer() -> DittoError:
     )
 
 
+TOO_MANY_REQUESTS = 429
+
+
 def too_many_requests(message: str, seconds: float) -> DittoError:
     """Reject a request of someone who sends too many; it may be sent again after some whole seconds."""
     remedy = f"Send it again after {seconds:g} s. The operator of the gateway can change the limit."

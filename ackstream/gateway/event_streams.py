@@ -21,9 +21,9 @@ from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
-from ackstream.protocol.ditto.permissions import seen_by
+from ackstream.protocol.ditto.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.subscriptions import subscription
-from ackstream.protocol.ditto.thing_errors import option_invalid, thing_not_found
+from ackstream.protocol.ditto.thing_errors import option_invalid
 from ackstream.protocol.ditto.things import check_id, merged
 from ackstream.protocol.errors import DittoError
 
@@ -125,8 +125,7 @@ class SignalEvents:
         self._things: frozenset[str] | None = None
         if thing_id is not None:
             check_id(thing_id)
-            if not dependencies.access.knows(subjects, thing_id, match.path):
-                raise thing_not_found(thing_id)
+            check_visible(dependencies.access, subjects, thing_id, match.path)
             self._things = frozenset([thing_id])
         elif "ids" in query:
             self._things = frozenset(thing_ids(query))

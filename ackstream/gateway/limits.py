@@ -37,6 +37,9 @@ SEARCHES = 4
 STORIES = 3
 """Of one subject, which are read or wait for it."""
 
+THIS_MACHINE = "this machine"
+"""Stands for its addresses where each client has to have one."""
+
 _MAX_KEYS = 50_000
 _PREFIX = 64
 """Bits of an IPv6 address that name a network, all of whose addresses one client may have."""

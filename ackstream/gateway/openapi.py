@@ -47,7 +47,7 @@ _EVENTS: dict[EventKind, str] = {
 _BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*", "form": FORM}
 _TAGS = {
     "many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages",
-    "messages": "Messages", "whoami": "Sender",
+    "messages": "Messages", "whoami": "Sender", "permissions": "Sender",
 }  # fmt: skip
 _ERRORS = {
     "400": "The request is not valid.",
@@ -148,7 +148,7 @@ def _parameter(name: str, description: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami")
+    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami", "permissions")
     done = {"200": "The result."} if query else {"200": "The response, or an entry for each acknowledgement."}
     if operation.kind in ("create", "modify", "merge"):
         done["201"] = "Created; `location` has the URL."

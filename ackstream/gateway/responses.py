@@ -26,6 +26,7 @@ from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
+from ackstream.settings.identity import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,9 +130,15 @@ def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> 
 
 
 def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
-    """Return who the sender is."""
-    found = raw({"defaultSubject": subjects[0], "subjects": subjects})
-    return _answer(OK, {CORRELATION_ID: correlation_id}, found, JSON_CONTENT_TYPE)
+    """Return who the sender is, and which roles it has."""
+    roles = [subject.removeprefix(ROLE) for subject in subjects if subject.startswith(ROLE)]
+    named = [subject for subject in subjects if not subject.startswith(ROLE)]
+    return of_value({"defaultSubject": named[0], "subjects": named, "roles": roles}, correlation_id)
+
+
+def of_value(value: Any, correlation_id: str) -> Response:
+    """Return what the gateway itself knows."""
+    return _answer(OK, {CORRELATION_ID: correlation_id}, raw(value), JSON_CONTENT_TYPE)
 
 
 def of_methods(methods: Iterable[str]) -> Response:

@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
         """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
         self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
-        self.doors = Doors(connections_within(gateway.max_connections))
+        self.doors = Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
         super().__init__(
             uvicorn.Config(
                 application(dependencies),
@@ -77,6 +77,8 @@ class Server(uvicorn.Server):
                 # a buffer for each connection, and time of the loop; Ditto does without, too
                 ws_per_message_deflate=False,
                 server_header=False,
+                # the application itself believes those of gateway.proxy
+                proxy_headers=False,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )

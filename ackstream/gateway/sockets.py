@@ -37,6 +37,7 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
                 return
+            dependencies.audit.opened(websocket, identity.subjects)
             await websocket.accept()
             await SocketSession(websocket, dependencies, identity, given).run(labels)
 

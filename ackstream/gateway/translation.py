@@ -157,6 +157,20 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
     return Envelope(topic, given, match.path, value, fields=fields)
 
 
+def subscribed(match: Match, correlation_id: str) -> Envelope:
+    """Describe a stream of server-sent events by what is received on it.
+
+    :raises DittoError: 400 ``things:id.invalid``
+    """
+    messages = match.operation.events == "messages"
+    channel, criterion = ("live", "messages") if messages else ("twin", "events")
+    thing_id = match.values.get("thingId")
+    headers = {CORRELATION_ID: correlation_id}
+    if thing_id is None:
+        return Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
+    return Envelope(_topic(thing_id, channel, criterion), headers, match.path)
+
+
 def _topic(
     thing_id: str, channel: str, criterion: str, *, action: str | None = None, subject: str | None = None
 ) -> TopicPath:

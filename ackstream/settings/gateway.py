@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ackstream.settings.base import Milliseconds, Part, duration
+from ackstream.settings.identity import AccessRule, Issuer, Proxy, Users
 from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
 
 if TYPE_CHECKING:
@@ -20,29 +21,18 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
-class AccessRule(Part):
-    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters."""
-
-    subjects: tuple[str, ...] = Field(min_length=1)
-    things: tuple[str, ...] = ("*",)
-    path: str = Field("/", pattern="^/")
-    grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
-
-
 class GatewayTls(Part):
     """``[gateway.tls]``: the certificate under which HTTPS is served, and that of clients. All files are in PEM.
 
     :ivar certificate: followed by its chain; ``None``: HTTP is served
     :ivar key: of ``certificate``; ``None``: it stands in the same file
     :ivar client_ca: authorities of which each client must show a certificate; ``None``: they need none
-    :ivar by_proxy: a proxy encrypts the way of the clients, and its own way to the gateway is private
     """
 
     certificate: OptionalPath = None
     key: OptionalPath = None
     key_password: OptionalSecret = None
     client_ca: OptionalPath = None
-    by_proxy: bool = False
 
     def context(self) -> ssl.SSLContext:
         """Return the context with the files as they are now.
@@ -80,19 +70,34 @@ class Gateway(Part):
     delivery_timeout: Milliseconds = duration("10s")
     default_namespace: str = Field("org.ackstream", pattern=r"^[A-Za-z]\w*([.-]\w+)*$")
     page_window: Milliseconds = duration("60s")
-    users: dict[str, str] = Field({})
-    jwt_key_file: str = ""
-    jwt_jwks_file: str = ""
-    jwt_algorithms: tuple[str, ...] = ("RS256",)
-    jwt_issuer: str = ""
-    jwt_audience: str = ""
+    users: Users = Field({})
     access: tuple[AccessRule, ...] = ()
+    access_file: OptionalPath = None
+    issuers: tuple[Issuer, ...] = ()
+    proxy: Proxy = Proxy()
+    audit: Literal["changes", "all", "off"] = "changes"
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_connections: int = Field(2_000, ge=1)
     max_sockets: int = Field(100, ge=1)
     max_sockets_per_address: int = Field(500, ge=1)
     max_requests: int = Field(1_000, ge=1)
+
+    @field_validator("issuers")
+    @classmethod
+    def _distinct(cls, issuers: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
+        for key in ("issuer", "prefix"):
+            values = [getattr(issuer, key) for issuer in issuers]
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"several have the {key} {value!r}: their subjects would be the same")
+        return issuers
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.access_file is not None and (self.users or self.access):
+            raise ValueError(f"users and access are in {self.access_file} (access_file): remove them here")
+        return self
 
     @field_validator("allowed_origins")
     @classmethod

@@ -11,18 +11,22 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ackstream.client.replies import Reply
+from ackstream.gateway.audit import Audit
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.service import Dependencies, application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.settings import Gateway, Quota, Settings
+from ackstream.settings.access_file import with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ackstream.client.replies import RequestOutcome
+    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.errors import DittoError
+    from ackstream.protocol.ledger import AuditRow
 
 URL = "http://localhost:8080"
 
@@ -119,11 +123,18 @@ class Web:
         quotas: tuple[Quota, ...] = (),
         **gateway: Any,
     ) -> None:
-        settings = Settings(gateway=Gateway(**gateway), quotas=quotas)
-        authenticator = Authenticator(settings.gateway)
+        self._settings, self._live = Settings(gateway=Gateway(**gateway), quotas=quotas), live
         self.exchange = Exchange(answer)
-        access = access_of(settings.gateway, authenticator)
-        self.dependencies = Dependencies(settings, authenticator, access, self.exchange, live, None)  # type: ignore[arg-type]
+        self.rows: list[AuditRow] = []
+        self.audit = Audit(self._settings.gateway.audit, self.rows.append)
+        known = with_access_file(self._settings.gateway)
+        authenticator = Authenticator(known, self.audit.failed)
+        self.use(authenticator, access_of(known, authenticator))
+
+    def use(self, authenticator: Authenticator, access: Access) -> None:
+        """Serve with these."""
+        given: Any = (self._settings, authenticator, access, self.exchange, self._live, None, self.audit)
+        self.dependencies = Dependencies(*given)
         self._app = application(self.dependencies)
 
     @property

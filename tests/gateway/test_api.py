@@ -162,10 +162,11 @@ def test_options_are_the_methods_of_a_resource_without_authentication() -> None:
 
 
 def test_the_sender_is_known_by_the_subjects_of_its_credentials() -> None:
-    assert Web()("GET", "/whoami").json() == {"defaultSubject": "anonymous", "subjects": ["anonymous"]}
+    anonymous = {"defaultSubject": "anonymous", "subjects": ["anonymous"], "roles": []}
+    assert Web()("GET", "/whoami").json() == anonymous
     web = Web(users=USERS, access=ACCESS)
     found = web("GET", "/whoami", headers={"correlation-id": "c-1"}, **as_("ada"))
-    assert found.json() == {"defaultSubject": "user:ada", "subjects": ["user:ada"]}
+    assert found.json() == {"defaultSubject": "user:ada", "subjects": ["user:ada"], "roles": []}
     assert (found.headers["correlation-id"], web.exchange.sent) == ("c-1", [])
 
 

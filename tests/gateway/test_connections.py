@@ -51,6 +51,15 @@ def test_one_address_may_have_a_quarter_of_the_connections_and_this_machine_all_
     assert doors.open == 0
 
 
+def test_a_proxy_of_the_settings_may_have_all_connections() -> None:
+    doors = Doors(8, ["192.0.2.0/24", "2001:db8::/32"])
+    assert [doors.enter(host) for host in ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8::7"] * 2] == [None] * 6
+    assert [doors.enter("198.51.100.7") for _ in range(2)] == [None] * 2
+    refused = doors.enter("192.0.2.7")
+    assert refused is not None
+    assert refused.status == 503
+
+
 def test_a_connection_too_many_is_told_why_and_ended() -> None:
     with serving(max_connections=3) as running, ExitStack() as stack:
         silent = [stack.enter_context(running.raw()) for _ in range(3)]
@@ -283,7 +292,7 @@ def test_files_that_have_gone_since_the_settings_were_read_stop_the_start(author
         ({"host": "things.example"}, True, True),
         ({"host": "127.0.0.1"}, True, False),
         ({"host": "::1"}, True, False),
-        ({"host": "0.0.0.0", "tls": {"by_proxy": True}}, True, False),
+        ({"host": "0.0.0.0", "proxy": {"addresses": ["192.0.2.1"]}}, True, False),
         ({"host": "0.0.0.0", "tls": ...}, True, False),
         # refused elsewhere: nobody authenticates
         ({"host": "0.0.0.0"}, False, False),
@@ -296,7 +305,9 @@ def test_passwords_are_not_asked_for_where_others_can_read_them(
     if not refused:
         check_transport(Gateway(**made), authenticated=authenticated)
         return
-    with pytest.raises(SettingsError, match=r"could read passwords.*gateway\.tls\.certificate.*gateway\.tls\.by_proxy"):
+    with pytest.raises(
+        SettingsError, match=r"could read passwords.*gateway\.tls\.certificate.*gateway\.proxy\.addresses"
+    ):
         check_transport(Gateway(**made), authenticated=authenticated)
 
 

@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester
-from ackstream.gateway.authentication import hash_password
+from ackstream.gateway.passwords import hash_password
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway
 from tests.harness.gateway import LAMP, Client, Running, check_header_table, running_with_twin, serving

@@ -121,6 +121,12 @@ def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resou
         check_storable(value)
     except OverflowError as error:
         raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
+    # of things that were stored with another one only what is sent now is judged
+    if part.kind == "policyId":
+        things.check_policy_id(value, thing_id)
+    elif part.kind == "thing" and isinstance(value, dict):
+        things.check_policy_members(value)
+        things.check_policy_id(value.get("policyId"), thing_id)
     if action == "merge":
         _check_patch(part, value, thing_id)
         return value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.json import Keys, keys_of
+from ackstream.protocol.json import Keys, keys_of, write_pointer
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -39,24 +39,29 @@ class Access:
         self._rules = tuple(rules)
         self._of = lru_cache(maxsize=1_024)(self._rules_of)
 
+    def replace(self, rules: Iterable[Rule]) -> None:
+        """Apply these rules from now on; may be called in another thread."""
+        self._rules = tuple(rules)
+
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
 
-    def may_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> bool:
-        """Return whether one of the subjects, or several together, may change all that a merge patch changes.
+    def denied_by_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> str | None:
+        """Return a path that a merge patch changes and the subjects may not, ``None`` if there is none.
 
-        These are the values at ``path`` and below that are not objects, or empty ones.
+        It changes what is not an object, or an empty one, at ``path`` and below.
         """
         keys = keys_of(path)
         below = []
         for granted in self._granted("WRITE", subjects, thing_id):
             if keys[: len(granted)] == granted:
-                return True
+                return None
             if granted[: len(keys)] == keys:
                 below.append(granted[len(keys) :])
-        return _covers(below, patch)
+        denied = _not_covered(below, patch)
+        return None if denied is None else write_pointer((*keys, *denied))
 
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
@@ -101,14 +106,17 @@ def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
     return any(matches_any(patterns, text) for text in texts)
 
 
-def _covers(paths: list[Keys], patch: Any) -> bool:
-    """Return whether all changes of a patch are at the paths, none of which is empty, or below."""
-    if not isinstance(patch, dict) or not patch:
-        return False
+def _not_covered(paths: list[Keys], patch: Any) -> Keys | None:
+    """Return the keys of a change of a patch that is at none of the paths, none of which is empty, and not below."""
+    if not paths or not isinstance(patch, dict) or not patch:
+        return ()
     deeper = _by_key(paths)
-    return all(
-        (rest := deeper.get(key)) is not None and (() in rest or _covers(rest, inner)) for key, inner in patch.items()
-    )
+    for key, inner in patch.items():
+        rest = deeper.get(key, [])
+        denied = None if () in rest else _not_covered(rest, inner)
+        if denied is not None:
+            return (key, *denied)
+    return None
 
 
 def _only(value: Any, paths: list[Keys]) -> Any:

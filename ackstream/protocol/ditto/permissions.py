@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.access import OPEN, Permission
 from ackstream.protocol.ditto.envelopes import json_text, raw
-from ackstream.protocol.ditto.errors import json_field_missing, json_format_invalid, json_type_invalid
+from ackstream.protocol.ditto.errors import (
+    json_field_missing,
+    json_format_invalid,
+    json_type_invalid,
+    not_available,
+)
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.thing_errors import (
     PRECONDITION_FAILED,
@@ -21,8 +26,9 @@ from ackstream.protocol.ditto.thing_errors import (
     thing_not_modifiable,
     unknown_path,
 )
-from ackstream.protocol.ditto.things import check_patch
-from ackstream.protocol.errors import NOT_FOUND
+from ackstream.protocol.ditto.things import NO_POLICIES, check_patch
+from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.access import Access
@@ -32,9 +38,9 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "create", "retrieve", "modify", "merge", "delete", "message",
-    "many", "list", "search", "count", "messages", "whoami",
+    "many", "list", "search", "count", "messages", "whoami", "permissions",
 ]  # fmt: skip
-"""The operation of a command, which decides the required access; the gateway has two without a command."""
+"""The operation of a command, which decides the required access; the gateway has three without a command."""
 
 MAX_IDS = 1_000
 """Of things that are asked for at once."""
@@ -88,8 +94,9 @@ def check_address(kind: Kind, command: Envelope) -> None:
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises DittoError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is not
-        permitted; 400 for a patch of too many members
+    :raises AccessDeniedError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is
+        not permitted
+    :raises DittoError: 400 for a patch of too many members
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -107,24 +114,28 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     thing_id, given = command.topic.thing_id, frozenset(command.headers)
     if kind == "retrieve":
         # whether a hidden part exists is hidden, too
-        allowed = access.knows(subjects, thing_id, command.path)
-    elif kind == "merge":
-        patch = _decoded(command.value)
-        check_patch(patch)
-        allowed = access.may_merge(subjects, thing_id, command.path, patch)
-        if command.path == "/" and not access.may("WRITE", subjects, thing_id, "/"):
+        check_visible(access, subjects, thing_id, command.path)
+        lacking = ""
+    else:
+        denied: str | None = command.path
+        if kind == "merge":
+            patch = _decoded(command.value)
+            check_patch(patch)
+            denied = access.denied_by_merge(subjects, thing_id, command.path, patch)
+        whole = access.may("WRITE", subjects, thing_id, command.path)
+        if kind == "merge" and command.path == "/" and not whole:
             # a merge creates a thing that is missing: whole, not only the parts that the sender may change
             command.headers.setdefault(_IF_MATCH, _IF_IT_EXISTS)
-    else:
-        allowed = access.may("WRITE", subjects, thing_id, command.path)
-    if allowed and any(name in given for name in _OF_THE_THING):
+        lacking = "" if whole or denied is None else f"WRITE of {denied}"
+    if not lacking and any(name in given for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
-        allowed = access.may("READ", subjects, thing_id, "/")
-    if allowed and any(name in given for name in _OF_THE_PART):
+        lacking = "" if access.may("READ", subjects, thing_id, "/") else "READ of /, for a condition"
+    if not lacking and any(name in given for name in _OF_THE_PART):
         allowed = access.may("READ", subjects, thing_id, command.path)
-    if not allowed:
+        lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
+    if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
-        raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
+        raise AccessDeniedError(thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id), lacking)
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
@@ -186,6 +197,62 @@ def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
 
 def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
+
+
+def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *, event: bool) -> None:
+    """Reject an answer to a signal that its sender cannot have seen, or a live event that it may not send.
+
+    :raises AccessDeniedError: 404
+    """
+    thing_id = answer.topic.thing_id
+    if event and not access.may("WRITE", subjects, thing_id, answer.path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"WRITE of {answer.path}")
+    if not event and not access.knows(subjects, thing_id):
+        raise AccessDeniedError(thing_not_found(thing_id), "READ of any part")
+
+
+def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
+    """Reject someone who may read nothing of a part of a thing.
+
+    :raises AccessDeniedError: 404
+    """
+    if not access.knows(subjects, thing_id, path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"READ of {path}")
+
+
+class Asked(msgspec.Struct):
+    """One question of ``/checkPermissions``. Source: Eclipse Ditto, ``CheckPermissionsRoute``."""
+
+    resource: str
+    entity_id: str = msgspec.field(name="entityId")
+    has_permissions: tuple[Permission, ...] = msgspec.field(name="hasPermissions")
+
+
+MAX_ASKED = 500
+_RESOURCE = re.compile(r"(thing|message):(/.*)", re.DOTALL)
+
+
+def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) -> dict[str, bool]:
+    """Answer what a client asks about its rights, each by its name.
+
+    :raises DittoError: 400, they cannot be read, or are too many; 501, one is about a policy
+    """
+    try:
+        asked = msgspec.json.decode(body, type=dict[str, Asked])
+    except UNREADABLE as error:
+        raise json_format_invalid(f"{error}.") from error
+    if len(asked) > MAX_ASKED:
+        raise json_format_invalid(f"There are more than {MAX_ASKED} entries.")
+    answers = {}
+    for name, one in asked.items():
+        found = _RESOURCE.fullmatch(one.resource)
+        if found is None:
+            if one.resource.startswith("policy:"):
+                raise not_available(f"The resource <{one.resource}>", NO_POLICIES)
+            raise json_format_invalid(f"The resource '{one.resource}' of '{name}' is not thing:/… or message:/….")
+        path = found[2]
+        answers[name] = all(access.may(one_of, subjects, one.entity_id, path) for one_of in one.has_permissions)
+    return answers
 
 
 def addresses_subject(message: Envelope) -> bool:

@@ -22,6 +22,7 @@ from ackstream.protocol.ditto.thing_errors import (
     merge_invalid,
     unknown_path,
 )
+from ackstream.protocol.errors import shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
@@ -120,6 +121,17 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
     for name in POLICY_MEMBERS:
         if name in thing:
             raise not_available(f"The member <{name}> of a thing", NO_POLICIES)
+
+
+def check_policy_id(policy_id: Any, thing_id: str) -> None:
+    """Reject a policy that is not the thing's own: who names it believes that it protects the thing.
+
+    What is no text is rejected elsewhere, by its place.
+
+    :raises DittoError: 501
+    """
+    if isinstance(policy_id, str) and policy_id != thing_id:
+        raise not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
 
 
 def check(part: Resource, value: Any) -> None:
