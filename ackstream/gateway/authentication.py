@@ -1,13 +1,19 @@
-"""Authenticate clients: by a named proxy, Basic with passwords, Bearer with tokens, or not on the loopback address."""
+"""Authenticate clients: by a named proxy, a password, a token or a certificate, or not on the loopback address."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import authentication_failed
-from ackstream.gateway.passwords import Passwords, check_users
+from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
+from ackstream.gateway.certificates import certified_name
+from ackstream.gateway.errors import authentication_failed, too_many_attempts
+from ackstream.gateway.limits import address_of
+from ackstream.gateway.passwords import Passwords, check_users, read_basic
 from ackstream.gateway.proxies import proxied_subjects
 from ackstream.gateway.tokens import Tokens
 from ackstream.kafka.clients import Closing
@@ -46,7 +52,7 @@ class Identity(NamedTuple):
 
 
 class Authenticator(Closing):
-    """Maps a connection to its subjects: ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token, ``anonymous``.
+    """Maps a connection to its subjects: ``proxy:NAME``, ``certificate:NAME``, ``user:NAME``, or those of a token.
 
     Without any authentication in the settings all are ``anonymous``.
     """
@@ -70,20 +76,15 @@ class Authenticator(Closing):
             'Bearer realm="ackstream"': settings.issuers,
         }
         self._schemes = [scheme for scheme, accepted in schemes.items() if accepted]
-        self.required = bool(self._schemes or settings.proxy.subject_header)
+        self.required = bool(self._schemes or settings.proxy.subject_header or settings.tls.client_ca)
         if not self.required and not is_loopback(settings.host):
             raise SettingsError(
                 f"The setting gateway.host is {settings.host!r}, which other hosts can reach, while authentication is "
                 f"off: set gateway.users, gateway.issuers or gateway.access_file, or listen on 127.0.0.1."
             )
+        self._attempts = Attempts()
         if not self.required:
             log.warning("Authentication is off: every user of this machine may read and write all things.")
-        elif not (is_loopback(settings.host) or settings.proxy.addresses):
-            log.warning(
-                "The gateway listens at %s without TLS: passwords and tokens can be read on their way. Put a proxy "
-                "with TLS in front of it, and name it in gateway.proxy.",
-                settings.host,
-            )
         self._passwords = Passwords(settings.users) if by_password else None
         self._tokens = Tokens(settings.issuers) if settings.issuers else None
 
@@ -120,6 +121,8 @@ class Authenticator(Closing):
         if proxied is not None:
             return Identity(proxied)
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+        if not scheme and (name := certified_name(connection)) is not None:
+            return Identity((f"certificate:{name}",))
         if scheme.lower() == "basic" and self._passwords is not None:
             return await self._user(self._passwords, connection, credentials.strip())
         if scheme.lower() == "bearer" and self._tokens is not None:
@@ -166,7 +169,19 @@ class Authenticator(Closing):
         return lambda: self._changed.discard(look)
 
     async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
-        name, right = await passwords.check(credentials)
+        name, password = read_basic(credentials)
+        right = passwords.known(name, password)
+        if not right:
+            user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
+            if wait := self._attempts.begin(user, address, monotonic()):
+                error = too_many_attempts(ceil(wait))
+                self._failed(connection, error, name if passwords.account(name) else None)
+                # over one connection no more than one attempt a second is refused: that is work, too
+                await asyncio.sleep(min(wait, HELD_SECONDS))
+                raise error
+            right = await passwords.check(name, password)
+            if right:
+                self._attempts.succeeded(user, address)
         account = passwords.account(name)
         if not right or account is None:
             known = None if account is None else name

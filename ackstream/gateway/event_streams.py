@@ -84,18 +84,20 @@ class EventSource(Protocol):
 class _EventResponse(StreamingResponse):
     """Keeps the source open for as long as the client is connected, from before the response begins."""
 
-    def __init__(self, source: EventSource, correlation_id: str) -> None:
-        self._source = source
+    def __init__(self, source: EventSource, correlation_id: str, counted: AbstractContextManager[None]) -> None:
+        self._source, self._counted = source, counted
         super().__init__(source.frames(), headers=_HEADERS | {CORRELATION_ID: correlation_id}, media_type=MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._source.open():
+        with self._counted, self._source.open():
             await super().__call__(scope, receive, send)
 
 
-def event_response(source: EventSource, correlation_id: str) -> StreamingResponse:
-    """Return the response that sends a source's events."""
-    return _EventResponse(source, correlation_id)
+def event_response(
+    source: EventSource, correlation_id: str, counted: AbstractContextManager[None]
+) -> StreamingResponse:
+    """Return the response that sends a source's events; ``counted`` is entered before, and may raise ``DittoError``."""
+    return _EventResponse(source, correlation_id, counted)
 
 
 class SignalEvents:
@@ -135,7 +137,7 @@ class SignalEvents:
             filter=filters[0] if len(filters) == 1 else f"and({','.join(filters)})" if filters else None,
             extra_fields=fields_in(query, "extraFields"),
         )
-        self._unread = UnreadMessages(self._end)
+        self._unread = UnreadMessages(self._end, dependencies.unread)
         self._put = self._unread.put
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -207,8 +209,12 @@ class SignalEvents:
         return self._event(signal, moment, {} if seen is UNSET else seen)
 
     def _event(self, signal: Publication, moment: datetime, extra: dict[str, Any]) -> str | None:
-        if not self._wanted.matches(signal, extra, moment):
-            return None
+        try:
+            with self._dependencies.limits.filtering(self._subjects[0]) as effort:
+                if not self._wanted.matches(signal, extra, moment, effort):
+                    return None
+        except DittoError as error:
+            return frame(json_text(error.to_dict()))
         if signal.stream == "messages":
             return frame(_payload(signal.envelope), event=signal.envelope.topic.subject)
         thing = {"thingId": signal.thing_id} | merged(extra, signal.thing)

@@ -76,30 +76,32 @@ class Passwords:
         stamp = self._keyed(user.password.get_secret_value(), *roles)
         return Account((f"user:{name}", *roles), stamp)
 
-    async def check(self, credentials: str) -> tuple[str, bool]:
-        """Return the name in the credentials of HTTP Basic (RFC 7617), and whether they are right.
+    def known(self, name: str, password: str) -> bool:
+        """Return whether a password was right before, and still is."""
+        key = self._keyed(self._hash(name), name, password)
+        if key not in self._known:
+            return False
+        self._known.move_to_end(key)
+        return True
+
+    async def check(self, name: str, password: str) -> bool:
+        """Return whether a password is right, which takes a while.
 
         :raises DittoError: 503, too many passwords are being checked
         """
-        try:
-            name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
-        except ValueError:
-            name = colon = password = ""
-        user = self._users.get(name)
-        hashed = self._nobody if user is None else user.password.get_secret_value()
+        exists, hashed = name in self._users, self._hash(name)
         # with the hash, so that a password is forgotten with it
         key = self._keyed(hashed, name, password)
-        if not colon:
-            return name, False
-        if key in self._known:
-            self._known.move_to_end(key)
-            return name, True
-        right = await self._hashed(key, password, hashed) and user is not None
+        right = await self._hashed(key, password, hashed) and exists
         if right:
             self._known[key] = None
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
-        return name, right
+        return right
+
+    def _hash(self, name: str) -> str:
+        user = self._users.get(name)
+        return self._nobody if user is None else user.password.get_secret_value()
 
     async def _hashed(self, key: bytes, password: str, hashed: str) -> bool:
         """Compare a password with a hash; connections that bring the same one share the work."""
@@ -122,6 +124,15 @@ class Passwords:
             found.update(b"%d:" % len(text))
             found.update(text.encode())
         return found.digest()
+
+
+def read_basic(credentials: str) -> tuple[str, str]:
+    """Return name and password of the credentials of HTTP Basic (RFC 7617); empty ones if they cannot be read."""
+    try:
+        name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
+    except ValueError:
+        return "", ""
+    return (name, password) if colon else ("", "")
 
 
 def check_users(users: Mapping[str, User], where: str) -> None:

@@ -19,6 +19,7 @@ from ackstream.gateway.api import Api
 from ackstream.gateway.audit import Audit
 from ackstream.gateway.audit_trail import recording
 from ackstream.gateway.authentication import Authenticator, access_of, watched_files
+from ackstream.gateway.certificates import check_transport
 from ackstream.gateway.errors import (
     body_incomplete,
     correlation_id_in_use,
@@ -27,15 +28,17 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
 from ackstream.gateway.proxies import proxy_middleware
 from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
-from ackstream.gateway.session import socket_route
+from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.gateway.translation import wire_ids
+from ackstream.gateway.unread import UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -44,6 +47,8 @@ from ackstream.settings.access_file import FileWatch, with_access_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
+
+    from starlette.requests import HTTPConnection
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
@@ -190,6 +195,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     audit = Audit(gateway.audit)
     with Authenticator(gateway, audit.failed) as authenticator:
         access = access_of(gateway, authenticator)
+        check_transport(gateway, authenticated=authenticator.required)
         ensure_topics(settings, TOPICS)
         watched = watched_files(settings.gateway, authenticator, access)
         with (
@@ -223,7 +229,7 @@ def application(dependencies: Dependencies) -> Starlette:
     return Starlette(
         middleware=[
             proxy_middleware(gateway.proxy),
-            *origin_middleware(gateway.cors_origins, authenticated=dependencies.authenticator.required),
+            *origin_middleware(gateway, authenticated=dependencies.authenticator.required),
         ],
         routes=[
             socket_route(dependencies),
@@ -260,3 +266,27 @@ class Dependencies:
     def correlation_ids(self) -> UniqueIds:
         """Those of all commands that the gateway sends, whichever way they came."""
         return wire_ids(self.settings)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What one subject, or one address, may have of this gateway."""
+        return Limits(self.settings.gateway)
+
+    @cached_property
+    def open_sockets(self) -> OpenCounts:
+        """The WebSockets and event streams that are open, of those whose number a quota limits."""
+        return OpenCounts(self.settings.quotas, "sockets")
+
+    @contextmanager
+    def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
+        """Count a WebSocket or an event stream for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``: the subject, its address or its tenant has as many as it may have
+        """
+        with self.limits.socket(connection, subjects[0]), self.open_sockets.one(subjects):
+            yield
+
+    @cached_property
+    def unread(self) -> UnreadTotal:
+        """What all clients have not read yet."""
+        return UnreadTotal()

@@ -14,23 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from ackstream.gateway import responses
 from ackstream.gateway.admission import AdmissionOrder, admit
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
 from ackstream.gateway.signed_in import SignedIn, in_loop
-from ackstream.gateway.translation import check_parameters, read_request_headers
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
-from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
 from ackstream.protocol.ditto.permissions import check_answer, restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
@@ -77,7 +73,7 @@ class SocketSession:
         self._forwarding = UniqueIds(STREAM_SECONDS)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
-        self._unread = UnreadMessages(slow)
+        self._unread = UnreadMessages(slow, dependencies.unread)
         self._put = self._unread.put
         self._searches = Searches(self._query, self._unread, self._start)
         self._order = AdmissionOrder()
@@ -124,6 +120,9 @@ class SocketSession:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 text = message.get("text")
                 if text is not None:
+                    if wait := self._dependencies.limits.message(self._client.subjects[0]):
+                        # what the client sends meanwhile is not read
+                        await asyncio.sleep(wait)
                     await self._take(text)
             code = _NORMAL
         finally:
@@ -133,7 +132,7 @@ class SocketSession:
         envelope = None
         maximum = self._dependencies.settings.gateway.max_body_bytes
         try:
-            if len(text) > maximum:
+            if len(text) > maximum or len(data := text.encode("utf-8", "replace")) > maximum:
                 raise body_too_large(maximum)
             if control := read_control(text):
                 self._control(control)
@@ -141,7 +140,7 @@ class SocketSession:
             if (token := read_token(text)) is not None:
                 await self._client.renew(token)
                 return
-            envelope = decode(text.encode("utf-8", "replace"))
+            envelope = decode(data)
             incoming = read_incoming(envelope, self._given, self._subscriber.labels, str(uuid.uuid4()))
             if incoming.what == "search":
                 self._searches.take(incoming.envelope)
@@ -178,7 +177,8 @@ class SocketSession:
         attempt = self._dependencies.audit.attempt(self._client.sender, "search", command)
         command.headers = {CORRELATION_ID: attempt.sent(str(uuid.uuid4())), **originator}
         restrict(self._dependencies.access, self._client.subjects, "search", command)
-        return (await self._dependencies.exchange.ask(command)).envelope
+        with self._dependencies.limits.search(self._client.subjects[0]):
+            return (await self._dependencies.exchange.ask(command)).envelope
 
     async def _ask(self, incoming: Incoming) -> None:
         command = incoming.envelope
@@ -261,7 +261,12 @@ class SocketSession:
         self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
     ) -> str | None:
         """Return the message to send for a signal; issue weak acknowledgements if there is none."""
-        decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment)
+        try:
+            with self._dependencies.limits.filtering(self._client.subjects[0]) as effort:
+                decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)
+        except DittoError as error:
+            # of the filter: the client must not miss the signal unnoticed
+            return error_message(error, signal.envelope)
         if isinstance(decision, Drop):
             for ack in weak_acks(signal, decision):
                 self._streaming.forward(write_ack(ack, signal.thing_id))
@@ -308,22 +313,3 @@ class SocketSession:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def socket_route(dependencies: Dependencies) -> WebSocketRoute:
-    """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
-
-    async def endpoint(websocket: WebSocket) -> None:
-        try:
-            identity = await dependencies.authenticator.admit(websocket)
-            check_parameters(websocket.query_params, ())
-            given = read_request_headers(websocket)
-            labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
-        except DittoError as error:
-            await websocket.send_denial_response(responses.of_error(error))
-            return
-        dependencies.audit.opened(websocket, identity.subjects)
-        await websocket.accept()
-        await SocketSession(websocket, dependencies, identity, given).run(labels)
-
-    return WebSocketRoute("/ws/2", endpoint)

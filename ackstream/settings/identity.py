@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROLE = "role:"
 """The beginning of a role among subjects: ``role:PREFIX:NAME``. No issuer, user or proxy can give such a subject."""
 
-OWN = ("user", "proxy", "connection", "role", "anonymous")
+OWN = ("user", "proxy", "certificate", "connection", "role", "anonymous")
 """Beginnings of subjects that are not for issuers."""
 
 Shared = Literal["HS256", "HS384", "HS512"]

@@ -144,12 +144,16 @@ class Web:
         return found
 
     def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Make a request below ``/api/2``; ``path`` may begin with two slashes for one outside of it."""
+        """Make a request below ``/api/2``; ``path`` may begin with two slashes for one outside of it.
+
+        :param base: the address of the gateway, if it is not :data:`URL`
+        """
+        base = options.pop("base", URL)
         url = path[1:] if path.startswith("//") else f"/api/2{path}"
 
         async def go() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
                 return await client.request(method, url, **options)
 
         return asyncio.run(go())

@@ -47,7 +47,13 @@ def test_a_change_is_recorded_with_who_what_whence_and_the_id_under_which_it_was
     ("method", "path", "options", "status", "reason"),
     [
         ("PUT", f"{THING}/features/f", {"json": {}}, 403, "WRITE of /features/f"),
-        ("PATCH", THING, {"json": {"attributes": {"a": 1}, "definition": "a:b:1"}}, 403, "WRITE of /definition"),
+        (
+            "PATCH",
+            THING,
+            {"json": {"attributes": {"a": 1}, "definition": "a:b:1"}},
+            403,
+            "WRITE of all that the patch changes below /",
+        ),
         ("GET", "/things/org.other:x/attributes/a", {}, 404, "READ of /attributes/a"),
         ("DELETE", f"{THING}/attributes?condition=eq(features/f,1)", {}, 403, "READ of /, for a condition"),
         ("POST", f"{THING}/inbox/messages/ask", {"content": "x"}, 403, "WRITE of /inbox/messages/ask"),

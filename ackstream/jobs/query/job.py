@@ -74,6 +74,8 @@ JOB = Job(
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),
+    # 2: filters have limits
+    rules=2,
 )
 
 

@@ -20,14 +20,17 @@ from ackstream.protocol.ditto.errors import (
     not_available,
 )
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import thing_not_found, thing_not_modifiable, unknown_path
-from ackstream.protocol.ditto.things import NO_POLICIES
+from ackstream.protocol.ditto.thing_errors import (
+    PRECONDITION_FAILED,
+    thing_not_found,
+    thing_not_modifiable,
+    unknown_path,
+)
+from ackstream.protocol.ditto.things import NO_POLICIES, check_patch
 from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
-from ackstream.protocol.json import UNREADABLE, escape
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
@@ -39,14 +42,20 @@ Kind = Literal[
 ]  # fmt: skip
 """The operation of a command, which decides the required access; the gateway has three without a command."""
 
+MAX_IDS = 1_000
+"""Of things that are asked for at once."""
+
 _SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
+_IF_MATCH = "if-match"
+_IF_IT_EXISTS = "*,*"
+"""Means what ``*`` does, and is not what a client writes."""
+
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
-_OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
+_OF_THE_PART = (_IF_MATCH, "if-none-match", IF_EQUAL)
 """Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
 
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
-_NOTHING = 'eq(thingId,"")'
 
 
 def kind_of(command: Envelope) -> Kind:
@@ -76,6 +85,8 @@ def check_address(kind: Kind, command: Envelope) -> None:
         ids = value.get("thingIds") if isinstance(value, dict) else None
         if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
             raise json_field_missing("/thingIds")
+        if len(ids) > MAX_IDS:
+            raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
     elif not isinstance(value, dict):
         raise json_type_invalid(json_text(value), "/value", "JsonObject")
 
@@ -85,6 +96,7 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
 
     :raises AccessDeniedError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is
         not permitted
+    :raises DittoError: 400 for a patch of too many members
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -99,34 +111,30 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
 
 
 def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
-    thing_id = command.topic.thing_id
+    thing_id, given = command.topic.thing_id, frozenset(command.headers)
     if kind == "retrieve":
         # whether a hidden part exists is hidden, too
         check_visible(access, subjects, thing_id, command.path)
         lacking = ""
+    elif kind == "merge":
+        patch = _decoded(command.value)
+        check_patch(patch)
+        allowed = access.may_merge(subjects, thing_id, command.path, patch)
+        lacking = "" if allowed else f"WRITE of all that the patch changes below {command.path}"
+        if command.path == "/" and not access.may("WRITE", subjects, thing_id, "/"):
+            # a merge creates a thing that is missing: whole, not only the parts that the sender may change
+            command.headers.setdefault(_IF_MATCH, _IF_IT_EXISTS)
     else:
-        # a merge patch changes the paths of those of its values that are not objects
-        start = "" if command.path == "/" else command.path
-        paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
-        denied = next((path for path in paths if not access.may("WRITE", subjects, thing_id, path)), None)
-        lacking = "" if denied is None else f"WRITE of {denied}"
-    if not lacking and any(name in command.headers for name in _OF_THE_THING):
+        lacking = "" if access.may("WRITE", subjects, thing_id, command.path) else f"WRITE of {command.path}"
+    if not lacking and any(name in given for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
         lacking = "" if access.may("READ", subjects, thing_id, "/") else "READ of /, for a condition"
-    if not lacking and any(name in command.headers for name in _OF_THE_PART):
+    if not lacking and any(name in given for name in _OF_THE_PART):
         allowed = access.may("READ", subjects, thing_id, command.path)
         lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
     if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
         raise AccessDeniedError(thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id), lacking)
-
-
-def _leaves(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{path}/{escape(key)}", inner)
-    else:
-        yield path or "/"
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
@@ -135,12 +143,8 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
     The restriction is no part of the filter: a cursor, which has the filter, comes from the client.
     """
     patterns = access.whole_things(subjects)
-    if "*" in patterns:
-        return
-    wanted = _decoded(command.value)
-    visible = [f"like(thingId,{json_text(pattern)})" for pattern in patterns] or [_NOTHING]
-    wanted["only"] = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
-    command.value = raw(wanted)
+    if "*" not in patterns:
+        command.value = raw(_decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
@@ -149,7 +153,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
     those who guess: it is left to those who may read the whole of what the command addresses.
 
-    :raises DittoError: 404 if nothing is visible
+    :raises DittoError: 404 if nothing is visible, or what there is to be merged
     """
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
@@ -158,6 +162,9 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
     thing_id = command.topic.thing_id
+    if reply.status == PRECONDITION_FAILED and f"'{_IF_IT_EXISTS}'" in _decoded(reply.value).get("message", ""):
+        # there is nothing to merge with
+        raise thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
     reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}
