@@ -1,15 +1,19 @@
-"""Authenticate clients: by a proxy, Basic with passwords, Bearer with tokens, a certificate, or not on loopback."""
+"""Authenticate clients: by a named proxy, a password, a token or a certificate, or not on the loopback address."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.errors import SettingsError
+from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
 from ackstream.gateway.certificates import certified_name
-from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
-from ackstream.gateway.limits import THIS_MACHINE, address_of
-from ackstream.gateway.passwords import Passwords, check_users
+from ackstream.gateway.errors import authentication_failed, too_many_attempts
+from ackstream.gateway.limits import address_of
+from ackstream.gateway.passwords import Passwords, check_users, read_basic
 from ackstream.gateway.proxies import proxied_subjects
 from ackstream.gateway.tokens import Tokens
 from ackstream.kafka.clients import Closing
@@ -48,10 +52,9 @@ class Identity(NamedTuple):
 
 
 class Authenticator(Closing):
-    """Maps a connection to its subjects: ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token.
+    """Maps a connection to its subjects: ``proxy:NAME``, ``certificate:NAME``, ``user:NAME``, or those of a token.
 
-    A client without any of these is ``certificate:NAME`` if it has shown one. Without any authentication in the
-    settings all are ``anonymous``.
+    Without any authentication in the settings all are ``anonymous``.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Authenticator(Closing):
                 f"The setting gateway.host is {settings.host!r}, which other hosts can reach, while authentication is "
                 f"off: set gateway.users, gateway.issuers or gateway.access_file, or listen on 127.0.0.1."
             )
+        self._attempts = Attempts()
         if not self.required:
             log.warning("Authentication is off: every user of this machine may read and write all things.")
         self._passwords = Passwords(settings.users) if by_password else None
@@ -165,12 +169,19 @@ class Authenticator(Closing):
         return lambda: self._changed.discard(look)
 
     async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
-        try:
-            name, right = await passwords.check(credentials, address_of(connection) or THIS_MACHINE)
-        except DittoError as error:
-            if error.status == TOO_MANY_REQUESTS:
-                self._failed(connection, error, None)
-            raise
+        name, password = read_basic(credentials)
+        right = passwords.known(name, password)
+        if not right:
+            user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
+            if wait := self._attempts.begin(user, address, monotonic()):
+                error = too_many_attempts(ceil(wait))
+                self._failed(connection, error, name if passwords.account(name) else None)
+                # over one connection no more than one attempt a second is refused: that is work, too
+                await asyncio.sleep(min(wait, HELD_SECONDS))
+                raise error
+            right = await passwords.check(name, password)
+            if right:
+                self._attempts.succeeded(user, address)
         account = passwords.account(name)
         if not right or account is None:
             known = None if account is None else name
