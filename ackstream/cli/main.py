@@ -108,7 +108,7 @@ def password(
     text: Annotated[str, typer.Option("--password", prompt="Password", hide_input=True, confirmation_prompt=True)],
 ) -> None:
     """Print the hash of a password, for gateway.users in the settings."""
-    from ackstream.gateway.authentication import hash_password  # noqa: PLC0415
+    from ackstream.gateway.passwords import hash_password  # noqa: PLC0415
 
     echo(hash_password(text))
 

@@ -43,7 +43,7 @@ from ackstream.protocol.ditto.signal_defaults import check_combination, default_
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-from ackstream.protocol.rql import evaluation, parser, values
+from ackstream.protocol.rql import evaluation, parser, wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -263,7 +263,7 @@ KINDS: dict[str, Callable[[Json], Json]] = {
         "matches": evaluation.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))
     },
     "rql-like": lambda given: {
-        "matches": values.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])
+        "matches": wildcards.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])
     },
     "settlement": _settlement,
 }

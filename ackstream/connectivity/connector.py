@@ -19,14 +19,15 @@ from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
 from ackstream.errors import AckstreamError, SettingsError, StartError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE, DittoError
+from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from ackstream.settings.connections import KafkaConnection
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ackstream.connectivity.transport import Confirm, MessageSource, OutgoingMessage, TargetPublisher, Transport
     from ackstream.settings import Kafka, Settings
@@ -65,7 +66,7 @@ def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
     :raises SettingsError: there are rules, but a source or target has no subjects, or the other way round; or there are
         neither, and other hosts could command all things
     """
-    rules = settings.gateway.access
+    rules = with_access_file(settings.gateway).access
     subjects = [
         (each.id, kind, part.subjects)
         for each in connections
@@ -87,7 +88,17 @@ def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
                 f' write connections.{kind}s.subjects, such as ["connection:{name}"], and grant it access with'
                 f" [[gateway.access]]."
             )
-    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in rules)
+    return Access(each.rule for each in rules)
+
+
+def _watched_file(settings: Settings, access: Access) -> Iterator[WatchedFile]:
+    """Return the file that the rules come from, if they do; they may change while connections are open."""
+    if settings.gateway.access_file is not None:
+
+        def reload() -> None:
+            access.replace(each.rule for each in with_access_file(settings.gateway).access)
+
+        yield WatchedFile(settings.gateway.access_file, reload)
 
 
 def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
@@ -128,6 +139,7 @@ class Connector(Closing):
                 check_addresses(each, settings.kafka)
         access = access_of(settings, connections)
         with ExitStack() as stack:
+            stack.enter_context(FileWatch(_watched_file(settings, access)))
             system = stack.enter_context(System(settings.kafka))
             self._links = [_Link(each, settings.kafka, system, access) for each in connections]
             for link in self._links:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,21 @@ from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway import responses
 from ackstream.gateway.admission import admit
+from ackstream.gateway.audit import Sender
 from ackstream.gateway.conditions import check_headers
-from ackstream.gateway.errors import body_too_large, no_answer, not_acceptable
+from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
 from ackstream.gateway.operations import LIST, OF_MANY, PREFIX, Match, find, methods
 from ackstream.gateway.translation import (
     GRACE_SECONDS,
     check_parameters,
     command,
+    is_json,
+    media_type,
     read_request_headers,
+    subscribed,
 )
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -31,7 +37,7 @@ from ackstream.protocol.ditto.headers import (
     RESPONSE_REQUIRED,
     TIMEOUT,
 )
-from ackstream.protocol.ditto.permissions import restrict
+from ackstream.protocol.ditto.permissions import check_permissions, restrict
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
     effective_headers,
@@ -46,12 +52,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.admission import AdmittedCommand
+    from ackstream.gateway.audit import Attempt
     from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind
     from ackstream.settings import Gateway
 
 
+_SEARCHES: tuple[Kind, ...] = ("list", "search", "count")
 REQUEST_SECONDS = 60.0
 """The time within which a client sends a request, from its first byte to its last."""
 
@@ -75,40 +83,61 @@ class Api:
             return
         if request.method == "HEAD":
             response.body = b""
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except DittoError as error:
+            # a stream that may not begin
+            await responses.of_error(error, correlation_id)(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
             return responses.of_methods(methods(path))
-        subjects = await self._dependencies.authenticator.identify(request)
+        limits = self._dependencies.limits
+        limits.arrive(request)
+        sender = Sender.of(request, await self._dependencies.authenticator.identify(request))
+        subjects = sender.subjects
+        limits.admit(subjects[0])
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
-            return await self._stream(request, match, subjects)
+            return await self._stream(request, match, sender)
         several = match.operation.kind == "many"
         if several and "ids" not in request.query_params:
             match, several = Match(LIST, {}), False
         operation = match.operation
         check_parameters(request.query_params, OF_MANY if several else operation.parameters)
         client_id, given = self._headers(request, operation.kind, subjects)
-        if operation.kind == "whoami":
-            return responses.of_subjects(subjects, client_id)
         if operation.kind == "messages":
             raise not_acceptable()
+        if operation.kind in ("whoami", "permissions"):
+            return await self._of_sender(request, operation.kind, subjects, client_id)
         # the last value counts: this one is the default
         query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
+        content_type = request.headers.get("content-type", "")
+        if operation.body == "json" and "origin" in request.headers and not is_json(media_type(content_type)):
+            # what a page may send without asking first is no JSON
+            raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
         body = b"" if operation.body is None else await self._body(request)
-        asked = command(match, given, query, request.headers.get("content-type", ""), body)
+        asked = command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
-        new_id = partial(self._new_id, client_id)
-        admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
+        with self._dependencies.audit.attempt(sender, operation.kind, asked) as attempt:
+            new_id = partial(self._new_id, client_id, attempt)
+            admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
-        reply = await admitted.ask()
+        with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
+            reply = await admitted.ask()
         if operation.kind == "list" and reply.ok:
             return responses.of_list(reply, request.url, request.query_params, client_id)
-        return responses.of_reply(reply, asked, client_id, f"{str(request.base_url).rstrip('/')}{PREFIX}")
+        return responses.of_reply(reply, asked, client_id)
+
+    async def _of_sender(self, request: Request, kind: Kind, subjects: tuple[str, ...], client_id: str) -> Response:
+        """Return who the sender is, or what it may do."""
+        if kind == "whoami":
+            return responses.of_subjects(subjects, client_id)
+        found = check_permissions(self._dependencies.access, subjects, await self._body(request))
+        return responses.of_value(found, client_id)
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         """Return the client's correlation-id, and the headers of its command."""
@@ -119,8 +148,8 @@ class Api:
             given[ORIGINATOR] = subjects[0]
         return client_id, given
 
-    def _new_id(self, client_id: str) -> str:
-        return self._dependencies.correlation_ids.issue(client_id, time.monotonic())
+    def _new_id(self, client_id: str, attempt: Attempt) -> str:
+        return attempt.sent(self._dependencies.correlation_ids.issue(client_id, time.monotonic()))
 
     @staticmethod
     async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
@@ -133,23 +162,29 @@ class Api:
             raise no_answer()
         return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
-    async def _stream(self, request: Request, match: Match, subjects: tuple[str, ...]) -> Response:
+    async def _stream(self, request: Request, match: Match, sender: Sender) -> Response:
         """Respond with server-sent events."""
         check_parameters(request.query_params, match.operation.event_parameters)
         kind: Kind = "search" if match.operation.events == "search" else "messages"
+        subjects = sender.subjects
         client_id, given = self._headers(request, kind, subjects)
         identify = partial(self._dependencies.authenticator.identify, request)
         if kind == "messages":
-            events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
-            return event_response(events, client_id)
+            asked = subscribed(match, client_id)
+            with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
+                events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
+                attempt.sent(client_id)
+            return event_response(events, client_id, self._dependencies.socket(request, subjects))
         asked = command(match, given, request.query_params, "", b"")
         restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id), identify)
-        first = await search.begin(request.headers.get("last-event-id"))
+        attempt = self._dependencies.audit.attempt(sender, kind, asked)
+        search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id, attempt), identify)
+        with self._dependencies.limits.search(subjects[0]):
+            first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
-            return responses.of_reply(first, asked, client_id, "")
-        return event_response(search, client_id)
+            return responses.of_reply(first, asked, client_id)
+        return event_response(search, client_id, self._dependencies.socket(request, subjects))
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

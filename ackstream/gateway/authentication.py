@@ -1,175 +1,197 @@
-"""Authenticate clients: Basic with password hashes, Bearer with JSON Web Tokens, or none on the loopback address.
-
-Password hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
-"""
+"""Authenticate clients: by a named proxy, a password, a token or a certificate, or not on the loopback address."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import json
 import logging
-import os
-from base64 import b64decode, b64encode
-from collections import OrderedDict
-from pathlib import Path
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-import jwt
-
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import authentication_failed
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
+from ackstream.gateway.certificates import certified_name
+from ackstream.gateway.errors import authentication_failed, too_many_attempts
+from ackstream.gateway.limits import address_of
+from ackstream.gateway.passwords import Passwords, check_users, read_basic
+from ackstream.gateway.proxies import proxied_subjects
+from ackstream.gateway.tokens import Tokens
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.access import OPEN, Access
+from ackstream.protocol.errors import DittoError
+from ackstream.settings.access_file import WatchedFile, with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from starlette.requests import HTTPConnection
 
+    from ackstream.gateway.keys import FileKeys
     from ackstream.settings import Gateway
+    from ackstream.settings.identity import User
 
 
 log = logging.getLogger(__name__)
 
 ANONYMOUS = ("anonymous",)
-REMEMBERED = 1_024
-"""Number of verified credentials remembered by a keyed hash, since hashing a password takes 50 ms."""
+UNAUTHORIZED = 401
 
 
 class Identity(NamedTuple):
-    """The subjects of a client, and until when they are (epoch seconds; ``None``: without limit)."""
+    """Who a client is, and for how long.
+
+    :ivar subjects: the client itself first, then its roles (``role:PREFIX:NAME``)
+    :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
+    :ivar stamp: of a user: another one once password or roles have changed
+    """
 
     subjects: tuple[str, ...]
     expires: float | None = None
+    stamp: bytes | None = None
 
 
-class Authenticator:
-    """Maps a connection to its subjects: ``user:NAME``, ``jwt:SUB``, or ``anonymous`` without authentication."""
+class Authenticator(Closing):
+    """Maps a connection to its subjects: ``proxy:NAME``, ``certificate:NAME``, ``user:NAME``, or those of a token.
 
-    def __init__(self, settings: Gateway) -> None:
-        """Read the keys.
+    Without any authentication in the settings all are ``anonymous``.
+    """
 
-        :raises SettingsError: a key or hash is invalid, or authentication is off on an address other hosts can reach
+    def __init__(
+        self, settings: Gateway, failed: Callable[[HTTPConnection, DittoError, str | None], None] | None = None
+    ) -> None:
+        """Read the keys, and begin to fetch those of issuers.
+
+        :param settings: with the users of ``access_file``, if there is one
+        :param failed: called with each failed sign-in: the connection, the error, and the user that it was about
+        :raises SettingsError: a key or hash is unfit, or authentication is off on an address other hosts can reach
         """
-        self._users = dict(settings.users)
-        self._tokens = _Tokens(settings) if settings.jwt_key_file or settings.jwt_jwks_file else None
-        schemes = {'Basic realm="ackstream", charset="UTF-8"': self._users, 'Bearer realm="ackstream"': self._tokens}
+        self._failed = failed or (lambda *_: None)
+        self._changed: set[Callable[[], None]] = set()
+        check_users(settings.users, place_of_users(settings))
+        # a file whose last user is gone lets no one in
+        by_password = bool(settings.users or settings.access_file)
+        schemes = {
+            'Basic realm="ackstream", charset="UTF-8"': by_password,
+            'Bearer realm="ackstream"': settings.issuers,
+        }
         self._schemes = [scheme for scheme, accepted in schemes.items() if accepted]
-        self.required = bool(self._schemes)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._pepper = os.urandom(32)
-        # unknown names are checked against this hash, so that they take as long as known ones
-        self._nobody = hash_password("", b"nobody")
-        for name, hashed in self._users.items():
-            _check_hash(name, hashed)
+        self.required = bool(self._schemes or settings.proxy.subject_header or settings.tls.client_ca)
+        if not self.required and not is_loopback(settings.host):
+            raise SettingsError(
+                f"The setting gateway.host is {settings.host!r}, which other hosts can reach, while authentication is "
+                f"off: set gateway.users, gateway.issuers or gateway.access_file, or listen on 127.0.0.1."
+            )
+        self._attempts = Attempts()
         if not self.required:
-            _check_loopback(settings.host)
+            log.warning("Authentication is off: every user of this machine may read and write all things.")
+        self._passwords = Passwords(settings.users) if by_password else None
+        self._tokens = Tokens(settings.issuers) if settings.issuers else None
+
+    def close(self) -> None:
+        """Check no more passwords, and fetch no more keys."""
+        for part in (self._passwords, self._tokens):
+            if part is not None:
+                part.close()
+
+    @property
+    def key_files(self) -> Iterable[FileKeys]:
+        """The keys of issuers that are in files."""
+        return () if self._tokens is None else self._tokens.files
 
     async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
         """Return the subjects of an HTTP request.
 
-        :raises DittoError: 401 ``gateway:authentication.failed``
+        :raises DittoError: as :meth:`admit` does
         """
         return (await self.admit(connection)).subjects
 
     async def admit(self, connection: HTTPConnection) -> Identity:
         """Return the subjects of an HTTP request or a WebSocket, and how long its credentials are valid.
 
-        :raises DittoError: 401 ``gateway:authentication.failed``
+        :raises DittoError: 401 ``gateway:authentication.failed``; 503, credentials cannot be checked at the moment
         """
         if not self.required:
             return Identity(ANONYMOUS)
+        try:
+            proxied = proxied_subjects(connection)
+        except DittoError as error:
+            self._failed(connection, error, None)
+            raise
+        if proxied is not None:
+            return Identity(proxied)
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "basic" and self._users:
-            return Identity((f"user:{await self._user(credentials.strip())}",))
-        if scheme.lower() == "bearer":
-            return self.renew(credentials.strip())
-        raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
+        if not scheme and (name := certified_name(connection)) is not None:
+            return Identity((f"certificate:{name}",))
+        if scheme.lower() == "basic" and self._passwords is not None:
+            return await self._user(self._passwords, connection, credentials.strip())
+        if scheme.lower() == "bearer" and self._tokens is not None:
+            return await self.renew(connection, credentials.strip())
+        raise self._refused(connection, "The request has no credentials of an accepted scheme.")
 
-    def renew(self, token: str) -> Identity:
+    async def renew(self, connection: HTTPConnection, token: str) -> Identity:
         """Return the subjects of a token, and how long it is valid.
 
-        :raises DittoError: 401 ``gateway:authentication.failed``
+        :raises DittoError: as :meth:`admit` does
         """
         if not self.required:
             return Identity(ANONYMOUS)
         if self._tokens is None:
-            raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
-        return self._tokens.identity(token)
-
-    async def _user(self, credentials: str) -> str:
+            raise self._refused(connection, "The request has no credentials of an accepted scheme.")
         try:
-            name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
-        except ValueError:
-            name = colon = password = ""
-        key = hashlib.blake2b(f"{name}:{password}".encode(), key=self._pepper).digest()
-        if colon and key in self._known:
-            self._known.move_to_end(key)
-            return name
-        hashed = self._users.get(name)
-        right = await asyncio.to_thread(matches, password, hashed or self._nobody)
-        if hashed is None or not right:
-            raise authentication_failed("The user name or the password is wrong.", self._schemes)
-        self._known[key] = None
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return name
+            return Identity(*await self._tokens.read(token))
+        except DittoError as error:
+            # without keys it is not the client that has failed
+            if error.status == UNAUTHORIZED:
+                self._failed(connection, error, None)
+            raise
 
+    def replace_users(self, users: Mapping[str, User]) -> None:
+        """Let these users in from now on, and have sessions look whether theirs has changed; from another thread.
 
-_NEVER = 2**53
-_ALGORITHMS = set(jwt.algorithms.get_default_algorithms()) - {"none"}
+        The users have been checked; there is authentication by password.
+        """
+        if self._passwords is not None:
+            self._passwords.replace(users)
+        for look in tuple(self._changed):
+            look()
 
+    def holds(self, identity: Identity) -> bool:
+        """Return whether a client that was admitted would be admitted as the same now; tokens end by their expiry."""
+        if identity.stamp is None or self._passwords is None:
+            return True
+        account = self._passwords.account(identity.subjects[0].partition(":")[2])
+        return account is not None and account.stamp == identity.stamp
 
-class _Tokens:
-    """Checks bearer tokens: signature, expiry, issuer, audience."""
+    def watch(self, look: Callable[[], None]) -> Callable[[], None]:
+        """Call ``look`` whenever users have changed, in some thread; return what ends that."""
+        self._changed.add(look)
+        return lambda: self._changed.discard(look)
 
-    def __init__(self, settings: Gateway) -> None:
-        self._algorithms = list(settings.jwt_algorithms)
-        self._issuer = settings.jwt_issuer or None
-        self._audience = settings.jwt_audience or None
-        if not self._algorithms or not {*self._algorithms} <= _ALGORITHMS:
-            raise SettingsError(
-                f"The setting gateway.jwt_algorithms is {self._algorithms!r}: use algorithms such as RS256 or HS256."
-            )
-        if settings.jwt_key_file:
-            self._keys: str | jwt.PyJWKSet = _read_key("jwt_key_file", settings.jwt_key_file).strip()
-        else:
-            text = _read_key("jwt_jwks_file", settings.jwt_jwks_file)
-            try:
-                self._keys = jwt.PyJWKSet.from_dict(json.loads(text))
-            except (ValueError, KeyError, AttributeError, jwt.PyJWTError) as error:
-                raise SettingsError(
-                    f"The setting gateway.jwt_jwks_file is {settings.jwt_jwks_file!r}, which is not a JSON Web Key Set "
-                    f"({error}): store the key set of the issuer in it."
-                ) from None
+    async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
+        name, password = read_basic(credentials)
+        right = passwords.known(name, password)
+        if not right:
+            user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
+            if wait := self._attempts.begin(user, address, monotonic()):
+                error = too_many_attempts(ceil(wait))
+                self._failed(connection, error, name if passwords.account(name) else None)
+                # over one connection no more than one attempt a second is refused: that is work, too
+                await asyncio.sleep(min(wait, HELD_SECONDS))
+                raise error
+            right = await passwords.check(name, password)
+            if right:
+                self._attempts.succeeded(user, address)
+        account = passwords.account(name)
+        if not right or account is None:
+            known = None if account is None else name
+            raise self._refused(connection, "The user name or the password is wrong.", known)
+        return Identity(account.subjects, None, account.stamp)
 
-    def identity(self, token: str) -> Identity:
-        try:
-            # an expected issuer or audience is required by its value
-            claims = jwt.decode(
-                token,
-                self._signing_key(token),
-                algorithms=self._algorithms,
-                issuer=self._issuer,
-                audience=self._audience,
-                options={"require": ["sub"], "verify_aud": self._audience is not None},
-            )
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise authentication_failed(
-                f"The token is not accepted: {error}.", ('Bearer error="invalid_token"',)
-            ) from None
-        # PyJWT takes digits in a text, too
-        expires = float(min(int(claims["exp"]), _NEVER)) if "exp" in claims else None
-        return Identity((f"jwt:{claims['sub']}",), expires)
-
-    def _signing_key(self, token: str) -> str | jwt.PyJWK:
-        if isinstance(self._keys, str):
-            return self._keys
-        wanted, keys = jwt.get_unverified_header(token).get("kid"), self._keys.keys
-        for key in keys:
-            if key.key_id == wanted or (wanted is None and len(keys) == 1):
-                return key
-        raise jwt.InvalidTokenError("its key id is not in the key set")
+    def _refused(self, connection: HTTPConnection, message: str, user: str | None = None) -> DittoError:
+        error = authentication_failed(message, self._schemes)
+        self._failed(connection, error, user)
+        return error
 
 
 def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
@@ -182,64 +204,30 @@ def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
     if not settings.access:
         raise SettingsError(
             "The setting gateway.access is empty, so no authenticated user may do anything: grant access with "
-            "[[gateway.access]] (subjects, things, path, grant)."
+            "[[gateway.access]] (subjects or roles, things, path, grant)."
         )
-    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in settings.access)
+    return Access(access.rule for access in settings.access)
 
 
-def _check_loopback(host: str) -> None:
-    if not is_loopback(host):
-        raise SettingsError(
-            f"The setting gateway.host is {host!r}, which other hosts can reach, while authentication is off: "
-            f"set gateway.users or gateway.jwt_key_file, or listen on 127.0.0.1."
-        )
-    log.warning("Authentication is off: every user of this machine may read and write all things.")
+def watched_files(settings: Gateway, authenticator: Authenticator, access: Access) -> Iterable[WatchedFile]:
+    """Return the files that may change while the gateway runs.
 
-
-def _check_hash(name: str, hashed: str) -> None:
-    try:
-        matches("", hashed)
-    except ValueError as error:
-        raise SettingsError(
-            f"The setting gateway.users has a text for {name!r} that is not a password hash ({error}): use the "
-            f"output of `ackstream password`."
-        ) from None
-    if ":" in name:
-        raise SettingsError(f"The setting gateway.users has the name {name!r}: a user name must not contain a colon.")
-
-
-def _read_key(key: str, name: str) -> str:
-    try:
-        return Path(name).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The setting gateway.{key} is {name!r}, which cannot be read ({error}).") from None
-
-
-N, R, P = 2**14, 8, 1
-"""scrypt cost parameters: about 50 ms and 16 MB per password."""
-
-LENGTH = 32
-_MEMORY = 64 * 1024 * 1024
-_FIELDS = 6
-
-
-def hash_password(password: str, salt: bytes | None = None) -> str:
-    """Hash a password for the settings, with a random salt unless one is given."""
-    salt = os.urandom(16) if salt is None else salt
-    return f"scrypt${N}${R}${P}${b64encode(salt).decode()}${b64encode(_hash(password, salt, N, R, P)).decode()}"
-
-
-def matches(password: str, hashed: str) -> bool:
-    """Return whether the password matches the hash.
-
-    :raises ValueError: ``hashed`` is not a password hash
+    :param settings: without what is in the access file
     """
-    kind, *numbers, salt, expected = hashed.split("$")
-    if kind != "scrypt" or len(numbers) + 3 != _FIELDS:
-        raise ValueError("expected scrypt$N$R$P$SALT$HASH")
-    n, r, p = map(int, numbers)
-    return hmac.compare_digest(_hash(password, b64decode(salt, validate=True), n, r, p), b64decode(expected))
+    for keys in authenticator.key_files:
+        yield WatchedFile(keys.path, keys.reload)
+    if settings.access_file is not None:
+
+        def reload() -> None:
+            read = with_access_file(settings)
+            check_users(read.users, place_of_users(read))
+            # rules first: who is new has none of those of before
+            access.replace(each.rule for each in read.access)
+            authenticator.replace_users(read.users)
+
+        yield WatchedFile(settings.access_file, reload)
 
 
-def _hash(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY, dklen=LENGTH)
+def place_of_users(settings: Gateway) -> str:
+    """Return where the users are, as the beginning of a sentence."""
+    return "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"

@@ -62,7 +62,9 @@ _OF_LIVE: dict[str, frozenset[Kind]] = {
     "if-none-match": frozenset(),
     IF_EQUAL: frozenset(),
 }
-_OF_SEVERAL_THINGS: frozenset[Kind] = frozenset({"many", "list", "search", "count", "messages", "whoami"})
+_OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
+    {"many", "list", "search", "count", "messages", "whoami", "permissions"}
+)
 _TO_DEVICES = frozenset(name for name in UNAVAILABLE if DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 

@@ -70,6 +70,42 @@ def no_answer() -> DittoError:
     )
 
 
+TOO_MANY_REQUESTS = 429
+
+
+def too_many_requests(message: str, seconds: float) -> DittoError:
+    """Reject a request of someone who sends too many; it may be sent again after some whole seconds."""
+    remedy = f"Send it again after {seconds:g} s. The operator of the gateway can change the limit."
+    return GatewayError(429, "too.many.requests", message, remedy, headers=[("retry-after", f"{seconds:g}")])
+
+
+def too_many_sockets(whose: str, most: int) -> DittoError:
+    """Reject a WebSocket or event stream of a subject or an address that has as many as it may have."""
+    return too_many_requests(f"The {whose} has {most} WebSockets and event streams open, which is the maximum.", 1)
+
+
+def too_many_attempts(seconds: float) -> DittoError:
+    """Reject credentials that were not looked at, since wrong ones came before."""
+    return GatewayError(
+        429,
+        "gateway:authentication.delayed",
+        "Too many wrong passwords were sent for this user, or from this address.",
+        f"Try again after {seconds:g} s.",
+        headers=[("retry-after", f"{seconds:g}")],
+    )
+
+
+def too_many_connections(status: int, who_has: str, setting: str) -> GatewayError:
+    """Reject a connection."""
+    return GatewayError(
+        status,
+        "too.many.connections",
+        f"{who_has}, which is the maximum.",
+        f"Try again in a moment, over connections that stay open. The operator can change gateway.{setting}.",
+        headers=[("retry-after", "1")],
+    )
+
+
 def quota_exhausted(quota: str, limit: int, what: str) -> DittoError:
     """Reject a request or a socket of a tenant that has as many as it may have."""
     return GatewayError(
@@ -150,18 +186,25 @@ not_acceptable = error_factory(
     "Send the header 'accept: text/event-stream', or receive them over the WebSocket /ws/2.",
 )
 
+status_refused = error_factory(
+    502,
+    "gateway:response.invalid",
+    "The response has the status {}, which ends no request.",
+    "The party that answers must use a status from 200 to 599.",
+)
+
 foreign_origin = error_factory(
     403,
     "gateway:origin.notallowed",
     "Pages of the origin '{}' may not do this.",
-    "The operator of the gateway can allow them in the setting gateway.cors_origins.",
+    "The operator of the gateway can allow them in the setting gateway.allowed_origins.",
 )
 
 foreign_host = error_factory(
     403,
     "gateway:host.notallowed",
-    "The gateway has no authentication, and '{}' is not the name of its own machine.",
-    "Use the host localhost. The operator can configure gateway.users or tokens, or name it in gateway.cors_origins.",
+    "The gateway is not known by the name '{}'.",
+    "Use the name of its machine, such as localhost. The operator can add others in the setting gateway.allowed_hosts.",
 )
 
 correlation_id_in_use = error_factory(

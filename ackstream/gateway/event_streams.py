@@ -21,9 +21,9 @@ from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
-from ackstream.protocol.ditto.permissions import seen_by
+from ackstream.protocol.ditto.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.subscriptions import subscription
-from ackstream.protocol.ditto.thing_errors import option_invalid, thing_not_found
+from ackstream.protocol.ditto.thing_errors import option_invalid
 from ackstream.protocol.ditto.things import check_id, merged
 from ackstream.protocol.errors import DittoError
 
@@ -84,18 +84,20 @@ class EventSource(Protocol):
 class _EventResponse(StreamingResponse):
     """Keeps the source open for as long as the client is connected, from before the response begins."""
 
-    def __init__(self, source: EventSource, correlation_id: str) -> None:
-        self._source = source
+    def __init__(self, source: EventSource, correlation_id: str, counted: AbstractContextManager[None]) -> None:
+        self._source, self._counted = source, counted
         super().__init__(source.frames(), headers=_HEADERS | {CORRELATION_ID: correlation_id}, media_type=MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._source.open():
+        with self._counted, self._source.open():
             await super().__call__(scope, receive, send)
 
 
-def event_response(source: EventSource, correlation_id: str) -> StreamingResponse:
-    """Return the response that sends a source's events."""
-    return _EventResponse(source, correlation_id)
+def event_response(
+    source: EventSource, correlation_id: str, counted: AbstractContextManager[None]
+) -> StreamingResponse:
+    """Return the response that sends a source's events; ``counted`` is entered before, and may raise ``DittoError``."""
+    return _EventResponse(source, correlation_id, counted)
 
 
 class SignalEvents:
@@ -123,8 +125,7 @@ class SignalEvents:
         self._things: frozenset[str] | None = None
         if thing_id is not None:
             check_id(thing_id)
-            if not dependencies.access.knows(subjects, thing_id, match.path):
-                raise thing_not_found(thing_id)
+            check_visible(dependencies.access, subjects, thing_id, match.path)
             self._things = frozenset([thing_id])
         elif "ids" in query:
             self._things = frozenset(thing_ids(query))
@@ -136,7 +137,7 @@ class SignalEvents:
             filter=filters[0] if len(filters) == 1 else f"and({','.join(filters)})" if filters else None,
             extra_fields=fields_in(query, "extraFields"),
         )
-        self._unread = UnreadMessages(self._end)
+        self._unread = UnreadMessages(self._end, dependencies.unread)
         self._put = self._unread.put
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -208,8 +209,12 @@ class SignalEvents:
         return self._event(signal, moment, {} if seen is UNSET else seen)
 
     def _event(self, signal: Publication, moment: datetime, extra: dict[str, Any]) -> str | None:
-        if not self._wanted.matches(signal, extra, moment):
-            return None
+        try:
+            with self._dependencies.limits.filtering(self._subjects[0]) as effort:
+                if not self._wanted.matches(signal, extra, moment, effort):
+                    return None
+        except DittoError as error:
+            return frame(json_text(error.to_dict()))
         if signal.stream == "messages":
             return frame(_payload(signal.envelope), event=signal.envelope.topic.subject)
         thing = {"thingId": signal.thing_id} | merged(extra, signal.thing)

@@ -156,15 +156,13 @@ _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 def read_control(text: str) -> Control | None:
     """Read a message that starts or stops a stream; ``None`` for any other message."""
-    for name in _CONTROLS:
-        if text.startswith(name):
-            return Control(name, _parameters(text))
-    return None
+    name = text.partition("?")[0] if text.startswith(("START-", "STOP-")) else ""
+    return Control(name, _parameters(text)) if name in _CONTROLS else None
 
 
 def read_token(text: str) -> str | None:
     """Read the token of ``JWT-TOKEN?jwtToken=…``, which continues a session; ``None`` for any other message."""
-    return _parameters(text).get("jwtToken", "") if text.startswith(_TOKEN) else None
+    return _parameters(text).get("jwtToken", "") if text == _TOKEN or text.startswith(f"{_TOKEN}?") else None
 
 
 def _parameters(text: str) -> dict[str, str]:

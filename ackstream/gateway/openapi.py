@@ -47,12 +47,12 @@ _EVENTS: dict[EventKind, str] = {
 _BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*", "form": FORM}
 _TAGS = {
     "many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages",
-    "messages": "Messages", "whoami": "Sender",
+    "messages": "Messages", "whoami": "Sender", "permissions": "Sender",
 }  # fmt: skip
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The sender is not authenticated.",
-    "403": "The sender lacks permission.",
+    "403": "The sender lacks permission, or is a page of another site.",
     "404": "The thing or part does not exist, or the sender may not see it.",
     "406": "Messages are sent as server-sent events only.",
     "408": "The response did not arrive in time.",
@@ -60,6 +60,7 @@ _ERRORS = {
     "412": "A precondition or the condition does not hold.",
     "413": "The body is too large.",
     "415": "The media type of the body is not supported.",
+    "429": "The sender has too many requests, searches or streams: retry after Retry-After seconds.",
     "501": "A header, field or member is not available.",
     "424": "Some acknowledgements failed or did not arrive in time; the body has an entry for each.",
     "503": "Kafka or the service is unavailable, or the gateway is stopping: retry after Retry-After seconds.",
@@ -147,7 +148,7 @@ def _parameter(name: str, description: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami")
+    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami", "permissions")
     done = {"200": "The result."} if query else {"200": "The response, or an entry for each acknowledgement."}
     if operation.kind in ("create", "modify", "merge"):
         done["201"] = "Created; `location` has the URL."

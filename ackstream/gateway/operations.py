@@ -74,7 +74,8 @@ OF_MANY = ("ids", "fields")
 
 
 def _operations() -> Iterator[Operation]:
-    yield Operation("GET", "/whoami", "whoami", "Retrieve the subjects of the sender")
+    yield Operation("GET", "/whoami", "whoami", "Retrieve the subjects and roles of the sender")
+    yield Operation("POST", "/checkPermissions", "permissions", "Check what the sender may do", body="json")
     yield Operation(
         "GET",
         "/things",

@@ -1,45 +1,54 @@
-"""Web pages of other sites: those of the settings may use the gateway (CORS), the others change nothing.
+"""Web pages of other sites: those of the settings may use the gateway (CORS), the others may not.
 
 A browser names the site of a page in the header Origin, and adds credentials that it knows; other clients send no such
-header. What a page may read, the browser decides by the response; what it may change, and which WebSocket it may open,
-is decided here. Without authentication the header Host must name this machine or one of the settings, or a site could
-let its name point here and be of the same origin.
+header. The header Host must be a name of the gateway, or a site could let its own name point here and be of the same
+origin. What a browser is to do with a response is in its headers: nothing but show it.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.websockets import WebSocket
 
 from ackstream.gateway import responses
 from ackstream.gateway.errors import foreign_host, foreign_origin
+from ackstream.protocol.patterns import matches_any
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ackstream.protocol.errors import DittoError
+    from ackstream.settings import Gateway
 
-_READING = ("GET", "HEAD", "OPTIONS")
-_METHODS = (*_READING, "PUT", "PATCH", "POST", "DELETE")
+_METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
+_PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
+_HEADERS = {
+    # what a device or a subscriber has sent is no page of this gateway: it has no origin, runs nothing, loads nothing
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+}
+"""Of all responses that have none of their own; those of the gateway's own pages have a policy of their own."""
 
 
-def origin_middleware(allowed: Collection[str], *, authenticated: bool) -> list[Middleware]:
+def origin_middleware(settings: Gateway, *, authenticated: bool) -> list[Middleware]:
     """Return the middleware of the application, outermost first.
 
-    :param allowed: the origins of the settings
     :param authenticated: whether clients must authenticate
     """
-    own = Middleware(OriginCheck, allowed=frozenset(allowed), authenticated=authenticated)
+    allowed = settings.allowed_origins
+    own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=Hosts(settings, authenticated=authenticated))
     if not allowed:
-        return [own]
+        return [Middleware(ResponseHeaders), own]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(allowed),
@@ -48,15 +57,36 @@ def origin_middleware(allowed: Collection[str], *, authenticated: bool) -> list[
         allow_credentials=True,
         expose_headers=responses.EXPOSED,
     )
-    return [cors, own]
+    return [Middleware(ResponseHeaders), cors, own]
+
+
+class Hosts:
+    """The names that the gateway has in URLs."""
+
+    def __init__(self, settings: Gateway, *, authenticated: bool) -> None:
+        """Know the names of the settings; with authentication those of this machine, too.
+
+        Without it, all clients are on this machine, and a page under any other name is that of another site.
+        """
+        origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
+        self._names = [*settings.allowed_hosts, *filter(None, origins)]
+        self._authenticated = authenticated
+        if authenticated:
+            self._names += [settings.host.lower(), socket.gethostname().lower()]
+
+    def known(self, host: str) -> bool:
+        """Return whether the value of a header Host is one of the gateway; browsers always send one."""
+        if not host:
+            return self._authenticated
+        name = _name(host)
+        return is_loopback(name) or matches_any(self._names, name) or (self._authenticated and _is_address(name))
 
 
 class OriginCheck:
-    """Refuses what pages of other sites may not do, in an ASGI application."""
+    """Refuses what comes from pages of other sites, in an ASGI application."""
 
-    def __init__(self, app: ASGIApp, *, allowed: frozenset[str], authenticated: bool) -> None:
-        self._app, self._allowed, self._authenticated = app, allowed, authenticated
-        self._hosts = set(map(_netloc, allowed))
+    def __init__(self, app: ASGIApp, *, allowed: frozenset[str], hosts: Hosts) -> None:
+        self._app, self._allowed, self._hosts = app, allowed, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket, or refuse it with 403."""
@@ -70,20 +100,55 @@ class OriginCheck:
 
     def _refusal(self, scope: Scope) -> DittoError | None:
         headers = Headers(scope=scope)
+        # several do not get here: no HTTP stack accepts them
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not (self._authenticated or host in self._hosts or is_loopback(_name(host))):
+        if not self._hosts.known(host):
             return foreign_host(host)
-        if origin is None or scope.get("method") in _READING or origin in self._allowed:
+        if origin is None or origin in self._allowed or _is_own(origin, host, scope["scheme"]):
             return None
-        return None if _netloc(origin) == host else foreign_origin(origin)
+        return foreign_origin(origin)
 
 
-def _netloc(origin: str) -> str | None:
-    """Return the host and port in an origin, ``None`` if it has none that can be read."""
+class ResponseHeaders:
+    """Adds what browsers are to do, and not to do, with responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request or a WebSocket."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+def _is_own(origin: str, host: str, scheme: str) -> bool:
+    """Return whether an origin is that of the gateway itself, under a name that the client has used.
+
+    Behind a proxy for TLS the scheme is not known; but a page that came without TLS is none of a gateway that has it.
+    """
     try:
-        return urlsplit(origin).netloc or None
+        parts = urlsplit(origin)
     except ValueError:
-        return None
+        return False
+    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and scheme in ("https", "wss")):
+        return False
+    default = _PORTS[parts.scheme]
+    return bool(parts.netloc) and parts.netloc.removesuffix(default) == host.lower().removesuffix(default)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(host: str) -> str:

@@ -35,6 +35,9 @@ LAG_SECONDS = 2.0
 TALLY_MS = 1_000
 """How long computed counts are reused."""
 
+STORIES = 2
+"""As many are read from the tables at a time: each looks through several."""
+
 SHOWN = 15
 """Maximum number of labels and parties shown; a fleet may have thousands."""
 
@@ -145,7 +148,14 @@ HEADERS = {
 
 def page_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes outside the API: the page, its data and the documentation; all require authentication."""
-    identify, access = dependencies.authenticator.identify, dependencies.access
+    access, reading = dependencies.access, asyncio.Semaphore(STORIES)
+
+    async def identify(request: Request) -> tuple[str, ...]:
+        dependencies.limits.arrive(request)
+        subjects = await dependencies.authenticator.identify(request)
+        dependencies.limits.admit(subjects[0])
+        return subjects
+
     directory = Path(__file__).parent / "page"
     contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
     contents["/"] = contents["/page/index.html"]
@@ -163,14 +173,19 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         subjects = await identify(request)
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
-        return _json(replace(view, failures=failures))
+        view = replace(view, failures=failures)
+        return _json(view if _may_see(access, subjects, None) else _without_others(view))
 
     async def story(request: Request) -> Response:
         subjects = await identify(request)
         wanted = request.query_params.get("correlation-id")
         if not wanted:
             raise parameter_invalid("correlation-id", "is missing")
-        found = await asyncio.to_thread(dependencies.live.story, wanted)
+        with dependencies.limits.story(subjects[0]):
+            async with reading:
+                found = await asyncio.to_thread(dependencies.live.story, wanted)
+        if found.note and not _may_see(access, subjects, None):
+            found = replace(found, note="The tables cannot be read.")
         things = {happening.thing_id for happening in found.happenings if happening.thing_id is not None}
         if not all(_may_see(access, subjects, thing_id) for thing_id in things or (None,)):
             found = replace(found, happenings=[])
@@ -178,6 +193,12 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
 
     paths = ("/", "/page/{name}", "/doc", "/doc/openapi.json")
     return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]
+
+
+def _without_others(view: View) -> View:
+    """Return the view of those who may not read everything: without other parties, and without places."""
+    note = "Something is wrong. Who may read all things sees what." if view.note else ""
+    return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, lags=[], note=note)
 
 
 def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -16,7 +17,8 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ackstream.gateway.errors import internal_error, method_not_allowed, not_found
+from ackstream.gateway.errors import internal_error, method_not_allowed, not_found, status_refused
+from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
@@ -24,6 +26,7 @@ from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
+from ackstream.settings.identity import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,34 +47,41 @@ _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definitio
     "requested-acks",
     "accept",
     "reply-to",
-    # browsers go where it points: it comes from the gateway alone
+    # browsers go where it points, or ask for a password: both come from the gateway alone
     _LOCATION,
+    "www-authenticate",
 }
 EXPOSED = (*sorted(_SHOWN), _LOCATION, "link", "retry-after", "allow")
 """Headers that pages of other origins may read."""
 
 _UNRESERVED = "/:@!$&'()*+,;=~"
+_SHOWN_BY_BROWSERS = ("text/plain", "text/csv", "image/png", "image/jpeg", "image/gif", "image/webp")
+"""Media types of payloads that a browser shows without running anything in them; it stores others."""
+
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+")
+_JSON = re.compile(r"application/(?!vnd\.eclipse\.ditto\+)[a-z0-9!#$&^_.+-]+")
+_SAFE_IN_HEADERS = "".join(map(chr, range(0x20, 0x7F)))
 _SINGLE = frozenset(RESPONSE_LABELS.values())
 
 
 def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
     """Convert an error."""
-    headers = dict(getattr(error, "headers", ()))
+    headers = {name: _sendable(value) for name, value in getattr(error, "headers", ())}
     if correlation_id is not None:
-        headers[CORRELATION_ID] = correlation_id
+        headers[CORRELATION_ID] = _sendable(correlation_id)
     return Response(msgspec.json.encode(error.to_dict()), error.status, headers, JSON_CONTENT_TYPE)
 
 
-def of_reply(reply: Reply, command: Envelope, correlation_id: str, url: str) -> Response:
+def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     """Convert the reply to a command.
 
     :param correlation_id: of the client; on the wire it may have a suffix
-    :param url: of the API, without a trailing slash
     """
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
     path = "" if command.path == "/" else command.path
-    location = url + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
+    # without a host: the one of the request is what a client says it is
+    location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
         return _of_acks([*reply.acks.values()], headers, reply.correlation_id, correlation_id, location)
     status = envelope.status or reply.status
@@ -120,9 +130,15 @@ def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> 
 
 
 def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
-    """Return who the sender is."""
-    found = raw({"defaultSubject": subjects[0], "subjects": subjects})
-    return _answer(OK, {CORRELATION_ID: correlation_id}, found, JSON_CONTENT_TYPE)
+    """Return who the sender is, and which roles it has."""
+    roles = [subject.removeprefix(ROLE) for subject in subjects if subject.startswith(ROLE)]
+    named = [subject for subject in subjects if not subject.startswith(ROLE)]
+    return of_value({"defaultSubject": named[0], "subjects": named, "roles": roles}, correlation_id)
+
+
+def of_value(value: Any, correlation_id: str) -> Response:
+    """Return what the gateway itself knows."""
+    return _answer(OK, {CORRELATION_ID: correlation_id}, raw(value), JSON_CONTENT_TYPE)
 
 
 def of_methods(methods: Iterable[str]) -> Response:
@@ -132,7 +148,7 @@ def of_methods(methods: Iterable[str]) -> Response:
 
 def accepted(correlation_id: str) -> Response:
     """Return 202 for a request without response that is stored, or has all it requested."""
-    return Response(None, ACCEPTED, {CORRELATION_ID: correlation_id})
+    return Response(None, ACCEPTED, {CORRELATION_ID: _sendable(correlation_id)})
 
 
 def _of_acks(
@@ -155,20 +171,25 @@ def _of_acks(
 def _answer(
     status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
 ) -> Response:
-    shown = {name: text for name, text in map(_header, headers.items()) if name in _SHOWN and _sendable(text)}
+    shown = {name: _sendable(text) for name, text in map(_header, headers.items()) if name in _SHOWN}
+    if status < OK:
+        # 101 would end HTTP on this connection
+        return of_error(status_refused(status), shown.get(CORRELATION_ID))
     if location is not None:
         shown[_LOCATION] = location
     if status in _BODILESS or value is UNSET:
         return Response(None, status, shown)
     kind = media_type(content_type)
     if is_json(kind):
-        return Response(bytes(value), status, shown, JSON_CONTENT_TYPE if kind.endswith("ditto+json") else content_type)
+        return Response(bytes(value), status, shown, kind if _JSON.fullmatch(kind) else JSON_CONTENT_TYPE)
     decoded = msgspec.json.decode(value)
-    if not isinstance(decoded, str) or not _sendable(content_type):
+    if not isinstance(decoded, str) or _MEDIA_TYPE.fullmatch(kind) is None:
         return Response(bytes(value), status, shown, JSON_CONTENT_TYPE)
+    if kind not in _SHOWN_BY_BROWSERS:
+        shown["content-disposition"] = "attachment"
     if kind.startswith("text/"):
         return Response(decoded.encode(), status, shown, f"{kind}; charset=utf-8")
-    return Response(_binary(decoded), status, shown, content_type)
+    return Response(_binary(decoded), status, shown, _sendable(content_type))
 
 
 def _binary(text: str) -> bytes:
@@ -183,9 +204,10 @@ def _header(item: tuple[str, Any]) -> tuple[str, str]:
     return name.lower(), value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _sendable(text: str) -> bool:
-    """Return whether text from outside is allowed in an HTTP header."""
-    return text.isascii() and text.isprintable()
+def _sendable(text: str) -> str:
+    """Return text from outside as an HTTP header may have it: what it may not is percent-encoded."""
+    found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
+    return found.strip(" ")
 
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The gateway's server: uvicorn, and an end for connections whose clients neither send nor read.
+"""The gateway's server: uvicorn with limits of connections, and an end for those whose clients neither send nor read.
 
 uvicorn waits without limit for a request to become complete, for the rest of a body after its response, and for a
 client to read what was sent to it, even to close a connection. A body that the application reads has its limit there.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -17,6 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ackstream.gateway.api import REQUEST_SECONDS
+from ackstream.gateway.certificates import Certificates
+from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection, TlsConnection
 from ackstream.gateway.service import application
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5
+HEADER_SECONDS = 10.0
+"""The time within which a client sends the head of a request, from the connection on or from the last response."""
+
 UNREAD_SECONDS = 30.0
 """The time within which a client reads something of what waits for it."""
 
@@ -38,6 +45,9 @@ _SEND_BYTES = 131_072
 seen that a client reads; left to itself it holds 4 MB, a third of which nobody reads slowly within the time."""
 
 _BACKLOG = 2_048
+_OTHER_FILES = 200
+"""Files that are open besides connections: of Kafka's clients, tables, logs."""
+
 _TICKS = 10
 """Of uvicorn, in a second."""
 
@@ -48,6 +58,8 @@ class Server(uvicorn.Server):
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
         """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
+        self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
+        self.doors = Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
         super().__init__(
             uvicorn.Config(
                 application(dependencies),
@@ -57,16 +69,29 @@ class Server(uvicorn.Server):
                 access_log=False,
                 backlog=_BACKLOG,
                 lifespan="off",
-                # the one whose states Stalls knows
-                http=H11Protocol,
-                ws="websockets-sansio",
+                # the ones whose states Stalls knows
+                http=self._first_protocol(),  # type: ignore[arg-type]
+                ws=partial(SocketConnection, self.doors),  # type: ignore[arg-type]
+                # a message that is too large for a body gets an error; one that is larger still is not read
+                ws_max_size=2 * gateway.max_body_bytes,
+                # a buffer for each connection, and time of the loop; Ditto does without, too
+                ws_per_message_deflate=False,
                 server_header=False,
+                # the application itself believes those of gateway.proxy
+                proxy_headers=False,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_without_trace)
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()
+
+    def _first_protocol(self) -> partial[Any]:
+        """Return what makes the protocol of a new connection."""
+        if self._certificates is None:
+            return partial(HttpConnection, self.doors)
+        return partial(TlsConnection, self.doors, self._certificates.context)
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         """Listen and report the URL."""
@@ -76,13 +101,20 @@ class Server(uvicorn.Server):
                 # the connections inherit it
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            scheme = "http" if self._certificates is None else "https"
+            self._started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """End stalled connections, once a second; return whether to shut down."""
+        """End stalled connections, and look at the certificates, once a second; return whether to shut down."""
         if counter % _TICKS == 0:
-            for connection in self._stalls.find(self.server_state.connections, time.monotonic()):
-                log.warning("Ending a connection whose client neither sends nor reads: %s", connection.client)
+            if self._certificates is not None:
+                self._certificates.renew()
+            found = self._stalls.find(self.server_state.connections, time.monotonic())
+            if found:
+                log.warning(
+                    "Ending %s connections, whose clients do not send or read: %s …", len(found), found[0].client
+                )
+            for connection in found:
                 connection.transport.abort()
         return await super().on_tick(counter)
 
@@ -99,6 +131,31 @@ class Server(uvicorn.Server):
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Drop what uvicorn logs of each WebSocket that is refused, and the trace of a text that is none."""
+    text = str(record.msg)
+    if text.startswith("Invalid UTF-8"):
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return not text.startswith("ASGI callable returned without completing handshake")
+
+
+def connections_within(wanted: int) -> int:
+    """Let the process have as many connections as wanted, and return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + wanted // 2 + _OTHER_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft >= needed:
+        return wanted
+    fewer = max(1, (soft - _OTHER_FILES) * 2 // 3)
+    log.warning(
+        "The system lets this process open %s files, so it serves %s connections instead of gateway.max_connections"
+        " (%s). Raise the limit of files (ulimit -n).", soft, fewer, wanted
+    )  # fmt: skip
+    return fewer
 
 
 class _Wait:
@@ -131,18 +188,18 @@ class Stalls:
         """Return the connections that are to end; to be called regularly with all that are open."""
         waits, found = {}, []
         for connection in connections:
-            step, unread, owes = _state(connection)
+            step, unread, owed = _state(connection)
             wait = waits[connection] = self._waits.get(connection) or _Wait(step, unread, now)
             wait.look(step, unread, now)
-            limit = UNREAD_SECONDS if unread else REQUEST_SECONDS
-            if (unread or owes) and now - wait.since >= limit:
+            limit = UNREAD_SECONDS if unread else owed
+            if limit is not None and now - wait.since >= limit:
                 found.append(connection)
         self._waits = waits
         return found
 
 
-def _state(connection: Any) -> tuple[object, int, bool]:
-    """Return the step of a connection, the number of bytes its client does not read, and whether it owes a request.
+def _state(connection: Any) -> tuple[object, int, float | None]:
+    """Return the step of a connection, the number of bytes its client does not read, and how long it may owe something.
 
     A step never comes twice. Of a WebSocket only one that is blocked or closing counts: until then a little is written
     between two looks, and pings end it.
@@ -151,8 +208,8 @@ def _state(connection: Any) -> tuple[object, int, bool]:
     unread = transport.get_write_buffer_size()
     if not isinstance(connection, H11Protocol):
         blocked = transport.is_closing() or not connection.writable.is_set()
-        return blocked, unread if blocked else 0, False
+        return blocked, unread if blocked else 0, None
     cycle, state = connection.cycle, connection.conn.their_state
     complete = cycle is None or cycle.response_complete
-    owes = complete and state in (h11.IDLE, h11.SEND_BODY)
-    return (cycle, state, complete, unread > 0), unread, owes
+    owed = {h11.IDLE: HEADER_SECONDS, h11.SEND_BODY: REQUEST_SECONDS}.get(state) if complete else None
+    return (cycle, state, complete, unread > 0), unread, owed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,10 @@ from ackstream.client import Requester
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.client.replies import Outcomes
 from ackstream.gateway.api import Api
-from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.audit import Audit
+from ackstream.gateway.audit_trail import recording
+from ackstream.gateway.authentication import Authenticator, access_of, watched_files
+from ackstream.gateway.certificates import check_transport
 from ackstream.gateway.errors import (
     body_incomplete,
     correlation_id_in_use,
@@ -25,21 +28,27 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
 from ackstream.gateway.pages import Live, page_routes
+from ackstream.gateway.proxies import proxy_middleware
 from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
-from ackstream.gateway.session import socket_route
+from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
 from ackstream.gateway.translation import wire_ids
+from ackstream.gateway.unread import UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
+from ackstream.settings.access_file import FileWatch, with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
+
+    from starlette.requests import HTTPConnection
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
@@ -171,7 +180,7 @@ def _as_http() -> Iterator[None]:
         raise no_answer() from error
 
 
-TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "events", "declarations")
+TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "audit", "events", "declarations")
 """The topics the gateway reads and writes, without the prefix."""
 
 
@@ -182,10 +191,25 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     :raises SettingsError: the authentication settings are invalid
     :raises LocalError: the broker is unavailable or cannot create missing topics
     """
+    gateway = with_access_file(settings.gateway)
+    audit = Audit(gateway.audit)
+    with Authenticator(gateway, audit.failed) as authenticator:
+        access = access_of(gateway, authenticator)
+        check_transport(gateway, authenticated=authenticator.required)
+        ensure_topics(settings, TOPICS)
+        watched = watched_files(settings.gateway, authenticator, access)
+        with (
+            recording(audit, settings.kafka),
+            FileWatch(watched, audit.read_rules),
+            _exchanging(settings) as (exchange, live, streaming),
+        ):
+            yield Dependencies(settings, authenticator, access, exchange, live, streaming, audit)
+
+
+@contextmanager
+def _exchanging(settings: Settings) -> Iterator[tuple[Exchange, Live, Streaming]]:
+    """Connect what sends requests and reads what comes back."""
     gateway = settings.gateway
-    authenticator = Authenticator(gateway)
-    access = access_of(gateway, authenticator)
-    ensure_topics(settings, TOPICS)
     with (
         Outcomes(settings.kafka) as outcomes,
         Requester(
@@ -196,14 +220,17 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
         Live(settings) as live,
         Streaming(settings, exchange := Exchange(requester, outcomes)) as streaming,
     ):
-        yield Dependencies(settings, authenticator, access, exchange, live, streaming)
+        yield exchange, live, streaming
 
 
 def application(dependencies: Dependencies) -> Starlette:
     """Build the ASGI application with all routes."""
     gateway = dependencies.settings.gateway
     return Starlette(
-        middleware=origin_middleware(gateway.cors_origins, authenticated=dependencies.authenticator.required),
+        middleware=[
+            proxy_middleware(gateway.proxy),
+            *origin_middleware(gateway, authenticated=dependencies.authenticator.required),
+        ],
         routes=[
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
@@ -218,7 +245,8 @@ class Dependencies:
     """The parts of one gateway, given to every route.
 
     ``authenticator`` identifies the subjects of an HTTP request or WebSocket, ``access`` decides what they may do,
-    ``exchange`` sends requests and awaits replies, ``live`` feeds the page, and ``streaming`` feeds WebSockets.
+    ``exchange`` sends requests and awaits replies, ``live`` feeds the page, ``streaming`` feeds WebSockets, and
+    ``audit`` records who did what.
     """
 
     settings: Settings
@@ -227,6 +255,7 @@ class Dependencies:
     exchange: Exchange
     live: Live
     streaming: Streaming
+    audit: Audit = field(default_factory=Audit)
 
     @cached_property
     def open_requests(self) -> OpenCounts:
@@ -237,3 +266,27 @@ class Dependencies:
     def correlation_ids(self) -> UniqueIds:
         """Those of all commands that the gateway sends, whichever way they came."""
         return wire_ids(self.settings)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What one subject, or one address, may have of this gateway."""
+        return Limits(self.settings.gateway)
+
+    @cached_property
+    def open_sockets(self) -> OpenCounts:
+        """The WebSockets and event streams that are open, of those whose number a quota limits."""
+        return OpenCounts(self.settings.quotas, "sockets")
+
+    @contextmanager
+    def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
+        """Count a WebSocket or an event stream for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``: the subject, its address or its tenant has as many as it may have
+        """
+        with self.limits.socket(connection, subjects[0]), self.open_sockets.one(subjects):
+            yield
+
+    @cached_property
+    def unread(self) -> UnreadTotal:
+        """What all clients have not read yet."""
+        return UnreadTotal()

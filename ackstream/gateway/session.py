@@ -14,26 +14,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from ackstream.gateway import responses
 from ackstream.gateway.admission import AdmissionOrder, admit
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
-from ackstream.gateway.translation import check_parameters, read_request_headers
+from ackstream.gateway.signed_in import SignedIn, in_loop
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
-from ackstream.protocol.ditto.labels import parse_declared
-from ackstream.protocol.ditto.permissions import restrict, seen_by
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.permissions import check_answer, restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
-from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
+    from ackstream.gateway.audit import Attempt
     from ackstream.gateway.authentication import Identity
     from ackstream.gateway.incoming import Control
     from ackstream.gateway.service import Dependencies
@@ -69,23 +66,21 @@ class SocketSession:
         self._websocket = websocket
         self._dependencies = dependencies
         self._streaming = dependencies.streaming
-        self._subjects = identity.subjects
-        self._expiry: asyncio.TimerHandle | None = None
         self._given = given
         if dependencies.authenticator.required:
-            self._given[ORIGINATOR] = self._subjects[0]
+            self._given[ORIGINATOR] = identity.subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
         self._forwarding = UniqueIds(STREAM_SECONDS)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
-        self._unread = UnreadMessages(slow)
+        self._unread = UnreadMessages(slow, dependencies.unread)
         self._put = self._unread.put
         self._searches = Searches(self._query, self._unread, self._start)
         self._order = AdmissionOrder()
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        self._expire(identity.expires)
+        self._client = SignedIn(dependencies.authenticator, websocket, identity, partial(self._finish, _NORMAL))
 
     async def run(self, labels: frozenset[str]) -> None:
         """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
@@ -104,7 +99,7 @@ class SocketSession:
         except DittoError as error:
             await self._refuse(error)
         finally:
-            self._expire(None)
+            self._client.close()
             streaming.remove(self, self._subscriber.labels)
             if declared is not None:
                 streaming.declarer.release(declared)
@@ -125,6 +120,9 @@ class SocketSession:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 text = message.get("text")
                 if text is not None:
+                    if wait := self._dependencies.limits.message(self._client.subjects[0]):
+                        # what the client sends meanwhile is not read
+                        await asyncio.sleep(wait)
                     await self._take(text)
             code = _NORMAL
         finally:
@@ -134,15 +132,15 @@ class SocketSession:
         envelope = None
         maximum = self._dependencies.settings.gateway.max_body_bytes
         try:
-            if len(text) > maximum:
+            if len(text) > maximum or len(data := text.encode("utf-8", "replace")) > maximum:
                 raise body_too_large(maximum)
             if control := read_control(text):
                 self._control(control)
                 return
             if (token := read_token(text)) is not None:
-                self._renew(token)
+                await self._client.renew(token)
                 return
-            envelope = decode(text.encode("utf-8", "replace"))
+            envelope = decode(data)
             incoming = read_incoming(envelope, self._given, self._subscriber.labels, str(uuid.uuid4()))
             if incoming.what == "search":
                 self._searches.take(incoming.envelope)
@@ -173,39 +171,23 @@ class SocketSession:
             self._streaming.subscribe(self, stream)
         self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
-    def _renew(self, token: str) -> None:
-        """Continue with the token's expiry; a token that is not valid or is another subject's ends the session."""
-        try:
-            identity = self._dependencies.authenticator.renew(token)
-        except DittoError as error:
-            self._finish(_NORMAL, error.message)
-            return
-        if identity.subjects != self._subjects:
-            self._finish(_NORMAL, "The token belongs to another subject.")
-        self._expire(identity.expires)
-
-    def _expire(self, moment: float | None) -> None:
-        """End the session at a time (epoch seconds) instead of any earlier choice; ``None``: do not."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if moment is not None:
-            loop, seconds = asyncio.get_running_loop(), moment - time.time()
-            self._expiry = loop.call_later(seconds, self._finish, _NORMAL, "The token has expired.")
-
     async def _query(self, command: Envelope) -> Envelope:
         """Send a query of a search, and return its reply."""
         originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
-        command.headers = {CORRELATION_ID: str(uuid.uuid4()), **originator}
-        restrict(self._dependencies.access, self._subjects, "search", command)
-        return (await self._dependencies.exchange.ask(command)).envelope
+        attempt = self._dependencies.audit.attempt(self._client.sender, "search", command)
+        command.headers = {CORRELATION_ID: attempt.sent(str(uuid.uuid4())), **originator}
+        restrict(self._dependencies.access, self._client.subjects, "search", command)
+        with self._dependencies.limits.search(self._client.subjects[0]):
+            return (await self._dependencies.exchange.ask(command)).envelope
 
     async def _ask(self, incoming: Incoming) -> None:
         command = incoming.envelope
         client_id = str(command.headers[CORRELATION_ID])
         try:
-            new_id = partial(self._new_id, client_id)
-            admission = admit(self._dependencies, self._subjects, incoming.kind, command, new_id)
-            admitted = await self._order.keep(command.topic.thing_id, admission)
+            with self._dependencies.audit.attempt(self._client.sender, incoming.kind, command) as attempt:
+                new_id = partial(self._new_id, client_id, attempt)
+                admission = admit(self._dependencies, self._client.subjects, incoming.kind, command, new_id)
+                admitted = await self._order.keep(command.topic.thing_id, admission)
             if not incoming.response:
                 await admitted.publish()
                 return
@@ -221,26 +203,29 @@ class SocketSession:
         finally:
             self._room.release()
 
-    def _new_id(self, client_id: str) -> str:
+    def _new_id(self, client_id: str, attempt: Attempt) -> str:
         """Return a correlation-id to send, whose signal does not come back to the client."""
         now = time.monotonic()
         issued = self._dependencies.correlation_ids.issue(client_id, now)
         self._issued.add(issued, now)
-        return issued
+        return attempt.sent(issued)
 
     def _pass_on(self, incoming: Incoming) -> None:
         """Forward an answer to a signal, or a live event."""
-        envelope, access, subjects = incoming.envelope, self._dependencies.access, self._subjects
-        thing_id = envelope.topic.thing_id
-        event = incoming.what == "event"
-        if not (access.may("WRITE", subjects, thing_id, envelope.path) if event else access.knows(subjects, thing_id)):
-            self._put(error_message(thing_not_found(thing_id), envelope))
+        envelope, event = incoming.envelope, incoming.what == "event"
+        try:
+            # only refusals are recorded unless all is: devices answer and report as often as they like
+            with self._dependencies.audit.attempt(self._client.sender, "messages", envelope, "answer") as attempt:
+                check_answer(self._dependencies.access, self._client.subjects, envelope, event=event)
+        except DittoError as error:
+            self._put(error_message(error, envelope))
             return
         identity = str(envelope.headers[CORRELATION_ID])
         if event:
             self._issued.add(identity, time.monotonic())
         else:
             envelope.headers[CORRELATION_ID] = self._forwarding.original(identity)
+        attempt.sent(str(envelope.headers[CORRELATION_ID]))
         self._streaming.forward(envelope, "events" if event else "acks")
 
     # -- to the client -------------------------------------------------------------------------------------------------
@@ -250,7 +235,7 @@ class SocketSession:
         if self._issued.known(signal.correlation_id, time.monotonic()):
             # as in Ditto, the originator does not receive its own signal
             return
-        shown = seen_by(self._dependencies.access, self._subjects, signal)
+        shown = seen_by(self._dependencies.access, self._client.subjects, signal)
         wanted = self._subscriber.subscriptions.get(signal.stream)
         if shown is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
             self._put(self._start(self._enriched(shown, wanted.extra_fields, moment)))
@@ -269,14 +254,19 @@ class SocketSession:
         except DittoError as error:
             return error_message(error, signal.envelope)
         if extra:
-            extra = self._dependencies.access.visible(self._subjects, signal.thing_id, "/", extra) or {}
+            extra = self._dependencies.access.visible(self._client.subjects, signal.thing_id, "/", extra) or {}
         return self._decide(signal, moment, visible=True, extra=extra)
 
     def _decide(
         self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
     ) -> str | None:
         """Return the message to send for a signal; issue weak acknowledgements if there is none."""
-        decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment)
+        try:
+            with self._dependencies.limits.filtering(self._client.subjects[0]) as effort:
+                decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)
+        except DittoError as error:
+            # of the filter: the client must not miss the signal unnoticed
+            return error_message(error, signal.envelope)
         if isinstance(decision, Drop):
             for ack in weak_acks(signal, decision):
                 self._streaming.forward(write_ack(ack, signal.thing_id))
@@ -302,17 +292,12 @@ class SocketSession:
 
     def _lost(self) -> Any:
         """Return a callback that ends the session from the declarer's thread."""
-        loop = asyncio.get_running_loop()
 
         def end() -> None:
             if not self._end.done():
                 self._end.set_exception(label_not_unique())
 
-        def lost() -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(end)
-
-        return lost
+        return in_loop(end)
 
     async def _refuse(self, error: DittoError) -> None:
         with suppress(WebSocketDisconnect, RuntimeError):
@@ -328,21 +313,3 @@ class SocketSession:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def socket_route(dependencies: Dependencies) -> WebSocketRoute:
-    """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
-
-    async def endpoint(websocket: WebSocket) -> None:
-        try:
-            identity = await dependencies.authenticator.admit(websocket)
-            check_parameters(websocket.query_params, ())
-            given = read_request_headers(websocket)
-            labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
-        except DittoError as error:
-            await websocket.send_denial_response(responses.of_error(error))
-            return
-        await websocket.accept()
-        await SocketSession(websocket, dependencies, identity, given).run(labels)
-
-    return WebSocketRoute("/ws/2", endpoint)

@@ -26,7 +26,7 @@ from ackstream.gateway.errors import (
 )
 from ackstream.gateway.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
 from ackstream.protocol.correlation_ids import UniqueIds
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, check_parts, raw
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
 from ackstream.protocol.ditto.headers import (
@@ -44,6 +44,7 @@ from ackstream.protocol.ditto.headers import (
     external_in,
     read_headers,
 )
+from ackstream.protocol.ditto.permissions import MAX_IDS
 from ackstream.protocol.ditto.things import check_id, check_policy_members
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.json import UNREADABLE
@@ -156,6 +157,20 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
     return Envelope(topic, given, match.path, value, fields=fields)
 
 
+def subscribed(match: Match, correlation_id: str) -> Envelope:
+    """Describe a stream of server-sent events by what is received on it.
+
+    :raises DittoError: 400 ``things:id.invalid``
+    """
+    messages = match.operation.events == "messages"
+    channel, criterion = ("live", "messages") if messages else ("twin", "events")
+    thing_id = match.values.get("thingId")
+    headers = {CORRELATION_ID: correlation_id}
+    if thing_id is None:
+        return Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
+    return Envelope(_topic(thing_id, channel, criterion), headers, match.path)
+
+
 def _topic(
     thing_id: str, channel: str, criterion: str, *, action: str | None = None, subject: str | None = None
 ) -> TopicPath:
@@ -199,9 +214,11 @@ def pieces(query: QueryParams, name: str) -> list[str]:
 def thing_ids(query: QueryParams) -> list[str]:
     """Return the ids of the parameter ``ids``, each once.
 
-    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` if there is none
+    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` if there is none, or too many
     """
     ids = list(dict.fromkeys(pieces(query, "ids")))
+    if len(ids) > MAX_IDS:
+        raise parameter_invalid("ids", f"has more than {MAX_IDS} ids")
     if not ids:
         # a list that a program has computed means these things, not all
         raise parameter_invalid("ids", "is empty: list thing ids, separated by commas")
@@ -284,6 +301,7 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
 
 
 def _parse(body: bytes) -> Any:
+    check_parts(body)
     try:
         return msgspec.json.decode(body)
     except UNREADABLE as error:

@@ -15,11 +15,21 @@ MAX_WAITING = 10_000
 MAX_WAITING_CHARACTERS = 64 * 1024 * 1024
 """Maximum number and length of unread messages; beyond it the client is cut off rather than some are dropped."""
 
+MAX_OF_ALL = 256 * 1024 * 1024
+"""Maximum length of the unread messages of all clients of a gateway; beyond it those that have many are cut off."""
+
 ROOM_CHARACTERS = 1024 * 1024
 """A search goes on to its next page while the client has fewer unread characters than this."""
 
 Message = str | asyncio.Task[str | None]
 """A text, or the task that makes it; ``None``: there is nothing to send after all."""
+
+
+class UnreadTotal:
+    """The length of the unread messages of all clients; for the event loop that serves them."""
+
+    def __init__(self) -> None:
+        self.characters = 0
 
 
 class UnreadMessages:
@@ -28,9 +38,9 @@ class UnreadMessages:
     A text that is still being made has no length yet: it counts from when it is there.
     """
 
-    def __init__(self, overflow: Callable[[], None]) -> None:
+    def __init__(self, overflow: Callable[[], None], total: UnreadTotal) -> None:
         """Begin without messages; ``overflow`` is called at the limit."""
-        self._overflow = overflow
+        self._overflow, self._total = overflow, total
         self._waiting: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
         self._lengths: dict[asyncio.Task[str | None], int] = {}
         self._characters = 0
@@ -64,7 +74,7 @@ class UnreadMessages:
     async def take(self) -> Message:
         """Return the next message; none is lost if this is cancelled."""
         message = await self._waiting.get()
-        self._characters -= len(message) if isinstance(message, str) else self._lengths.pop(message)
+        self._remove(len(message) if isinstance(message, str) else self._lengths.pop(message))
         self._taken.set()
         return message
 
@@ -85,6 +95,7 @@ class UnreadMessages:
         """Forget what was not sent."""
         self._waiting = asyncio.Queue()
         self._lengths.clear()
+        self._remove(self._characters)
 
     def _made(self, task: asyncio.Task[str | None]) -> None:
         # one that is sent already, or was dropped, does not count
@@ -94,8 +105,14 @@ class UnreadMessages:
 
     def _add(self, length: int) -> None:
         self._characters += length
-        if self._characters > MAX_WAITING_CHARACTERS:
+        self._total.characters += length
+        crowded = self._total.characters > MAX_OF_ALL and self._characters > ROOM_CHARACTERS
+        if crowded or self._characters > MAX_WAITING_CHARACTERS:
             self._overflow_now()
+
+    def _remove(self, length: int) -> None:
+        self._characters -= length
+        self._total.characters -= length
 
     def _overflow_now(self) -> None:
         if not self._overflown:

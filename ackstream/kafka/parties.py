@@ -69,7 +69,7 @@ PARTIES: dict[str, Party] = {
     ),
     "archive": Party(
         about="the job that fills the tables of requests",
-        reads=("ledger", "archive-lease"),
+        reads=("ledger", "audit", "archive-lease"),
         writes=("archive-lease",),
         job=True,
         group="archive.group",
@@ -113,7 +113,7 @@ PARTIES: dict[str, Party] = {
     "gateway": Party(
         about="HTTP, WebSocket and the live page",
         reads=("replies", "ledger", "events", "signals", "declarations"),
-        writes=("signals", "acks", "events", "declarations"),
+        writes=("signals", "acks", "events", "declarations", "audit"),
         looks_up=("acks", "twin-acks", "clock"),
         watches=("correlate.group", "archive.group"),
     ),

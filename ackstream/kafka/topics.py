@@ -70,6 +70,8 @@ TOPICS: dict[str, Topic] = {
     "clock": CLOCK,
     "replies": Topic(),
     "ledger": Topic(),
+    # written by gateways only
+    "audit": Topic(),
     "events": Topic(),
     # one partition: its order decides who holds a label
     "declarations": Topic(partitions=1, compacted=True, history=timedelta(days=1)),

@@ -75,6 +75,19 @@ QUESTIONS = {
         GROUP BY disposition, label
         ORDER BY acknowledgements DESC, disposition, label
     """,
+    "refusals": """
+        -- the refusals of the gateway: per event, subject, address and reason the attempts, and the last one.
+        SELECT event,
+               subject,
+               address,
+               reason,
+               sum(count) AS attempts,
+               max(received_at) AS last_at
+        FROM {audit}
+        WHERE NOT allowed
+        GROUP BY event, subject, address, reason
+        ORDER BY attempts DESC, last_at DESC, reason
+    """,
     "story": """
         -- the story of one correlation-id: its rows from all tables, in order of time.
         SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,

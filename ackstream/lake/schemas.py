@@ -93,6 +93,27 @@ DEAD_LETTERS = schema(
     day("received_at"),
 )
 
+AUDIT = schema(
+    optional("correlation_id", TEXT, "of a command that was allowed that of its row in signals; else the client's own"),
+    required("received_at", TIME, "when the gateway decided, by its clock"),
+    required("query_id", TEXT, "run of the gateway that wrote it"),
+    required("batch_id", LONG, "number within that run, from 1 without gaps: a missing one is a lost record"),
+    required("event", TEXT, "sign-in, command, stream, answer, or rules: the access file was read again"),
+    optional("subject", TEXT, "who did it; of a failed sign-in the user it was about, if there is one"),
+    required("roles", TEXTS, "roles of the subject: PREFIX:NAME"),
+    optional("address", TEXT, "address of the client; behind a proxy of gateway.proxy as that one names it"),
+    optional("method", TEXT, "HTTP method, or WEBSOCKET"),
+    optional("command", TEXT, "channel/criterion/action of a command; the path of the URL of a sign-in"),
+    optional("thing_id", TEXT, "namespace:name of the thing addressed"),
+    optional("path", TEXT, "path within the thing"),
+    required("allowed", BOOLEAN, "whether it was allowed; how a command ended is in outcomes"),
+    required("count", LONG, "attempts that the row stands for: more than 1 of failed sign-ins in quick succession"),
+    optional("status", INTEGER, "HTTP status of the refusal"),
+    optional("reason", TEXT, "why it was refused"),
+    required("id", TEXT, "run-number"),
+    day("received_at"),
+)
+
 # -- tables of the twin -----------------------------------------------------------------------------------------------
 
 THING_EVENTS = schema(
@@ -260,6 +281,7 @@ ALL_TABLES = {
         Table("acknowledgements", "One row per acknowledgement.", ACKNOWLEDGEMENTS, "archive"),
         Table("outcomes", "One row per decided request.", OUTCOMES, "archive"),
         Table("dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive"),
+        Table("audit", "One row per command or sign-in at the gateway, allowed or not.", AUDIT, "archive"),
         Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
         Table("things", "One row per thing, in its present state.", THINGS, "twin", derived=True),
         Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin", derived=True),

@@ -57,6 +57,14 @@ class DittoError(Exception):
         return body | self.extra
 
 
+class AccessDeniedError(DittoError):
+    """An error of someone who lacks a right; ``lacking`` says which, for those alone who read the audit."""
+
+    def __init__(self, error: DittoError, lacking: str) -> None:
+        super().__init__(error.status, error.error, error.message, error.description, error.href, **error.extra)
+        self.lacking = lacking
+
+
 def shown(text: object) -> str:
     """Return a foreign text as error messages repeat it, cut to ``SHOWN_CHARACTERS``."""
     full = str(text)

@@ -25,6 +25,17 @@ MAX_DEPTH = 200
 """Levels of nested objects and arrays allowed; far below the recursion limit of later readers."""
 
 
+def members(value: Any, most: int) -> int:
+    """Return the number of members of all objects in a value, arrays apart; not more than a few above ``most``."""
+    found, rest = 0, [value]
+    while rest and found <= most:
+        one = rest.pop()
+        if isinstance(one, dict):
+            found += len(one)
+            rest.extend(one.values())
+    return found
+
+
 class RecordError(ValueError):
     """A record cannot be read; the text says why."""
 

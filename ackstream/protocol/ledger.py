@@ -1,5 +1,7 @@
 """The ledger: one JSON record per decision, written by correlate, read by archive, the gateway and the client.
 
+The gateway's audit has the same form, in a topic of its own.
+
 A record has a stable id derived from Kafka coordinates, the query and batch that wrote it, and one or more parts: the
 request's signal row, rows of acknowledgements, an outcome, a dead letter. A request that stays open at the end of its
 batch has its signal row written at once (kind ``signal``), so that the tables show requests in flight too; its outcome
@@ -94,6 +96,29 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
     truncated: bool
 
 
+class AuditRow(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What someone did, or was refused, at the gateway; times in epoch milliseconds.
+
+    It comes in a topic of its own, ``audit``, and nowhere else: who may write the ledger cannot write it. The
+    ``query_id`` of its record is the run of the gateway, ``batch_id`` the number within it, from 1 without gaps.
+    """
+
+    correlation_id: str | None
+    received_at: int
+    event: str
+    subject: str | None
+    roles: tuple[str, ...]
+    address: str | None
+    method: str | None
+    command: str | None
+    thing_id: str | None
+    path: str | None
+    allowed: bool
+    count: int
+    status: int | None = None
+    reason: str | None = None
+
+
 class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
     """The value of one Kafka record of the ledger topic."""
 
@@ -105,6 +130,7 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
     acks: list[AckRow] | None = None
     outcome: OutcomeRow | None = None
     dead_letter: DeadLetterRow | None = None
+    audit: AuditRow | None = None
 
     @property
     def accepted(self) -> list[AckRow]:

@@ -107,6 +107,19 @@ class Tls(Part):
             self._show_certificate(context, self.certificate)
         return context
 
+    def server_context(self) -> ssl.SSLContext:
+        """Return the context with which a server listens; with ``ca``, clients must show a certificate of it.
+
+        :raises ValueError: a file is missing or unfit, with a sentence
+        """
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if self.certificate is not None:
+            self._show_certificate(context, self.certificate)
+        if self.ca is not None:
+            context.load_verify_locations(cadata=_certificates(self.ca))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
     @property
     def authorities(self) -> str:
         """The certificates of ``ca`` in PEM."""

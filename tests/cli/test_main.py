@@ -13,7 +13,7 @@ from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import SettleTimeout
 from ackstream.errors import LocalError, SettingsError, StartError
-from ackstream.gateway.authentication import matches
+from ackstream.gateway.passwords import matches
 from ackstream.kafka import clients
 from ackstream.protocol.readers import KnownReader
 from tests.harness.ports import free_ports

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
 from ackstream.connectivity import connector
-from ackstream.connectivity.connector import MODULES, access_of, transport
+from ackstream.connectivity.connector import MODULES, _watched_file, access_of, transport
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
 from ackstream.errors import SettingsError, StartError, UnreachableError
 from ackstream.kafka.clients import Closing
@@ -15,6 +15,9 @@ from ackstream.protocol.ditto.access import OPEN
 from ackstream.settings import Settings
 from ackstream.settings.connections import Connection
 from tests.prose import each
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_every_type_of_connection_has_a_transport() -> None:
@@ -264,4 +267,30 @@ def test_with_access_rules_every_source_and_target_has_subjects(kind: str) -> No
         RULE, **{"sources": sources, "targets": targets, f"{kind}s": [SOURCE if kind == "source" else TARGET]}
     )
     with pytest.raises(SettingsError, match=rf"A {kind} of the connection field .*connections\.{kind}s\.subjects"):
+        access_of(found, found.connections)
+
+
+def test_the_rules_of_the_access_file_are_those_of_connections_too_and_change_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "access.toml"
+    rules = '[[access]]\nsubjects = ["connection:*"]\npath = "{}"\ngrant = ["WRITE"]\n'
+    path.write_text(rules.format("/attributes"), "utf-8")
+    named = SOURCE | {"subjects": ["connection:field"]}
+    made = {"id": "field", "type": "mqtt", "host": "mqtt.example", "sources": [named]}
+    found = Settings.model_validate({"gateway": {"access_file": path}, "connections": [made]})
+    access = access_of(found, found.connections)
+    (file,) = _watched_file(found, access)
+
+    def may(part: str) -> bool:
+        return access.may("WRITE", ("connection:field",), "org.acme:lamp", part)
+
+    assert (may("/attributes/x"), may("/features")) == (True, False)
+    path.write_text(rules.format("/features"), "utf-8")
+    file.reload()
+    assert (may("/attributes/x"), may("/features")) == (False, True)
+    path.write_text("", "utf-8")
+    with pytest.raises(SettingsError, match="grants nothing"):
+        file.reload()
+    assert may("/features")
+    # nor is everything allowed at a start with such a file
+    with pytest.raises(SettingsError, match="grants nothing"):
         access_of(found, found.connections)

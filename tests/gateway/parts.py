@@ -11,18 +11,22 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ackstream.client.replies import Reply
+from ackstream.gateway.audit import Audit
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.service import Dependencies, application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.settings import Gateway, Quota, Settings
+from ackstream.settings.access_file import with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ackstream.client.replies import RequestOutcome
+    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.errors import DittoError
+    from ackstream.protocol.ledger import AuditRow
 
 URL = "http://localhost:8080"
 
@@ -119,11 +123,18 @@ class Web:
         quotas: tuple[Quota, ...] = (),
         **gateway: Any,
     ) -> None:
-        settings = Settings(gateway=Gateway(**gateway), quotas=quotas)
-        authenticator = Authenticator(settings.gateway)
+        self._settings, self._live = Settings(gateway=Gateway(**gateway), quotas=quotas), live
         self.exchange = Exchange(answer)
-        access = access_of(settings.gateway, authenticator)
-        self.dependencies = Dependencies(settings, authenticator, access, self.exchange, live, None)  # type: ignore[arg-type]
+        self.rows: list[AuditRow] = []
+        self.audit = Audit(self._settings.gateway.audit, self.rows.append)
+        known = with_access_file(self._settings.gateway)
+        authenticator = Authenticator(known, self.audit.failed)
+        self.use(authenticator, access_of(known, authenticator))
+
+    def use(self, authenticator: Authenticator, access: Access) -> None:
+        """Serve with these."""
+        given: Any = (self._settings, authenticator, access, self.exchange, self._live, None, self.audit)
+        self.dependencies = Dependencies(*given)
         self._app = application(self.dependencies)
 
     @property
@@ -133,12 +144,16 @@ class Web:
         return found
 
     def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Make a request below ``/api/2``; ``path`` may begin with two slashes for one outside of it."""
+        """Make a request below ``/api/2``; ``path`` may begin with two slashes for one outside of it.
+
+        :param base: the address of the gateway, if it is not :data:`URL`
+        """
+        base = options.pop("base", URL)
         url = path[1:] if path.startswith("//") else f"/api/2{path}"
 
         async def go() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
                 return await client.request(method, url, **options)
 
         return asyncio.run(go())

@@ -12,7 +12,7 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout
 from ackstream.protocol.ditto.thing_errors import thing_not_found
-from tests.gateway.parts import URL, Web, aggregate, decoded, failure, response
+from tests.gateway.parts import Web, aggregate, decoded, failure, response
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.prose import each, prose
 
@@ -162,10 +162,11 @@ def test_options_are_the_methods_of_a_resource_without_authentication() -> None:
 
 
 def test_the_sender_is_known_by_the_subjects_of_its_credentials() -> None:
-    assert Web()("GET", "/whoami").json() == {"defaultSubject": "anonymous", "subjects": ["anonymous"]}
+    anonymous = {"defaultSubject": "anonymous", "subjects": ["anonymous"], "roles": []}
+    assert Web()("GET", "/whoami").json() == anonymous
     web = Web(users=USERS, access=ACCESS)
     found = web("GET", "/whoami", headers={"correlation-id": "c-1"}, **as_("ada"))
-    assert found.json() == {"defaultSubject": "user:ada", "subjects": ["user:ada"]}
+    assert found.json() == {"defaultSubject": "user:ada", "subjects": ["user:ada"], "roles": []}
     assert (found.headers["correlation-id"], web.exchange.sent) == ("c-1", [])
 
 
@@ -183,7 +184,7 @@ def test_post_creates_a_thing_whose_id_follows_from_the_correlation_id() -> None
         assert str(web.sent.topic).endswith("/things/twin/commands/create")
         made.append(web.sent.topic.thing_id)
         assert decoded(web.sent.value) == {"thingId": made[-1], "attributes": {}}
-        assert answer.headers["location"] == f"{URL}/api/2/things/{made[-1]}"
+        assert answer.headers["location"] == f"/api/2/things/{made[-1]}"
     namespaces, names = zip(*(thing_id.split(":") for thing_id in made), strict=True)
     assert namespaces == ("org.ackstream", "org.acme")
     assert names[0] == names[1]
@@ -419,7 +420,7 @@ def test_prose_a_query_without_a_response(given_: dict[str, Any], expect: dict[s
 def test_a_created_thing_has_its_location_and_its_tag() -> None:
     answer = Web(response(201, {"thingId": LAMP}, etag='"rev:1"', entity_revision=1))("PUT", THING, json={})
     assert (answer.status_code, answer.json()) == (201, {"thingId": LAMP})
-    assert answer.headers["location"] == f"{URL}/api/2{THING}"
+    assert answer.headers["location"] == f"/api/2{THING}"
     assert answer.headers["etag"] == '"rev:1"'
     assert answer.headers["content-type"] == "application/json"
 
@@ -465,7 +466,7 @@ def test_the_sample_bodies_of_the_documentation(value: Any, status: int) -> None
     headers = {"requested-acks": "twin-persisted,my-custom-ack", "timeout": "42s", "correlation-id": "db87"}
     answer = Web(aggregate(("twin-persisted", 201, thing), mine))("PUT", THING, json={}, headers=headers)
     common = {"correlation-id": "db87", "response-required": False}
-    persisted = {**common, "location": f"{URL}/api/2{THING}"}
+    persisted = {**common, "location": f"/api/2{THING}"}
     assert answer.status_code == status
     assert answer.json() == {
         "twin-persisted": {"status": 201, "payload": thing, "headers": persisted},
@@ -480,7 +481,7 @@ def test_prose_location_of_an_entry(given_: dict[str, Any], expect: dict[str, An
     answer = web("PUT", f"{THING}/attributes/foo", json="bar", params=query)
     wanted = expect["body"]["twin-persisted"]["headers"]["location"].replace("<thingId>", LAMP)
     assert answer.status_code == expect["httpStatus"]
-    assert answer.json()["twin-persisted"]["headers"]["location"] == URL + wanted
+    assert answer.json()["twin-persisted"]["headers"]["location"] == wanted
 
 
 @each("aggregation", "actor-http-rr-false-")
@@ -529,8 +530,8 @@ def test_the_answer_of_a_device_has_its_own_content_type(
 
 def test_headers_that_a_party_chose_cannot_break_the_response() -> None:
     answer = Web(response(204, etag='"x"\r\nset-cookie: a=b', secret="s", ditto_weak_ack=True))("DELETE", THING)
-    assert "etag" not in answer.headers
-    assert "secret" not in answer.headers
+    assert answer.headers["etag"] == '"x"%0D%0Aset-cookie: a=b'
+    assert {"secret", "set-cookie"}.isdisjoint(answer.headers)
     assert answer.headers["ditto-weak-ack"] == "true"
 
 

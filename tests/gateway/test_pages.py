@@ -15,6 +15,8 @@ from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 
+NOTE = "The tables cannot be read: s3a://plant/lake is away."
+
 
 class Seen:
     """What a live thread would have seen."""
@@ -26,12 +28,12 @@ class Seen:
         ]
         counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
         tally = LabelTally("a:b", 1, 2, 3, 4, 5)
-        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], "")
+        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], NOTE)
 
     def story(self, correlation_id: str) -> Story:
         thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
         happening = Happening(5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}))
-        return Story(correlation_id, [happening])
+        return Story(correlation_id, [happening], NOTE)
 
 
 def web(**gateway: Any) -> Web:
@@ -92,6 +94,22 @@ def test_failures_and_stories_are_those_of_things_one_may_read_entirely(name: st
     for story in ("door", "lamp", "lost"):
         found = client("GET", f"//story.json?correlation-id={story}", **as_(name)).json()["happenings"]
         assert bool(found) is (story.replace("lost", "nothing") in seen)
+
+
+@pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])
+def test_labels_lags_and_places_are_shown_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
+    client = web(users=USERS, access=ACCESS)
+    view = client("GET", "//live.json", **as_(name)).json()
+    for list_ in ("labels", "parties", "lags"):
+        assert bool(view[list_]) is whole
+    for number in ("labels_in_all", "parties_in_all"):
+        assert bool(view[number]) is whole
+    # what the whole system does is no secret
+    assert view["in_flight"] == 7
+    notes = view["note"], client("GET", "//story.json?correlation-id=door", **as_(name)).json()["note"]
+    assert all(notes)
+    assert all((note == NOTE) is whole for note in notes)
+    assert all("s3a:" in note for note in notes) is whole
 
 
 # -- the API's documentation -------------------------------------------------------------------------------------------

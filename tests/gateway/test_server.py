@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -24,7 +25,7 @@ from websockets.typing import Origin
 from ackstream.client.replies import Reply
 from ackstream.gateway import api, server, session, unread
 from ackstream.gateway.authentication import Authenticator, access_of
-from ackstream.gateway.server import REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
+from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.service import Dependencies, Exchange
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.settings import Gateway, Settings
@@ -166,7 +167,7 @@ def test_a_body_that_is_too_large_is_refused_before_its_end_and_not_read_for_eve
 
 
 def test_clients_that_send_no_request_or_a_part_of_one_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.5)
     monkeypatch.setattr(server, "_TICKS", 1)
     with serving() as running, running.raw() as silent, running.raw() as slow, running.raw() as half:
         slow.sendall(HEAD)
@@ -174,7 +175,7 @@ def test_clients_that_send_no_request_or_a_part_of_one_are_disconnected(monkeypa
         half.shutdown(socket.SHUT_WR)
         assert all(map(closed, (silent, slow, half)))
         eventually(lambda: running.open == 0, "the end of the connections")
-        monkeypatch.setattr(server, "REQUEST_SECONDS", REQUEST_SECONDS)
+        monkeypatch.setattr(server, "HEADER_SECONDS", HEADER_SECONDS)
         assert running.ask().status_code == 204
 
 
@@ -250,7 +251,8 @@ def test_only_a_client_that_makes_no_progress_is_stalled(
     assert stalls.find([one], 0.0) == []
     found = connection(**(first if then is None else then))
     one.cycle, one.conn, one.transport = found.cycle, found.conn, found.transport
-    limit = UNREAD_SECONDS if first.get("unread") else REQUEST_SECONDS
+    owed = REQUEST_SECONDS if first.get("state") == h11.SEND_BODY else HEADER_SECONDS
+    limit = UNREAD_SECONDS if first.get("unread") else owed
     assert stalls.find([one], limit - 0.1) == []
     assert stalls.find([one], limit) == ([one] if ends else [])
 
@@ -272,6 +274,54 @@ def test_a_client_that_reads_nothing_of_a_stream_is_stalled_whatever_is_added_to
         if stalls.find([one], float(second)):
             found.append(second)
     assert found[0] == UNREAD_SECONDS
+
+
+UPGRADE = (
+    b"GET /ws/2%b HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%b\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "parts_",
+    [
+        pytest.param([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"], id="tls"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: " + b"9" * 5_000 + b"\r\n\r\n"], id="length"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: [\r\n\r\n"], id="host"),
+        pytest.param([b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n"], id="hosts"),
+        pytest.param([b"GET / HTTP/1.0\r\n\r\n"], id="no host"),
+        pytest.param([b"GET /api/2/%ff%fe%00 HTTP/1.1\r\nhost: localhost\r\n\r\n"], id="path"),
+        pytest.param([b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n"], id="connect"),
+        pytest.param([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], id="http2"),
+        pytest.param(
+            [
+                f"GET {THING} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n".encode()
+                + b"transfer-encoding: chunked\r\n\r\n",
+                b"zz\r\n",
+            ],
+            id="chunk in a response",
+        ),
+        pytest.param([UPGRADE % (b"", b""), b"\x81\x82\0\0\0\0\xff\xfe"], id="text that is none"),
+        pytest.param([UPGRADE % (b"", b""), b"\x8f\xff\0\0"], id="frame that is none"),
+        pytest.param([UPGRADE % (b"?x=1", b"")], id="refused"),
+        pytest.param([UPGRADE % (b"?correlation-id=%0d%0a", b"x-y: \xff\r\ncorrelation-id: \xff\r\n")], id="headers"),
+        pytest.param([UPGRADE % (b"?declared-acks=%00%ff", b"")], id="labels"),
+    ],
+)
+def test_nothing_that_a_client_sends_leaves_a_trace(
+    parts_: list[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(parts.response(200, {})) as running:
+        # its records go no further
+        monkeypatch.setattr(logging.getLogger("uvicorn"), "handlers", [caplog.handler])
+        with running.raw() as client:
+            for part in parts_:
+                client.sendall(part)
+                client.settimeout(0.2)
+                with suppress(OSError):
+                    client.recv(65_536)
+        assert running.ask().status_code == 200
+        assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
 
 
 # -- WebSockets --------------------------------------------------------------------------------------------------------
@@ -410,22 +460,24 @@ def _http(running: Running) -> list[Any]:
 # -- behind a proxy ----------------------------------------------------------------------------------------------------
 
 
-def test_a_proxy_for_tls_on_this_machine_says_what_its_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_settings_says_what_its_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"host": "things.example", "x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.1"}
-    answer = parts.response(201, 1)
-    known = {"cors_origins": ["https://things.example"]}
-    with serving(answer, **known) as running:
-        assert running.ask(headers=headers).headers["location"] == f"https://things.example{THING}/attributes/x"
+    plain = {**headers, "origin": "http://things.example"}
+    known = {"allowed_hosts": ["things.example"]}
+    with serving(**known, proxy={"addresses": ["127.0.0.1"]}) as running:
+        assert running.ask(headers={**headers, "origin": "https://things.example"}).status_code == 204
+        # a page that did not come through TLS is not the gateway's
+        assert running.ask(headers=plain).status_code == 403
         (sent,) = running.clients.sent
     assert not sent.headers.keys() & headers.keys()
-    # of a proxy elsewhere nothing is believed, unless the environment names it
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.9")
-    with serving(answer, **known) as running:
-        assert running.ask(headers=headers).headers["location"].startswith("http://things.example/")
+    # nothing else is believed, whatever the environment of the server names
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    with serving(**known) as running:
+        assert running.ask(headers=plain).status_code == 204
 
 
 def test_a_page_of_another_site_opens_no_websocket() -> None:
-    with serving(cors_origins=["https://app.example"]) as running:
+    with serving(allowed_origins=["https://app.example"]) as running:
         url = f"ws{running.url.removeprefix('http')}/ws/2"
         with pytest.raises(InvalidStatus) as caught, connect(url, origin=Origin("https://evil.example")):
             pass

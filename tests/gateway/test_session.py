@@ -18,9 +18,11 @@ from starlette.applications import Starlette
 
 from ackstream.client.labels import Declaration
 from ackstream.gateway import session, unread
-from ackstream.gateway.authentication import Authenticator, access_of, hash_password
+from ackstream.gateway.audit import Audit
+from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.gateway.passwords import hash_password
 from ackstream.gateway.service import Dependencies
-from ackstream.gateway.session import socket_route
+from ackstream.gateway.sockets import socket_route
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
@@ -126,11 +128,13 @@ class Hub:
 class World:
     def __init__(self, answer: Callable[[Envelope], Any], **gateway: Any) -> None:
         settings = Settings(gateway=Gateway(**gateway))
-        authenticator = Authenticator(settings.gateway)
+        self.rows: list[Any] = []
+        audit = Audit(settings.gateway.audit, self.rows.append)
+        self.authenticator = authenticator = Authenticator(settings.gateway, audit.failed)
         self.hub = Hub()
         self.exchange = Exchange(answer)
         access = access_of(settings.gateway, authenticator)
-        parts: Any = (settings, authenticator, access, self.exchange, None, self.hub)
+        parts: Any = (settings, authenticator, access, self.exchange, None, self.hub, audit)
         self.dependencies = Dependencies(*parts)
         self._app = Starlette(routes=[socket_route(self.dependencies)])
 
@@ -455,7 +459,7 @@ def test_a_search_finds_what_the_client_may_read_whole():
     (query,) = here.exchange.sent
     assert query.headers["ditto-originator"] == "user:ann"
     asked = msgspec.json.decode(query.value)
-    assert (asked["filter"], asked["only"]) == ("exists(attributes)", 'like(thingId,"org.acme:*")')
+    assert (asked["filter"], asked["only"]) == ("exists(attributes)", ["org.acme:*"])
 
 
 def test_a_search_command_that_cannot_be_read_is_answered_under_its_correlation_id():
@@ -472,14 +476,16 @@ SECRET = "a secret of at least thirty-two bytes"
 ROBOTS = ({"subjects": ["jwt:*"], "things": ["*"], "grant": ["READ", "WRITE"]},)
 
 
-def token(seconds: float, subject: str = "robot", key: str = SECRET) -> str:
-    return jwt.encode({"sub": subject, "exp": int(time.time() + seconds)}, key, "HS256")
+def token(seconds: float, subject: str = "robot", key: str = SECRET, **more: Any) -> str:
+    claims = {"iss": "me", "aud": "ackstream", "sub": subject, "exp": int(time.time() + seconds), **more}
+    return jwt.encode(claims, key, "HS256")
 
 
-def robots(directory: Path) -> World:
+def robots(directory: Path, access: Any = ROBOTS) -> World:
     key = directory / "key"
     key.write_text(SECRET, "utf-8")
-    return world(jwt_key_file=str(key), jwt_algorithms=["HS256"], access=ROBOTS)
+    issuer = {"issuer": "me", "audience": ["ackstream"], "algorithms": ["HS256"], "key_file": str(key)}
+    return world(issuers=[issuer | {"roles": ["roles"]}], access=access)
 
 
 def test_a_session_ends_with_its_token(tmp_path: Path):
@@ -499,6 +505,42 @@ def test_a_new_token_of_the_same_subject_continues_the_session(tmp_path: Path):
         assert client.get()["status"] == 204
 
 
+def test_a_new_token_brings_its_own_roles(tmp_path: Path):
+    access = ({"roles": ["jwt:writer"], "things": ["*"], "grant": ["READ", "WRITE"]},)
+    with robots(tmp_path, access).client(authorization=f"Bearer {token(60, roles=['writer'])}") as client:
+        for roles, status in ((["writer"], 204), ([], 404), (["writer", "other"], 204)):
+            client.write(f"JWT-TOKEN?jwtToken={token(60, roles=roles)}")
+            client.tell(COMMAND, value=1)
+            assert client.get()["status"] == status
+
+
+def test_a_session_ends_when_its_user_changes_and_not_when_another_does():
+    here, other = reader(), hash_password("other")
+    before = here.authenticator._passwords._users
+    with here.client(**ANN) as client:
+        here.authenticator.replace_users({**before, **Gateway(users={"bob": other}).users})
+        client.tell(COMMAND, "/attributes/x", value=1)
+        assert client.get()["status"] == 403
+        here.authenticator.replace_users(Gateway(users={"ann": other}).users)
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert (caught.value.code, caught.value.reason) == (1000, "The user has changed: sign in again.")
+    assert not here.authenticator._changed
+
+
+def test_a_user_who_is_removed_during_the_handshake_has_no_session(monkeypatch: pytest.MonkeyPatch):
+    here = reader()
+    real = Audit.opened
+
+    def removed(self: Audit, *given: Any) -> None:
+        here.authenticator.replace_users({})
+        real(self, *given)
+
+    monkeypatch.setattr(Audit, "opened", removed)
+    with here.client(**ANN) as client, pytest.raises(Closed):
+        client.get()
+
+
 @pytest.mark.parametrize(
     "second", [token(3600, "other"), token(-60), token(3600, key="another secret of at least thirty-two bytes"), ""]
 )
@@ -511,9 +553,10 @@ def test_a_token_that_is_not_valid_or_another_subjects_ends_the_session(tmp_path
 
 
 def test_the_reason_of_an_end_fits_its_frame(tmp_path: Path):
-    header = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "crit": ["ü" * 200]}).encode()).rstrip(b"=").decode()
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "ü" * 200}).encode()).rstrip(b"=").decode()
+    claims = base64.urlsafe_b64encode(json.dumps({"iss": "me"}).encode()).rstrip(b"=").decode()
     with robots(tmp_path).client(authorization=f"Bearer {token(60)}") as client:
-        client.write(f"JWT-TOKEN?jwtToken={header}.e30.AA")
+        client.write(f"JWT-TOKEN?jwtToken={header}.{claims}.AA")
         with pytest.raises(Closed) as caught:
             client.get()
     assert caught.value.code == 1000

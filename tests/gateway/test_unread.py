@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.gateway import unread
-from ackstream.gateway.unread import UnreadMessages
+from ackstream.gateway.unread import UnreadMessages, UnreadTotal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def run(story: Callable[[UnreadMessages, list[str]], Any]) -> list[str]:
 
     async def go() -> list[str]:
         cut: list[str] = []
-        await story(UnreadMessages(lambda: cut.append("cut")), cut)
+        await story(UnreadMessages(lambda: cut.append("cut"), UnreadTotal()), cut)
         return cut
 
     return asyncio.run(go())
@@ -87,3 +87,45 @@ def test_one_that_fails_to_be_made_is_reported_as_it_is_sent() -> None:
             await messages.send_all(lambda _: asyncio.sleep(0))
 
     assert run(story) == []
+
+
+def test_of_many_clients_those_that_leave_much_unread_are_cut_off_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "MAX_OF_ALL", 200)
+
+    async def go() -> None:
+        cut: list[int] = []
+        total = UnreadTotal()
+        clients = [UnreadMessages(lambda number=number: cut.append(number), total) for number in range(4)]
+        for client in clients[:3]:
+            client.put("x" * 60)
+        clients[3].put("x" * 40)
+        assert cut == []
+        # one that has little keeps what it gets; one that has much does not
+        clients[3].put("x")
+        assert cut == []
+        clients[0].put("x")
+        assert cut == [0]
+        clients[0].drop()
+        assert total.characters == 161
+        clients[1].put("x")
+        assert cut == [0]
+        for client in clients:
+            client.drop()
+        assert total.characters == 0
+
+    asyncio.run(go())
+
+
+def test_what_is_taken_is_no_longer_unread() -> None:
+    async def go() -> None:
+        total = UnreadTotal()
+        client = UnreadMessages(lambda: None, total)
+        for message in ("x" * 10, made("x" * 20), made("x" * 30)):
+            client.put(message)
+        await asyncio.sleep(0.01)
+        assert total.characters == 60
+        for left in (50, 30, 0):
+            await client.take()
+            assert total.characters == left
+
+    asyncio.run(go())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.gateway.authentication import hash_password
+from ackstream.gateway.passwords import hash_password
 from ackstream.settings import Gateway
 from tests.harness import ditto_clients
 from tests.harness.ditto_clients import JAVA, JAVASCRIPT, results, stories
@@ -31,7 +31,8 @@ def gateway(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
     key.write_text(SECRET, "utf-8")
     with running_with_twin(broker, spark, directory, ["unused"]) as running:
         users = {"ditto": hash_password("ditto")}
-        known = Gateway(port=0, users=users, jwt_key_file=str(key), jwt_algorithms=["HS256"], access=ACCESS)
+        issuer = {"issuer": "tests", "audience": ["ackstream"], "algorithms": ["HS256"], "key_file": str(key)}
+        known = Gateway(port=0, users=users, issuers=[issuer], access=ACCESS)
         with serving(running.system.settings.model_copy(update={"gateway": known})) as (url, _):
             yield url.removeprefix("http://")
 

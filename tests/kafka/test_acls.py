@@ -24,9 +24,11 @@ def test_a_client_may_do_what_it_needs_and_nothing_else() -> None:
 def test_a_job_also_looks_at_how_its_topics_are_configured_and_commits_to_its_groups() -> None:
     assert acls.grants(SETTINGS, "archive") == [
         Grant("topic", "p-ledger", "READ"),
+        Grant("topic", "p-audit", "READ"),
         Grant("topic", "p-archive-lease", "READ"),
         Grant("topic", "p-archive-lease", "WRITE"),
         Grant("topic", "p-ledger", "DESCRIBE_CONFIGS"),
+        Grant("topic", "p-audit", "DESCRIBE_CONFIGS"),
         Grant("topic", "p-archive-lease", "DESCRIBE_CONFIGS"),
         Grant("group", "ackstream-archive", "READ", prefixed=True),
     ]
@@ -51,9 +53,9 @@ def test_the_commands_are_those_of_kafka() -> None:
     found = list(acls.commands(SETTINGS, who, ["archive", "requester", "operator"]))
     start = "kafka-acls.sh --bootstrap-server k:9092 --add --allow-principal"
     assert found[0] == f"{start} 'User:CN=archive,O=Acme Inc' --operation Read --topic p-ledger"
-    assert found[4] == f"{start} 'User:CN=archive,O=Acme Inc' --operation DescribeConfigs --topic p-archive-lease"
-    assert found[5].endswith("--operation Read --group ackstream-archive --resource-pattern-type prefixed")
-    assert found[6] == f"{start} User:p-requester --operation Read --topic p-replies"
+    assert found[6] == f"{start} 'User:CN=archive,O=Acme Inc' --operation DescribeConfigs --topic p-archive-lease"
+    assert found[7].endswith("--operation Read --group ackstream-archive --resource-pattern-type prefixed")
+    assert found[8] == f"{start} User:p-requester --operation Read --topic p-replies"
     assert found[-1] == f"{start} User:p-operator --operation Alter --cluster"
 
 

@@ -51,6 +51,7 @@ def test_a_clock_and_a_lease_have_one_writer() -> None:
     [
         ("replies", {"correlate"}),
         ("ledger", {"correlate"}),
+        ("audit", {"gateway"}),
         ("twin-acks", {"twin"}),
         ("stored", {"persist"}),
         ("destinations", {"mirror"}),

@@ -18,9 +18,9 @@ START = 1_795_000_000_000
 SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT"
 
 
-def frame(spark: SparkSession, values: list[bytes | None], first_offset: int = 0) -> DataFrame:
-    """Lay out ledger values as Spark's Kafka source does, on one partition."""
-    rows = [(b"key", value, "ledger", 0, first_offset + at) for at, value in enumerate(values)]
+def frame(spark: SparkSession, values: list[bytes | None], first_offset: int = 0, topic: str = "ledger") -> DataFrame:
+    """Lay out the values of ledger or audit as Spark's Kafka source does, on one partition."""
+    rows = [(b"key", value, topic, 0, first_offset + at) for at, value in enumerate(values)]
     return spark.createDataFrame(rows, SCHEMA).withColumn("timestamp", F.timestamp_millis(F.lit(START)))
 
 
@@ -103,3 +103,25 @@ def dead_letter(number: int, batch: int = 0, query: str = "correlate") -> bytes:
     """Return the record of a record that could not be used."""
     row = ledger.dead_letter("not JSON", None, ("signals", 1, number), START, b"key", b"\x00\xff", truncated=False)
     return ledger.encode(ledger.LedgerRecord("dead-letter", f"signals-1-{number}", query, batch, dead_letter=row))
+
+
+def audit(number: int, run: str = "gateway-1", **changes: Any) -> bytes:
+    """Return the record of a command that the gateway refused."""
+    row = ledger.AuditRow(
+        correlation_id=f"c-{number}",
+        received_at=START + number,
+        event="command",
+        subject="user:ada",
+        roles=("user:operator",),
+        address="10.0.0.9",
+        method="PUT",
+        command="twin/commands/modify",
+        thing_id="org.example:pump-1",
+        path="/attributes/x",
+        allowed=False,
+        count=1,
+        status=403,
+        reason="WRITE of /attributes/x",
+    )
+    row = msgspec.structs.replace(row, **changes)
+    return ledger.encode(ledger.LedgerRecord("audit", f"{run}-{number}", run, number, audit=row))

@@ -40,7 +40,9 @@ def values() -> list[bytes | None]:
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = Lake(path=str(tmp_path_factory.mktemp("lake")))
     tables.create(spark, lake)
-    ArchiveFold(lake).write(records.frame(spark, values()), 0, "query")
+    refused = [records.audit(1), records.audit(2, count=9), records.audit(3, subject="user:bob")]
+    audit = records.frame(spark, [*refused, records.audit(4, allowed=True)], topic="audit")
+    ArchiveFold(lake).write(records.frame(spark, values()).unionAll(audit), 0, "query")
     return lake
 
 
@@ -71,6 +73,10 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "unused_acknowledgements": [
         ("late", "billing:booked", 1, 1, AT + timedelta(hours=1, milliseconds=1)),
+    ],
+    "refusals": [
+        ("command", "user:ada", "10.0.0.9", "WRITE of /attributes/x", 10, AT + timedelta(milliseconds=2)),
+        ("command", "user:bob", "10.0.0.9", "WRITE of /attributes/x", 1, AT + timedelta(milliseconds=3)),
     ],
 }
 

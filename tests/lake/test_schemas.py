@@ -13,6 +13,7 @@ STRUCTS = {
     "acks": (ledger.AckRow, projection.PARTS["acks"]),
     "outcome": (ledger.OutcomeRow, projection.PARTS["outcome"]),
     "dead_letter": (ledger.DeadLetterRow, projection.PARTS["dead_letter"]),
+    "audit": (ledger.AuditRow, projection.PARTS["audit"]),
     "record": (ledger.LedgerRecord, projection.LEDGER),
 }
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql import evaluation, parser, values
+from ackstream.protocol.rql import evaluation, parser, wildcards
+from ackstream.protocol.rql.effort import Effort
 from tests.prose import prose
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=timezone.utc)
 INVALID = "rql.expression.invalid"
+AT_ONCE = 0.25
+"""Seconds: 0.1, and what a busy machine takes more."""
 
 
 def matching_thing() -> dict[str, Any]:
@@ -88,8 +92,8 @@ def test_prose_case_value_comparing_json_array_never_evaluates_to_true() -> None
         ("eq(a,time:)", "Unexpected ')' at position 11, expected a name in one line after time:."),
         ("eq(a,9223372036854775808)", "The number at position 6 is out of the range of 64-bit integers."),
         ("eq(a,-9223372036854775809)", "The number at position 6 is out of the range of 64-bit integers."),
-        (f"eq(a,{'9' * 10_000})", "The number at position 6 is out of the range of 64-bit integers."),
-        (f"eq(a,{'9' * 10_000}.0)", "The number at position 6 is out of the range of 64-bit floating point."),
+        (f"eq(a,{'9' * 9_000})", "The number at position 6 is out of the range of 64-bit integers."),
+        (f"eq(a,{'9' * 9_000}.0)", "The number at position 6 is out of the range of 64-bit floating point."),
     ],
 )
 def test_a_refusal_says_where_and_what_was_expected(filter_: str, message: str) -> None:
@@ -156,13 +160,27 @@ def test_not_has_one_argument() -> None:
     assert parser.parse("not(exists(a))") == parser.Combination("not", (parser.Existence("exists", "a"),))
 
 
-def test_a_filter_that_nests_too_deeply_is_refused() -> None:
-    deepest = "not(" * (parser.MAX_DEPTH - 1) + "exists(attributes/x)" + ")" * (parser.MAX_DEPTH - 1)
-    assert evaluation.matches(deepest, thing(1)) is (parser.MAX_DEPTH % 2 == 1)
+def test_a_filter_of_too_many_conditions_is_refused() -> None:
+    levels = parser.MAX_NODES - 1
+    deepest = "not(" * levels + "exists(attributes/x)" + ")" * levels
+    assert evaluation.matches(deepest, thing(1)) is (levels % 2 == 0)
     assert written(parser.parse(deepest)) == deepest
-    error = refusal(parser.parse, f"and({deepest})")
-    assert (error.error, error.message[:37]) == (INVALID, "The RQL expression nests deeper than ")
-    assert refusal(parser.parse, "or(" * 100_000).error == INVALID
+    widest = f"or({','.join(['exists(attributes/x)'] * levels)})"
+    assert evaluation.matches(widest, thing(1))
+    for larger in (f"and({deepest})", f"and({widest},exists(a))", "or(" * 3_000):
+        error = refusal(parser.parse, larger)
+        assert (error.error, error.message[:39]) == (INVALID, "The RQL expression has more than 200 co")
+
+
+def test_a_filter_that_is_too_long_is_refused_before_it_is_read() -> None:
+    longest = f'eq(attributes/x,"{"x" * (parser.MAX_CHARACTERS - 19)}")'
+    assert len(longest) == parser.MAX_CHARACTERS
+    parser.parse(longest)
+    assert refusal(parser.parse, f" {longest}").message == "The RQL expression is longer than 10000 characters."
+    began = time.perf_counter()
+    many = ",".join(["eq(attributes/a,1)"] * 200_000)
+    assert refusal(parser.parse, f"or({many})").error == INVALID
+    assert time.perf_counter() - began < AT_ONCE
 
 
 def test_the_leaves_come_in_the_order_they_are_written() -> None:
@@ -258,11 +276,80 @@ def test_like_sees_the_text_form(pattern: str, value: Any, *, expected: bool) ->
     ],
 )
 def test_like(pattern: str, value: str, *, ignore_case: bool, expected: bool) -> None:
-    assert values.like(pattern, value, ignore_case=ignore_case) is expected
+    assert wildcards.like(pattern, value, ignore_case=ignore_case) is expected
 
 
-def test_a_pattern_of_many_wildcards_ends_soon() -> None:
-    assert not values.like("*a" * 40 + "b", "a" * 2_000)
+LONG = "a" * 100_000
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*a" * 40 + "b",
+        "*" + "?" * 5_000 + "b",
+        "*" + "*".join(["aaaaab"] * 50),
+        "*" + "a" * 9_000 + "b*",
+        "a*" * 3_000 + "b",
+    ],
+)
+def test_a_pattern_of_many_wildcards_ends_soon(pattern: str) -> None:
+    began = time.perf_counter()
+    assert not wildcards.like(pattern, f"{LONG}c")
+    assert time.perf_counter() - began < AT_ONCE
+
+
+def test_a_pattern_with_too_many_wildcards_is_refused() -> None:
+    accepted = "*a" * wildcards.MAX_WILDCARDS
+    evaluation.checked(parser.parse(f'like(attributes/x,"{accepted}")'))
+    # a run of stars is one
+    evaluation.checked(parser.parse(f'like(attributes/x,"{"*" * 1_000}")'))
+    for pattern in (f"{accepted}?", "*" + "?" * 5_000 + "b"):
+        error = refusal(evaluation.matches, f'ilike(attributes/x,"{pattern}")', thing(1))
+        assert (error.error, error.message) == (INVALID, "A ilike pattern has more than 50 wildcards.")
+
+
+def each(condition: str, number: int = 199) -> str:
+    """Return a filter of as many conditions as it may have, all of which are evaluated."""
+    return f"or({','.join(condition.format(index) for index in range(number))})"
+
+
+@pytest.mark.parametrize(
+    ("filter_", "value"),
+    [
+        (each("eq(attributes/x,{}.5)"), [number + 0.25 for number in range(15_000)]),
+        (each("gt(attributes/x,1000000000{})"), [number + 0.25 for number in range(15_000)]),
+        (each('eq(attributes/x,"{}x")'), list(range(15_000))),
+        (each('like(attributes/x,"{}*x")'), [number * 1e-9 for number in range(1, 8_000)]),
+        (each('like(attributes/x,"*aaaaaaaaaaaaaaab{}*")'), LONG),
+        (each('ilike(attributes/x,"*b{}*")'), "é" * 50_000),
+        (each("eq(attributes/x,{})"), "9" * 100_000),
+        (each("exists(attributes/x/y{})"), [{"z": 1}] * 12_000),
+        (f'like(attributes/x,"*{"a?" * 25}b*")', LONG),
+        (f'like(attributes/x,"*{"a" * 5_000}?b*")', LONG),
+        (f"in(attributes/x,{','.join(map(str, range(2_000)))})", [-1.5] * 20_000),
+    ],
+    ids=["floats", "order", "texts", "printed", "like", "ilike", "digits", "exists", "?", "long?", "in"],
+)
+def test_no_filter_is_evaluated_for_long(filter_: str, value: Any) -> None:
+    began = time.thread_time()
+    error = refusal(lambda: evaluation.matches(filter_, thing(value), effort=Effort()))
+    assert (error.status, error.error) == (400, "rql.expression.expensive")
+    assert time.thread_time() - began < AT_ONCE
+
+
+def test_what_is_evaluated_takes_the_same_steps_each_time() -> None:
+    spent = set()
+    for _ in range(2):
+        effort = Effort()
+        assert not evaluation.matches(each("gt(attributes/x,9{})"), thing([1, 2.5, "3"]), effort=effort)
+        spent.add(effort.spent)
+    assert spent == {199 * 4}
+
+
+def test_a_usual_filter_of_a_large_thing_is_evaluated() -> None:
+    rich = thing(list(range(2_000)))
+    assert evaluation.matches("and(eq(attributes/x,1999),lt(attributes/x,1))", rich, effort=Effort())
+    assert evaluation.matches('like(attributes/x,"*b*")', thing(f"{LONG}b"), effort=Effort())
 
 
 # fields
@@ -563,7 +650,7 @@ def test_like_is_what_its_definition_says(pattern: str, value: str) -> None:
         one = value[:1] not in ("", "\n") if pattern[0] == "?" else value[:1] == pattern[0]
         return one and fits(pattern[1:], value[1:])
 
-    assert values.like(pattern[:12], value) is fits(pattern[:12], value)
+    assert wildcards.like(pattern[:12], value) is fits(pattern[:12], value)
 
 
 TOKENS = ["and(", "or(", "not(", "eq(", "in(", "like(", "exists(", "attributes/x", "thingId", ",", ")", '"', "'", "\\"]

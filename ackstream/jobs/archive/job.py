@@ -1,10 +1,11 @@
-"""The archive job: ledger records become rows of the Delta tables, each exactly once.
+"""The archive job: records of ledger and audit become rows of the Delta tables, each exactly once.
 
 Two kinds of repetition are kept apart. A batch of *this* query that is replayed after a crash is recognised by Delta
 itself: every append carries the query's id and the batch's number as its transaction, and a table that has it skips the
 append. A record that *correlate* wrote again after its own crash is in the ledger twice, in one batch here or in two;
 such copies are recognised by id among the rows of the same query and batch of correlate. That comparison also makes it
-harmless to read the ledger again from its start with a new checkpoint. Two archives of one lake that are on different
+harmless to read the topics again from their start with a new checkpoint. A record of the audit that a gateway had to
+send again is recognised likewise, by the gateway's run and the number. Two archives of one lake that are on different
 systems, where no lease keeps them apart, recognise what the other has committed, if not at the same moment.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.archive.projection import parse, rows, summarise
+from ackstream.jobs.archive.projection import AUDIT, parse, rows, summarise
 from ackstream.lake import tables
 from ackstream.lake.columns import KEY
 from ackstream.lake.schemas import TABLES
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
 
 NAME, LEASE = "archive", "archive-lease"
+SOURCES = ("ledger", AUDIT)
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
 
@@ -40,9 +42,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake)
     limit = settings.archive.max_offsets_per_trigger
-    stream = source(
-        spark, settings.kafka, {"ledger": EARLIEST}, group=settings.archive.group, limit=limit, headers=False
-    )
+    starts = dict.fromkeys(SOURCES, EARLIEST)
+    stream = source(spark, settings.kafka, starts, group=settings.archive.group, limit=limit, headers=False)
     return batches.start(stream, settings.lake, NAME, ArchiveFold(settings.lake).write, trigger)
 
 
@@ -50,9 +51,9 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="archive.trigger",
-    topics=("ledger", LEASE),
+    topics=(*SOURCES, LEASE),
     lease=LEASE,
-    reads=("ledger",),
+    reads=SOURCES,
     group="archive.group",
     committed=partial(tables.newest_batch_of, TABLES),
 )

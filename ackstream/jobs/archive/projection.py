@@ -25,6 +25,8 @@ LAST_MILLISECOND = 253_402_300_799_999
 """The end of the year 9999, the latest time that a table can hold."""
 
 MILLISECONDS_A_DAY = 86_400_000
+AUDIT = "audit"
+"""The topic of audit records, which are in no other one, without the prefix."""
 
 
 def _part(table: str) -> Any:
@@ -38,7 +40,13 @@ def _part(table: str) -> Any:
     return own
 
 
-PART_OF = {"signals": "signal", "acknowledgements": "acks", "outcomes": "outcome", "dead_letters": "dead_letter"}
+PART_OF = {
+    "signals": "signal",
+    "acknowledgements": "acks",
+    "outcomes": "outcome",
+    "dead_letters": "dead_letter",
+    "audit": "audit",
+}
 """The part of a ledger record that a table's rows come from; ``acks`` is an array."""
 
 PARTS: dict[str, Any] = {part: _part(table) for table, part in PART_OF.items()}
@@ -116,6 +124,8 @@ def _malformed() -> str:
         "it is not JSON of the ledger's form": "ledger IS NULL OR ledger._damaged IS NOT NULL",
         "it lacks kind, id, query_id or batch_id": _faulty("ledger", LEDGER),
         f"it has none of the parts {', '.join(PARTS)}": nothing,
+        # who may write the one topic writes no rows of the other
+        "its part is of another topic": f"(ledger.audit IS NOT NULL) <> endswith(topic, '{AUDIT}')",
     }
     for part, schema in PARTS.items():
         if part == "acks":
@@ -205,6 +215,7 @@ _SPECIAL = {
         "value": "try_to_binary(part.value, 'base64')",
         "truncated": "coalesce(part.truncated, false)",
     },
+    "audit": {"id": "id"},
 }
 
 

@@ -125,7 +125,8 @@ JOB = Job(
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
     # 2: answers of the twin come from a topic of their own and name their command
-    rules=2,
+    # 3: a message has a limited number of headers, arrays and objects
+    rules=3,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     resharding=Resharding("correlate.shards", divide, unite),

@@ -13,6 +13,7 @@ import msgspec
 from ackstream.jobs.query.amps_filters import MAX_NODES, AmpsFilter, FilterSyntaxError, parse_filter
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.rql.effort import Effort
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Membership, Node, leaves, parse
 
@@ -55,13 +56,16 @@ def read_filter(text: str) -> Selection:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Return whether a message matches RQL; only a JSON object can, and what cannot be evaluated does not."""
+    """Return whether a message matches RQL; only a JSON object can, and what cannot be evaluated does not.
+
+    Nor does one whose values take too much effort.
+    """
     try:
         message = _decode_object(text or "")
     except UNREADABLE:
         return False
     try:
-        return matches(tree, {_TOP: message})
+        return matches(tree, {_TOP: message}, effort=Effort())
     except Exception:  # noqa: BLE001 - one message would stop the results of all clients, at every start
         return False
 

@@ -218,9 +218,10 @@ class _TwinBatch:
             value = search.answer(envelope, self._things, record.timestamp, limit)
             self._send(self._answer(request, response(envelope, request, OK, value), record))
             return
-        command = read_command(envelope, headers, record.timestamp)
+        limit = self._settings.twin.max_thing_bytes
+        command = read_command(envelope, headers, record.timestamp, limit)
         before = self._things.get(command.thing_id)
-        result = apply(before, command, self._settings.twin.max_thing_bytes)
+        result = apply(before, command, limit)
         self.usage.check(command.thing_id, before, result.thing)
         messages = []
         if result.event is not None:

@@ -29,6 +29,7 @@ from ackstream.protocol.ditto.thing_errors import (
 )
 from ackstream.protocol.ditto.things import Resource
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.rql.effort import Effort
 from ackstream.protocol.rql.evaluation import matches
 
 if TYPE_CHECKING:
@@ -91,14 +92,14 @@ def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandR
 
     :param thing: ``None`` if it never existed
     :param max_bytes: the limit of a thing's JSON
-    :raises DittoError: 404, 409, 412, 304, 400, 413
+    :raises DittoError: 404, 409, 412, 304, 400 also for a condition that takes too much effort, 413
     """
     if thing is None or thing.content is None:
         return _create(thing, command, max_bytes)
     content = decode(thing.content)
     if command.condition is not None and command.action != "create":
         now = datetime.fromtimestamp(command.timestamp / 1000, timezone.utc)
-        if not matches(command.condition, thing.whole(), time=now):
+        if not matches(command.condition, thing.whole(), time=now, effort=Effort()):
             raise condition_failed()
     found = json.find(content, command.resource.keys)
     check_tags(command.if_match, command.if_none_match, _tag(command.resource, found, thing), action=command.action)

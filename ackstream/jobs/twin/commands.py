@@ -34,6 +34,7 @@ from ackstream.protocol.ditto.thing_errors import (
     not_modified,
     policy_id_not_deletable,
     thing_precondition_failed,
+    thing_too_large,
     unknown_path,
 )
 from ackstream.protocol.ditto.things import Resource, resource
@@ -81,11 +82,12 @@ def check_headers(headers: Mapping[str, Any]) -> None:
         raise live_channel_condition_unfit()
 
 
-def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int) -> TwinCommand:
+def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int, max_bytes: int) -> TwinCommand:
     """Read a command for one thing.
 
     :param headers: its headers, as ``read_headers`` returns them
-    :raises DittoError: 400 if its id, path, value or a header is invalid
+    :param max_bytes: the limit of a thing's JSON
+    :raises DittoError: 400 if its id, path, value or a header is invalid; 413
     """
     topic = envelope.topic
     action = topic.action
@@ -101,7 +103,7 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int)
         action,
         part,
         timestamp,
-        UNSET if action in ("retrieve", "delete") else _value(envelope.value, topic.thing_id, action, part),
+        UNSET if action in ("retrieve", "delete") else _value(envelope.value, topic.thing_id, action, part, max_bytes),
         None if if_match is None else read_tags(IF_MATCH, if_match),
         None if if_none_match is None else read_tags(IF_NONE_MATCH, if_none_match),
         headers.get(CONDITION),
@@ -110,14 +112,21 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int)
     )
 
 
-def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource) -> Any:
+def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource, max_bytes: int) -> Any:
     if raw is UNSET:
         raise json_field_missing("/value")
+    _check_size(raw, max_bytes)
     value = msgspec.json.decode(raw)
     try:
         check_storable(value)
     except OverflowError as error:
         raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
+    # of things that were stored with another one only what is sent now is judged
+    if part.kind == "policyId":
+        things.check_policy_id(value, thing_id)
+    elif part.kind == "thing" and isinstance(value, dict):
+        things.check_policy_members(value)
+        things.check_policy_id(value.get("policyId"), thing_id)
     if action == "merge":
         _check_patch(part, value, thing_id)
         return value
@@ -127,8 +136,18 @@ def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resou
     return value
 
 
+def _check_size(raw: Raw, max_bytes: int) -> None:
+    """Reject a value that no thing has room for, before it is looked at; how it is written may double its size."""
+    most = 2 * max_bytes
+    if len(memoryview(raw)) > most:
+        size = len(msgspec.json.format(bytes(raw), indent=-1))
+        if size > most:
+            raise thing_too_large(size / 1024, max_bytes / 1024)
+
+
 def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
     """Reject patches that are never allowed; the others are judged by the thing that results."""
+    things.check_patch(patch)
     if part.kind == "policyId" and patch is None:
         raise policy_id_not_deletable()
     if part.kind != "thing":

@@ -7,12 +7,13 @@ stands for any run of characters.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.json import Keys, keys_of
+from ackstream.protocol.json import Keys, keys_of, write_pointer
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -36,11 +37,33 @@ class Access:
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Apply these rules."""
         self._rules = tuple(rules)
+        self._of = lru_cache(maxsize=1_024)(self._rules_of)
+
+    def replace(self, rules: Iterable[Rule]) -> None:
+        """Apply these rules from now on; may be called in another thread."""
+        self._rules = tuple(rules)
+        # what is remembered of the others must go, too
+        self._of = lru_cache(maxsize=1_024)(self._rules_of)
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
+
+    def denied_by_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> str | None:
+        """Return a path that a merge patch changes and the subjects may not, ``None`` if there is none.
+
+        It changes what is not an object, or an empty one, at ``path`` and below.
+        """
+        keys = keys_of(path)
+        below = []
+        for granted in self._granted("WRITE", subjects, thing_id):
+            if keys[: len(granted)] == granted:
+                return None
+            if granted[: len(keys)] == keys:
+                below.append(granted[len(keys) :])
+        denied = _not_covered(below, patch)
+        return None if denied is None else write_pointer((*keys, *denied))
 
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
@@ -62,20 +85,19 @@ class Access:
 
     def whole_things(self, subjects: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns of the things that the subjects may read entirely."""
-        subjects = tuple(subjects)
+        rules = self._of(tuple(subjects))
         patterns = [
-            pattern
-            for rule in self._rules
-            if "READ" in rule.grant and not keys_of(rule.path) and _any(rule.subjects, subjects)
-            for pattern in rule.things
+            pattern for rule in rules if "READ" in rule.grant and not keys_of(rule.path) for pattern in rule.things
         ]
         return tuple(dict.fromkeys(patterns))
 
     def _granted(self, permission: Permission, subjects: Iterable[str], thing_id: str) -> Iterator[Keys]:
-        subjects = tuple(subjects)
-        for rule in self._rules:
-            if permission in rule.grant and _any(rule.subjects, subjects) and matches_any(rule.things, thing_id):
+        for rule in self._of(tuple(subjects)):
+            if permission in rule.grant and matches_any(rule.things, thing_id):
                 yield keys_of(rule.path)
+
+    def _rules_of(self, subjects: tuple[str, ...]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self._rules if _any(rule.subjects, subjects))
 
 
 OPEN = Access([Rule(("*",), grant=("READ", "WRITE"))])
@@ -86,14 +108,37 @@ def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
     return any(matches_any(patterns, text) for text in texts)
 
 
+def _not_covered(paths: list[Keys], patch: Any) -> Keys | None:
+    """Return the keys of a change of a patch that is at none of the paths, none of which is empty, and not below."""
+    if not paths or not isinstance(patch, dict) or not patch:
+        return ()
+    deeper = _by_key(paths)
+    for key, inner in patch.items():
+        rest = deeper.get(key, [])
+        denied = None if () in rest else _not_covered(rest, inner)
+        if denied is not None:
+            return (key, *denied)
+    return None
+
+
 def _only(value: Any, paths: list[Keys]) -> Any:
     """Return a JSON object with the parts at the paths alone, ``UNSET`` if there are none."""
     if not isinstance(value, dict):
         return UNSET
     kept = {}
-    for key, inner in value.items():
-        rest = [path[1:] for path in paths if path[0] == key]
-        found = inner if () in rest else _only(inner, rest) if rest else UNSET
-        if found is not UNSET:
-            kept[key] = found
-    return kept or UNSET
+    for key, rest in _by_key(paths).items():
+        if key in value:
+            found = value[key] if () in rest else _only(value[key], rest)
+            if found is not UNSET:
+                kept[key] = found
+    if not kept:
+        return UNSET
+    return kept if len(kept) == 1 else {key: kept[key] for key in value if key in kept}
+
+
+def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
+    """Return the rests of paths by their first keys."""
+    found: dict[str, list[Keys]] = {}
+    for path in paths:
+        found.setdefault(path[0], []).append(path[1:])
+    return found

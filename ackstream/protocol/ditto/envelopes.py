@@ -7,7 +7,8 @@ path are required. Source of the rules: Eclipse Ditto, ``Adaptable``, ``Jsonifia
 from __future__ import annotations
 
 import json
-import re
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 JSON_CONTENT_TYPE = "application/json"
 PROTOCOL_CONTENT_TYPE = "application/vnd.eclipse.ditto+json"
 STATUS_MIN, STATUS_MAX = 100, 599
+MAX_PARTS = 100_000
+"""Arrays and objects in a message: a value of 1 MB may be an array of as many small objects."""
 
 
 class Envelope(msgspec.Struct):
@@ -64,8 +67,9 @@ def decode(data: bytes) -> Envelope:
     """Read an envelope.
 
     :raises DittoError: 400 for anything else: invalid UTF-8 or JSON, not an object, a field missing or of the wrong
-        type, an unknown topic path, numbers out of range, nested too deeply
+        type, an unknown topic path, numbers out of range, nested too deeply, of too many parts
     """
+    check_parts(data)
     try:
         wire = _decode_wire(data)
         # the typed decoder copies raw values unchecked; make sure that they can be read later
@@ -206,9 +210,19 @@ def _unparsable(why: str) -> DittoError:
     return json_invalid(f"Failed to parse JSON string: {why}")
 
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_ALIKE = bytes.maketrans(b"{}", b"[]")
+_STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+
+
+def check_parts(data: bytes) -> None:
+    """Reject JSON of so many arrays and objects that reading it takes long, whatever else it is.
+
+    :raises DittoError: 400 ``json.invalid``
+    """
+    if data.count(b"{") + data.count(b"[") > MAX_PARTS:
+        outside = _outside_texts(data)
+        if outside.count(b"{") + outside.count(b"[") > MAX_PARTS:
+            raise _unparsable(f"it has more than {MAX_PARTS} arrays and objects!")
 
 
 def check_depth(data: bytes) -> None:
@@ -219,13 +233,13 @@ def check_depth(data: bytes) -> None:
     # a level takes two bytes at least, and most messages have few
     if len(data) <= 2 * MAX_DEPTH or data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return
-    # the innermost pairs are removed, level by level
-    brackets = _STRING.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
-    for _ in range(MAX_DEPTH):
-        brackets = brackets.replace(b"[]", b"")
-        if not brackets:
-            return
-    raise _too_deep()
+    steps = array("b", _outside_texts(data).translate(_STEPS, _NO_BRACKETS))
+    if max(accumulate(steps), default=0) > MAX_DEPTH:
+        raise _too_deep()
+
+
+def _outside_texts(data: bytes) -> bytes:
+    return b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _too_deep() -> DittoError:

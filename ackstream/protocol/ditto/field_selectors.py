@@ -9,13 +9,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from msgspec import UNSET
-
 from ackstream.protocol import json
 from ackstream.protocol.ditto.errors import not_available
 from ackstream.protocol.ditto.things import NO_POLICIES
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
-from ackstream.protocol.rql.parser import MAX_DEPTH
 
 WILDCARD = "*"
 """Any feature in a field selector: ``features/*/properties``."""
@@ -24,6 +21,10 @@ UNAVAILABLE_FIELDS = {
     "_policy": NO_POLICIES,
     "_metadata": "No metadata is stored with things.",
 }
+
+MAX_CHARACTERS = 10_000
+MAX_DEPTH = 250
+"""Parentheses in a selector."""
 
 _SELECTED = re.compile(r"([^(),]*)([(),]|$)")
 
@@ -34,16 +35,22 @@ def select(value: Any, selector: str) -> Any:
     :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
     :raises DittoError: as :func:`parse_selector` does
     """
-    paths = parse_selector(selector)
-    return _select(value, paths) if isinstance(value, dict) else value
+    tree = _tree(selector)
+    return _select(value, [tree]) if isinstance(value, dict) else value
 
 
-@lru_cache(maxsize=512)
 def parse_selector(selector: str) -> tuple[json.Keys, ...]:
     """Return the keys of the fields that a selector names.
 
     :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
     """
+    if len(selector) > MAX_CHARACTERS:
+        raise _invalid(selector, f"It may have {MAX_CHARACTERS} characters.")
+    return _parsed(selector)
+
+
+@lru_cache(maxsize=512)
+def _parsed(selector: str) -> tuple[json.Keys, ...]:
     if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > MAX_DEPTH:
         raise _invalid(selector)
     paths: list[json.Keys] = []
@@ -84,28 +91,39 @@ def check_fields_of_thing(selector: str) -> None:
             raise not_available(f"The field <{path[0]}>", reason)
 
 
-def _select(value: dict[str, Any], paths: tuple[json.Keys, ...], *, depth: int = 0) -> dict[str, Any]:
+_Tree = dict[str, Any]
+"""The next keys of the paths of a selector, each with a tree of its own; ``None``: the whole value there."""
+
+
+@lru_cache(maxsize=512)
+def _tree(selector: str) -> _Tree:
+    tree: _Tree = {}
+    for path in parse_selector(selector):
+        node: _Tree | None = tree
+        for key in path[:-1]:
+            # what is selected whole stays so
+            node = None if node is None else node.setdefault(key, {})
+        if node is not None:
+            node[path[-1]] = None
+    return tree
+
+
+def _select(value: dict[str, Any], trees: list[_Tree], *, depth: int = 0) -> dict[str, Any]:
     result = {}
     for key, entry in value.items():
-        deeper = [path[1:] for path in paths if path[0] == key or (path[0] == WILDCARD and depth == 1)]
-        if () in deeper:
+        names = (key, WILDCARD) if depth == 1 else (key,)
+        deeper = [tree[name] for tree in trees for name in names if name in tree]
+        if None in deeper:
             result[key] = entry
-        elif isinstance(entry, dict) and any(_leads(entry, path) for path in deeper):
+        elif deeper and isinstance(entry, dict) and (found := _select(entry, deeper, depth=depth + 1)):
             # a path that leads nowhere creates no empty objects
-            result[key] = _select(entry, tuple(deeper), depth=depth + 1)
+            result[key] = found
     return result
 
 
-def _leads(value: Any, path: json.Keys) -> bool:
-    if WILDCARD in path[:1] and isinstance(value, dict):
-        return any(_leads(entry, path[1:]) for entry in value.values())
-    return json.find(value, path[:1]) is not UNSET and (len(path) == 1 or _leads(value[path[0]], path[1:]))
+_PARENTHESES = "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'."
 
 
-def _invalid(selector: str) -> DittoError:
-    return DittoError(
-        BAD_REQUEST,
-        "json.fieldselector.invalid",
-        f"The field selector <{shown(selector)}> is invalid!",
-        "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'.",
-    )
+def _invalid(selector: str, reason: str = _PARENTHESES) -> DittoError:
+    message = f"The field selector <{shown(selector)}> is invalid!"
+    return DittoError(BAD_REQUEST, "json.fieldselector.invalid", message, reason)

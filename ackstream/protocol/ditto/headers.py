@@ -14,7 +14,13 @@ import msgspec
 
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import header_invalid, header_too_long, header_type_invalid, not_available
+from ackstream.protocol.ditto.errors import (
+    header_invalid,
+    header_too_long,
+    header_type_invalid,
+    json_format_invalid,
+    not_available,
+)
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -55,6 +61,12 @@ UNAVAILABLE = {
 }
 """Headers of Ditto that no twin command is carried out with, and what to do instead."""
 
+
+MAX_HEADERS = 1_000
+"""Of one message. Readers look at each several times, and people write a few."""
+
+MOST_LABELS = 10_000
+"""In one header; ``correlate.max_labels`` is far below it."""
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 _LARGEST = 10**18
@@ -159,6 +171,8 @@ _array = _json(REQUESTED_ACKS, list, "JSON array")
 
 def _requested_acks(value: Any) -> list[str]:
     labels: list[Any] = [] if value == "null" else _array(value)
+    if len(labels) > MOST_LABELS:
+        raise header_invalid(REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels.")
     for label in labels:
         if type(label) is not str:
             message = f"JSON array for <{REQUESTED_ACKS}> contained invalid acknowledgement labels."
@@ -235,8 +249,10 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     A ``null`` is an error for a header with a type (boolean, number, duration, channel, array, object); text and
     requested-acks that are null are absent.
 
-    :raises DittoError: 400 ``header.invalid`` or ``timeout.invalid`` for a value of the wrong type
+    :raises DittoError: 400; a value has the wrong type, or there are too many headers
     """
+    if len(headers) > MAX_HEADERS:
+        raise json_format_invalid(f"The message has more than {MAX_HEADERS} headers.")
     result = {}
     for key, value in headers.items():
         name = key

@@ -11,17 +11,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.access import OPEN, Permission
 from ackstream.protocol.ditto.envelopes import json_text, raw
-from ackstream.protocol.ditto.errors import json_field_missing, json_type_invalid
+from ackstream.protocol.ditto.errors import (
+    json_field_missing,
+    json_format_invalid,
+    json_type_invalid,
+    not_available,
+)
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import thing_not_found, thing_not_modifiable, unknown_path
-from ackstream.protocol.errors import NOT_FOUND
-from ackstream.protocol.json import escape
+from ackstream.protocol.ditto.thing_errors import (
+    PRECONDITION_FAILED,
+    thing_not_found,
+    thing_not_modifiable,
+    unknown_path,
+)
+from ackstream.protocol.ditto.things import NO_POLICIES, check_patch
+from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
@@ -29,18 +38,24 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "create", "retrieve", "modify", "merge", "delete", "message",
-    "many", "list", "search", "count", "messages", "whoami",
+    "many", "list", "search", "count", "messages", "whoami", "permissions",
 ]  # fmt: skip
-"""The operation of a command, which decides the required access; the gateway has two without a command."""
+"""The operation of a command, which decides the required access; the gateway has three without a command."""
+
+MAX_IDS = 1_000
+"""Of things that are asked for at once."""
 
 _SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
+_IF_MATCH = "if-match"
+_IF_IT_EXISTS = "*,*"
+"""Means what ``*`` does, and is not what a client writes."""
+
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
-_OF_THE_PART = ("if-match", "if-none-match", IF_EQUAL)
+_OF_THE_PART = (_IF_MATCH, "if-none-match", IF_EQUAL)
 """Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
 
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
-_NOTHING = 'eq(thingId,"")'
 
 
 def kind_of(command: Envelope) -> Kind:
@@ -70,6 +85,8 @@ def check_address(kind: Kind, command: Envelope) -> None:
         ids = value.get("thingIds") if isinstance(value, dict) else None
         if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
             raise json_field_missing("/thingIds")
+        if len(ids) > MAX_IDS:
+            raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
     elif not isinstance(value, dict):
         raise json_type_invalid(json_text(value), "/value", "JsonObject")
 
@@ -77,8 +94,9 @@ def check_address(kind: Kind, command: Envelope) -> None:
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises DittoError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is not
-        permitted
+    :raises AccessDeniedError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is
+        not permitted
+    :raises DittoError: 400 for a patch of too many members
     """
     if kind == "many":
         ids = _decoded(command.value)["thingIds"]
@@ -93,31 +111,31 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
 
 
 def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
-    thing_id = command.topic.thing_id
+    thing_id, given = command.topic.thing_id, frozenset(command.headers)
     if kind == "retrieve":
         # whether a hidden part exists is hidden, too
-        allowed = access.knows(subjects, thing_id, command.path)
+        check_visible(access, subjects, thing_id, command.path)
+        lacking = ""
     else:
-        # a merge patch changes the paths of those of its values that are not objects
-        start = "" if command.path == "/" else command.path
-        paths = _leaves(start, _decoded(command.value)) if kind == "merge" else [command.path]
-        allowed = all(access.may("WRITE", subjects, thing_id, path) for path in paths)
-    if allowed and any(name in command.headers for name in _OF_THE_THING):
+        denied: str | None = command.path
+        if kind == "merge":
+            patch = _decoded(command.value)
+            check_patch(patch)
+            denied = access.denied_by_merge(subjects, thing_id, command.path, patch)
+        whole = access.may("WRITE", subjects, thing_id, command.path)
+        if kind == "merge" and command.path == "/" and not whole:
+            # a merge creates a thing that is missing: whole, not only the parts that the sender may change
+            command.headers.setdefault(_IF_MATCH, _IF_IT_EXISTS)
+        lacking = "" if whole or denied is None else f"WRITE of {denied}"
+    if not lacking and any(name in given for name in _OF_THE_THING):
         # the result of a condition reveals every path it may name
-        allowed = access.may("READ", subjects, thing_id, "/")
-    if allowed and any(name in command.headers for name in _OF_THE_PART):
+        lacking = "" if access.may("READ", subjects, thing_id, "/") else "READ of /, for a condition"
+    if not lacking and any(name in given for name in _OF_THE_PART):
         allowed = access.may("READ", subjects, thing_id, command.path)
-    if not allowed:
+        lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
+    if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
-        raise thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id)
-
-
-def _leaves(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{path}/{escape(key)}", inner)
-    else:
-        yield path or "/"
+        raise AccessDeniedError(thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id), lacking)
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
@@ -126,12 +144,8 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
     The restriction is no part of the filter: a cursor, which has the filter, comes from the client.
     """
     patterns = access.whole_things(subjects)
-    if "*" in patterns:
-        return
-    wanted = _decoded(command.value)
-    visible = [f"like(thingId,{json_text(pattern)})" for pattern in patterns] or [_NOTHING]
-    wanted["only"] = visible[0] if len(visible) == 1 else f"or({','.join(visible)})"
-    command.value = raw(wanted)
+    if "*" not in patterns:
+        command.value = raw(_decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
@@ -140,7 +154,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
     those who guess: it is left to those who may read the whole of what the command addresses.
 
-    :raises DittoError: 404 if nothing is visible
+    :raises DittoError: 404 if nothing is visible, or what there is to be merged
     """
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
@@ -149,6 +163,9 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
     thing_id = command.topic.thing_id
+    if reply.status == PRECONDITION_FAILED and f"'{_IF_IT_EXISTS}'" in _decoded(reply.value).get("message", ""):
+        # there is nothing to merge with
+        raise thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
     reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}
@@ -180,6 +197,62 @@ def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
 
 def _decoded(value: Raw | UnsetType) -> Any:
     return None if value is UNSET else msgspec.json.decode(value)
+
+
+def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *, event: bool) -> None:
+    """Reject an answer to a signal that its sender cannot have seen, or a live event that it may not send.
+
+    :raises AccessDeniedError: 404
+    """
+    thing_id = answer.topic.thing_id
+    if event and not access.may("WRITE", subjects, thing_id, answer.path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"WRITE of {answer.path}")
+    if not event and not access.knows(subjects, thing_id):
+        raise AccessDeniedError(thing_not_found(thing_id), "READ of any part")
+
+
+def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
+    """Reject someone who may read nothing of a part of a thing.
+
+    :raises AccessDeniedError: 404
+    """
+    if not access.knows(subjects, thing_id, path):
+        raise AccessDeniedError(thing_not_found(thing_id), f"READ of {path}")
+
+
+class Asked(msgspec.Struct):
+    """One question of ``/checkPermissions``. Source: Eclipse Ditto, ``CheckPermissionsRoute``."""
+
+    resource: str
+    entity_id: str = msgspec.field(name="entityId")
+    has_permissions: tuple[Permission, ...] = msgspec.field(name="hasPermissions")
+
+
+MAX_ASKED = 500
+_RESOURCE = re.compile(r"(thing|message):(/.*)", re.DOTALL)
+
+
+def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) -> dict[str, bool]:
+    """Answer what a client asks about its rights, each by its name.
+
+    :raises DittoError: 400, they cannot be read, or are too many; 501, one is about a policy
+    """
+    try:
+        asked = msgspec.json.decode(body, type=dict[str, Asked])
+    except UNREADABLE as error:
+        raise json_format_invalid(f"{error}.") from error
+    if len(asked) > MAX_ASKED:
+        raise json_format_invalid(f"There are more than {MAX_ASKED} entries.")
+    answers = {}
+    for name, one in asked.items():
+        found = _RESOURCE.fullmatch(one.resource)
+        if found is None:
+            if one.resource.startswith("policy:"):
+                raise not_available(f"The resource <{one.resource}>", NO_POLICIES)
+            raise json_format_invalid(f"The resource '{one.resource}' of '{name}' is not thing:/… or message:/….")
+        path = found[2]
+        answers[name] = all(access.may(one_of, subjects, one.entity_id, path) for one_of in one.has_permissions)
+    return answers
 
 
 def addresses_subject(message: Envelope) -> bool:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
+    from ackstream.protocol.rql.effort import Effort
+
 Stream = Literal["events", "live-commands", "live-events", "messages"]
 STREAM_OF: dict[tuple[str | None, str], Stream] = {
     ("twin", "events"): "events",
@@ -163,7 +165,11 @@ class Subscription(msgspec.Struct, frozen=True):
         return signal.stream == self.stream and (not self.namespaces or namespace in self.namespaces)
 
     def matches(
-        self, signal: Publication, extra: Mapping[str, Any] | None = None, time: datetime | None = None
+        self,
+        signal: Publication,
+        extra: Mapping[str, Any] | None = None,
+        time: datetime | None = None,
+        effort: Effort | None = None,
     ) -> bool:
         """Return whether a signal passes the filter.
 
@@ -172,11 +178,13 @@ class Subscription(msgspec.Struct, frozen=True):
 
         :param extra: the fields that ``extra_fields`` selects
         :param time: the value of ``time:now``
+        :param effort: what may be spent, where the filter comes from outside
+        :raises DittoError: as ``Effort.spend`` does
         """
         if self.filter is None:
             return True
         thing = merged(dict(extra), signal.thing) if extra else signal.thing
-        return evaluation.matches(self.filter, thing, time=time, **signal.placeholders)
+        return evaluation.matches(self.filter, thing, time=time, effort=effort, **signal.placeholders)
 
 
 def subscription(
@@ -227,18 +235,21 @@ def decide(
     visible: bool = True,
     extra: Mapping[str, Any] | None = None,
     time: datetime | None = None,
+    effort: Effort | None = None,
 ) -> SignalDelivery | Drop:
     """Decide whether one subscriber receives a signal.
 
     :param visible: whether it may see the signal by its access rules
     :param extra: the fields that its subscription's ``extra_fields`` selects
     :param time: the value of ``time:now`` in filters
+    :param effort: what its filter may spend, where it comes from outside
+    :raises DittoError: as ``Effort.spend`` does
     """
     labels = tuple(label for label in signal.labels if label in subscriber.labels)
     wanted = subscriber.subscriptions.get(signal.stream)
     if wanted is None or not visible or not wanted.covers(signal):
         return Drop(labels, NOT_SUBSCRIBED)
-    if not wanted.matches(signal, extra, time):
+    if not wanted.matches(signal, extra, time, effort):
         return Drop(labels, FILTERED)
     return SignalDelivery(as_delivered(signal, labels, extra) if labels or extra else signal.plain, labels)
 

@@ -15,7 +15,14 @@ import msgspec
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.errors import json_type_invalid, not_available
-from ackstream.protocol.ditto.thing_errors import definition_invalid, id_invalid, id_not_settable, unknown_path
+from ackstream.protocol.ditto.thing_errors import (
+    definition_invalid,
+    id_invalid,
+    id_not_settable,
+    merge_invalid,
+    unknown_path,
+)
+from ackstream.protocol.errors import shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
@@ -116,6 +123,17 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
             raise not_available(f"The member <{name}> of a thing", NO_POLICIES)
 
 
+def check_policy_id(policy_id: Any, thing_id: str) -> None:
+    """Reject a policy that is not the thing's own: who names it believes that it protects the thing.
+
+    What is no text is rejected elsewhere, by its place.
+
+    :raises DittoError: 501
+    """
+    if isinstance(policy_id, str) and policy_id != thing_id:
+        raise not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
+
+
 def check(part: Resource, value: Any) -> None:
     """Check a value for the part of a thing where it is to be stored.
 
@@ -135,6 +153,18 @@ def check(part: Resource, value: Any) -> None:
                 _check_definition(identifier, part.path)
         case "features" | "feature" | "attributes" | "featureProperties" | "featureDesiredProperties":
             _check_object(part, value)
+
+
+MAX_PATCH_MEMBERS = 10_000
+
+
+def check_patch(patch: Any) -> None:
+    """Reject a merge patch with too many members; more than a thing has, and each of them is looked at several times.
+
+    :raises DittoError: 400 ``things:merge.invalid``
+    """
+    if json.members(patch, MAX_PATCH_MEMBERS) > MAX_PATCH_MEMBERS:
+        raise merge_invalid(f"It has more than {MAX_PATCH_MEMBERS} members.")
 
 
 def check_id(thing_id: str) -> None:

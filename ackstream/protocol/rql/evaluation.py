@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ackstream.protocol.json import Keys, json_pointer_invalid
+from ackstream.protocol.rql.effort import CHARACTERS, Effort
 from ackstream.protocol.rql.parser import (
     Combination,
     Comparison,
@@ -30,6 +31,10 @@ from ackstream.protocol.rql.parser import (
     rql_expression_invalid,
 )
 from ackstream.protocol.rql.values import Scalar, compare, like_value, resolve, scalars
+from ackstream.protocol.rql.wildcards import MAX_WILDCARDS, wildcards
+
+_AT_ONCE = 5
+"""As many values are found in one step."""
 
 _ORDER = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 
@@ -38,18 +43,26 @@ class _Facts(msgspec.Struct, frozen=True):
     thing: dict[str, Any]
     time: datetime | None
     placeholders: Mapping[str, Mapping[str, str | Sequence[str]]]
+    effort: Effort | None
+
+    def spend(self, steps: int) -> None:
+        if self.effort is not None:
+            self.effort.spend(steps)
 
 
 def checked(tree: Node) -> Node:
     """Return a filter if it can be evaluated, not only parsed; to be called when a filter is accepted.
 
     :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is not a
-        text, ``json.pointer.invalid`` for a path with an empty segment
+        text or has too many wildcards, ``json.pointer.invalid`` for a path with an empty segment
     """
     for leaf in leaves(tree):
         field_of(leaf.property, whole=isinstance(leaf, Existence))
-        if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike") and not isinstance(leaf.value, str):
-            raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
+        if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike"):
+            if not isinstance(leaf.value, str):
+                raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
+            if wildcards(leaf.value) > MAX_WILDCARDS:
+                raise rql_expression_invalid(f"A {leaf.op} pattern has more than {MAX_WILDCARDS} wildcards.")
     return tree
 
 
@@ -59,21 +72,23 @@ def matches(
     /,
     *,
     time: datetime | None = None,
+    effort: Effort | None = None,
     **placeholders: Mapping[str, str | Sequence[str]],
 ) -> bool:
     """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text).
 
     ``time`` is the value of ``time:now``, with a time zone; the other placeholders are given by prefix, each with its
     names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
-    is then missing, a literal is null.
+    is then missing, a literal is null. ``effort`` is what may be spent, where others than those who run the process
+    wrote the filter.
 
-    :raises DittoError: as ``parse`` and ``checked``, before anything is evaluated
+    :raises DittoError: as ``parse`` and ``checked``, before anything is evaluated; as ``Effort.spend``
     :raises ValueError: a moment without a time zone
     """
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
     tree = checked(parse(query) if isinstance(query, str) else query)
-    return _holds(tree, _Facts(thing, time, placeholders))
+    return _holds(tree, _Facts(thing, time, placeholders, effort))
 
 
 def _holds(node: Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per node
@@ -92,34 +107,37 @@ def _holds(node: Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per n
         case Existence(_, name):
             return _is_empty(_found(name, facts, whole=True))
         case Membership(name, values):
+            found = _scalars_of(name, facts)
             # null is never a member: Ditto compares members only with ordered values
             literals = [literal for value in values if (literal := _resolved(value, facts)) is not None]
-            return any(_any_equals(name, literal, facts) for literal in literals)
+            return any(_is_among(found, literal, facts) for literal in literals)
         case Comparison():
             return _compares(node, facts)
 
 
 def _compares(node: Comparison, facts: _Facts) -> bool:
-    if node.op == "ne":
-        return not _any_equals(node.property, _resolved(node.value, facts), facts)
-    if node.op == "eq":
-        return _any_equals(node.property, _resolved(node.value, facts), facts)
     values = _scalars_of(node.property, facts)
     if node.op in ("like", "ilike"):
-        ignore_case = node.op == "ilike"
-        return any(like_value(str(node.value), value, ignore_case=ignore_case) for value in values)
+        pattern, ignore_case = str(node.value), node.op == "ilike"
+        return any(like_value(pattern, value, ignore_case=ignore_case, effort=facts.effort) for value in values)
     literal = _resolved(node.value, facts)
+    if node.op in ("eq", "ne"):
+        return _is_among(values, literal, facts) is (node.op == "eq")
     if literal is None:
         return False
     fits = _ORDER[node.op]
-    return any(value is not None and fits(compare(value, literal), 0) for value in values)
+    return any(value is not None and fits(_compared(value, literal, facts), 0) for value in values)
 
 
-def _any_equals(name: str, literal: Scalar | None, facts: _Facts) -> bool:
-    values = _scalars_of(name, facts)
+def _is_among(values: list[Scalar | None], literal: Scalar | None, facts: _Facts) -> bool:
     if literal is None:
         return None in values
-    return any(value is not None and compare(value, literal) == 0 for value in values)
+    return any(value is not None and _compared(value, literal, facts) == 0 for value in values)
+
+
+def _compared(value: Scalar, literal: Scalar, facts: _Facts) -> int:
+    facts.spend(1 + len(value) // CHARACTERS if isinstance(value, str) else 1)
+    return compare(value, literal)
 
 
 def _resolved(value: Value, facts: _Facts) -> Scalar | None:
@@ -129,13 +147,15 @@ def _resolved(value: Value, facts: _Facts) -> Scalar | None:
 
 
 def _scalars_of(name: str, facts: _Facts) -> list[Scalar | None]:
-    return list(scalars(_found(name, facts, whole=False).values))
+    values = list(scalars(_found(name, facts, whole=False).values))
+    facts.spend(1 + len(values) // _AT_ONCE)
+    return values
 
 
 def _found(name: str, facts: _Facts, *, whole: bool) -> Found:
     field = field_of(name, whole=whole)
     if not isinstance(field, SignalFact):
-        return find(field, facts.thing)
+        return find(field, facts.thing, facts.effort)
     fact = facts.placeholders.get(field.prefix, {}).get(field.name, ())
     values = (fact,) if isinstance(fact, str) else tuple(fact)
     # of several values a comparison takes the first, while exists and empty take all
@@ -206,8 +226,11 @@ def field_of(property_: str, *, whole: bool) -> Keys | SignalFact:
     return tuple(key.replace("~0", "~") for key in name.split("/") if key)
 
 
-def find(path: Keys, thing: dict[str, Any]) -> Found:
-    """Return the values of the thing at the path. An array on the way stands for the objects in it."""
+def find(path: Keys, thing: dict[str, Any], effort: Effort | None = None) -> Found:
+    """Return the values of the thing at the path. An array on the way stands for the objects in it.
+
+    :raises DittoError: as ``Effort.spend`` does
+    """
     if path == ("_namespace",):
         # part of the id, which is always present, unlike the field of that name
         thing_id = thing.get("thingId")
@@ -224,4 +247,6 @@ def find(path: Keys, thing: dict[str, Any]) -> Found:
                 in_array = True
                 objects.extend(element for element in value if isinstance(element, dict))
         values = [found[key] for found in objects if key in found]
+        if effort is not None and len(objects) > 1:
+            effort.spend(len(objects) // _AT_ONCE)
     return Found(tuple(values), in_array=in_array)

@@ -25,8 +25,10 @@ from ackstream.protocol.errors import BAD_REQUEST, error_factory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_DEPTH = 250
-"""Levels of and, or and not: more than anyone writes, and far from the interpreter's own limit."""
+MAX_CHARACTERS = 10_000
+MAX_NODES = 200
+"""Conditions, and the and, or and not that join them: more than anyone writes, and far from the interpreter's own limit
+of levels."""
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _LONG_LENGTH = 20
@@ -111,15 +113,22 @@ rql_expression_invalid = error_factory(
 )
 
 
-@lru_cache(maxsize=512)
 def parse(text: str) -> Node:
     """Read a filter; property names are not looked at, see ``checked``.
 
-    :raises DittoError: 400 ``rql.expression.invalid`` that says where (counted from 1) and what was expected
+    :raises DittoError: 400 ``rql.expression.invalid`` that says where (counted from 1) and what was expected, or that
+        the filter is too large
     """
+    if len(text) > MAX_CHARACTERS:
+        raise rql_expression_invalid(f"The RQL expression is longer than {MAX_CHARACTERS} characters.")
+    return _tree(text)
+
+
+@lru_cache(maxsize=512)
+def _tree(text: str) -> Node:
     parser = _Parser(text)
     parser.skip_blanks()
-    tree = parser.query(1)
+    tree = parser.query()
     if parser.at != len(text):
         parser.unexpected("the end of input")
     return tree
@@ -129,11 +138,13 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.nodes = 0
 
-    def query(self, depth: int) -> Node:
-        if depth > MAX_DEPTH:
+    def query(self) -> Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
             raise rql_expression_invalid(
-                f"The RQL expression nests deeper than {MAX_DEPTH} levels at position {self.at + 1}."
+                f"The RQL expression has more than {MAX_NODES} conditions, which position {self.at + 1} begins."
             )
         op: Any = self._take(_NAME)
         if op is None:
@@ -141,10 +152,10 @@ class _Parser:
         self._expect("(")
         if op not in ("and", "or", "not"):
             return self._leaf(op)
-        args = [self.query(depth + 1)]
+        args = [self.query()]
         while op != "not" and self._accept(","):
             self.skip_blanks()
-            args.append(self.query(depth + 1))
+            args.append(self.query())
         self._expect(")", None if op == "not" else "',' or ')'")
         return Combination(op, tuple(args))
 

@@ -1,6 +1,6 @@
-"""Values in RQL: comparison, ``like``, and the ``time:`` placeholder.
+"""Values in RQL: comparison, their text form for ``like``, and the ``time:`` placeholder.
 
-Source of the rules: Eclipse Ditto, ``ThingPredicatePredicateVisitor``, ``LikeHelper`` and ``ImmutableTimePlaceholder``.
+Source of the rules: Eclipse Ditto, ``ThingPredicatePredicateVisitor`` and ``ImmutableTimePlaceholder``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.rql.wildcards import like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from ackstream.protocol.rql.effort import Effort
 
 
 Scalar: TypeAlias = str | int | float | bool
@@ -23,7 +25,8 @@ Scalar: TypeAlias = str | int | float | bool
 _LONG_BOUND = 2.0**63
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
-_IN_LINE = r"[^\n\r\x85\u2028\u2029]"
+_TO_PRINT = 4
+"""The steps that the text of a number takes."""
 
 
 def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
@@ -56,38 +59,20 @@ def compare(value: Scalar, literal: Scalar) -> int:
     return _sign(_utf16(left), _utf16(right))
 
 
-def like(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
-    """Return whether the whole value matches: ``*`` is any run within a line, ``?`` any character except a line break.
+def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool, effort: Effort | None = None) -> bool:
+    """Return whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it.
 
-    ``ignore_case`` affects the letters A to Z only.
+    :raises DittoError: as ``Effort.spend`` does
     """
-    return _like_expression(pattern, ignore_case=ignore_case).fullmatch(value) is not None
-
-
-def like_value(pattern: str, value: Scalar | None, *, ignore_case: bool) -> bool:
-    """Return whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it."""
     if value is None:
         return bool(pattern) and not pattern.strip("*")
     if isinstance(value, bool):
         value = str(value).lower()
     elif not isinstance(value, str):
+        if effort is not None:
+            effort.spend(_TO_PRINT)
         value = _printed(value)
-    return like(pattern, value, ignore_case=ignore_case)
-
-
-@lru_cache(maxsize=512)
-def _like_expression(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
-    first, *others = (_piece(piece) for piece in re.split(r"\*+", pattern))
-    expression = [first]
-    for number, piece in enumerate(others[:-1]):
-        # the first match is final (a look-ahead is never retried), so no pattern takes long
-        expression.append(f"(?=(?P<p{number}>{_IN_LINE}*?{piece}))(?P=p{number})")
-    expression.extend(f"{_IN_LINE}*{piece}" for piece in others[-1:])
-    return re.compile("".join(expression), re.ASCII | re.IGNORECASE if ignore_case else re.ASCII)
-
-
-def _piece(piece: str) -> str:
-    return _IN_LINE.join(re.escape(part) for part in piece.split("?"))
+    return like(pattern, value, ignore_case=ignore_case, effort=effort)
 
 
 def _sign(left: Any, right: Any) -> int:

@@ -526,7 +526,7 @@ public final class Stories {
 
     private static String token(final int seconds) {
         try {
-            final var claims = "{\"sub\":\"robot\",\"exp\":" + (Instant.now().getEpochSecond() + seconds) + "}";
+            final var claims = "{\"iss\":\"tests\",\"aud\":\"ackstream\",\"sub\":\"robot\",\"exp\":" + (Instant.now().getEpochSecond() + seconds) + "}";
             final var signed = encoded("{\"alg\":\"HS256\",\"typ\":\"JWT\"}") + "." + encoded(claims);
             final var mac = Mac.getInstance("HmacSHA256");
             mac.init(new SecretKeySpec(secret.getBytes(StandardCharsets.UTF_8), "HmacSHA256"));

@@ -35,7 +35,7 @@ def expected(*numbers: int) -> dict[str, list[str]]:
     """Return the ids that outcome records of these numbers give, each once."""
     requests = sorted(map(records.reply_id, numbers))
     acks = sorted(f"acks-0-{number}-{index}" for number in numbers for index in (0, 1))
-    return {"signals": requests, "acknowledgements": acks, "outcomes": requests, "dead_letters": []}
+    return {"signals": requests, "acknowledgements": acks, "outcomes": requests, "dead_letters": [], "audit": []}
 
 
 def outcomes(*numbers: int, batch: int = 0) -> list[bytes | None]:
@@ -65,13 +65,13 @@ def test_a_batch_writes_one_file_a_table_and_leaves_tables_without_rows_alone(sp
     frame = records.frame(spark, outcomes(*range(50))).repartition(4)
     ArchiveFold(made).write(frame, 0, APPLICATION)
     files = {name: len(deltalake.DeltaTable(made.table(name)).file_uris()) for name in TABLES}
-    assert files == {"signals": 1, "acknowledgements": 1, "outcomes": 1, "dead_letters": 0}
+    assert files == {"signals": 1, "acknowledgements": 1, "outcomes": 1, "dead_letters": 0, "audit": 0}
     assert version(made, "dead_letters") == 0
 
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, made: Lake) -> None:
     ArchiveFold(made).write(records.frame(spark, []), 0, APPLICATION)
-    assert [version(made, name) for name in TABLES] == [0, 0, 0, 0]
+    assert [version(made, name) for name in TABLES] == [0] * len(TABLES)
 
 
 def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, made: Lake) -> None:
@@ -127,6 +127,20 @@ def test_a_new_query_of_correlate_may_use_the_same_batch_numbers(spark: SparkSes
     assert ids(made) == expected(1, 2)
 
 
+def test_records_of_the_audit_are_rows_once_however_often_gateway_and_archive_repeat_them(
+    spark: SparkSession, made: Lake
+) -> None:
+    sent = [records.audit(1), records.audit(2), records.audit(2), records.audit(1, "gateway-2")]
+    batch = records.frame(spark, outcomes(1)).unionAll(records.frame(spark, sent, topic="x-audit"))
+    for _ in range(2):
+        ArchiveFold(made).write(batch, 0, APPLICATION)
+    again = ArchiveFold(made)
+    again.write(records.frame(spark, [records.audit(2), records.audit(3)], 10, "x-audit"), 1, APPLICATION)
+    # a new checkpoint reads both topics from their start
+    ArchiveFold(made).write(batch, 0, "another-query")
+    assert ids(made) == expected(1) | {"audit": ["gateway-1-1", "gateway-1-2", "gateway-1-3", "gateway-2-1"]}
+
+
 def break_tables(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Let the appends to some tables fail before they begin."""
     real = ArchiveFold._append
@@ -152,7 +166,7 @@ def test_a_batch_that_died_after_the_second_table_writes_only_what_is_missing(
     ArchiveFold(made).write(frame, 0, APPLICATION)
     assert ids(made) == expected(1, 2) | {"dead_letters": ["signals-1-7"]}
     # the tables that had the batch were not even touched
-    assert {name: version(made, name) for name in TABLES} == dict.fromkeys(TABLES, 1)
+    assert {name: version(made, name) for name in TABLES} == dict.fromkeys(TABLES, 1) | {"audit": 0}
 
 
 def test_a_batch_run_again_is_skipped_by_its_transaction_even_without_ids(

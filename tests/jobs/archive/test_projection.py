@@ -175,7 +175,7 @@ def test_a_malformed_record_is_a_dead_letter_with_its_reason(malformed: dict[str
 def test_every_record_is_rows_or_a_dead_letter_whatever_has_the_wrong_type(spark: SparkSession) -> None:
     whole = json.loads(records.outcome(1)) | {"dead_letter": json.loads(records.dead_letter(2))["dead_letter"]}
     values = [changed(**{field: odd}) for field in whole for odd in ODD]
-    for part in projection.PARTS:
+    for part in whole.keys() & projection.PARTS.keys():
         fields = whole[part][0] if part == "acks" else whole[part]
         for field, odd in product([*fields, "more"], ODD):
             found = deepcopy(whole)
@@ -196,6 +196,51 @@ def test_every_record_is_rows_or_a_dead_letter_whatever_has_the_wrong_type(spark
     assert {"malformed", "outcome"} <= kinds
 
 
+AUDIT = json.loads(records.audit(1))["audit"]
+
+
+def test_a_record_of_the_audit_becomes_a_row(spark: SparkSession) -> None:
+    parsed = projection.parse(records.frame(spark, [records.audit(7)], topic="prod-audit"))
+    (row,) = projection.rows(parsed, "audit").collect()
+    assert (row.id, row.query_id, row.batch_id, row.correlation_id) == ("gateway-1-7", "gateway-1", 7, "c-7")
+    assert (row.subject, row.roles, row.address, row.allowed) == ("user:ada", ["user:operator"], "10.0.0.9", False)
+    assert (row.event, row.method, row.command, row.path) == ("command", "PUT", "twin/commands/modify", "/attributes/x")
+    assert (row.status, row.reason, row["count"], row.day) == (403, "WRITE of /attributes/x", 1, date(2026, 11, 18))
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "wanted"),
+    [
+        ("ledger", records.audit(1), False),
+        ("audit", records.outcome(1), False),
+        ("audit", records.dead_letter(1), False),
+        ("ledger", changed(audit=AUDIT), False),
+        ("audit", changed(audit=AUDIT, signal=None, acks=None, outcome=None), True),
+    ],
+    ids=["audit-in-ledger", "outcome-in-audit", "dead-letter-in-audit", "both-in-ledger", "audit"],
+)
+def test_who_may_write_one_topic_writes_no_rows_of_the_other(
+    spark: SparkSession, topic: str, value: bytes, *, wanted: bool
+) -> None:
+    parsed = projection.parse(records.frame(spark, [value], topic=topic))
+    found = {table for table in schemas.TABLES if projection.rows(parsed, table).count()}
+    assert found == {"audit" if wanted else "dead_letters"}
+
+
+def test_an_audit_record_with_a_wrong_type_is_a_row_or_a_dead_letter(spark: SparkSession) -> None:
+    values = []
+    for field, odd in product([*json.loads(records.audit(1))["audit"], "more"], ODD):
+        found = json.loads(records.audit(1))
+        found["audit"][field] = odd
+        values.append(json.dumps(found).encode())
+    parsed = projection.parse(records.frame(spark, [*values], topic="audit")).persist()
+    try:
+        rows = {table: projection.rows(parsed, table).count() for table in ("audit", "dead_letters")}
+    finally:
+        parsed.unpersist()
+    assert 0 < rows["dead_letters"] < len(values) == sum(rows.values())
+
+
 def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
     values = [
         records.outcome(1, batch=3),
@@ -207,7 +252,7 @@ def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
     spans = projection.summarise(projection.parse(records.frame(spark, values)))
     found = {span.query_id: span for span in spans}
     none = dict.fromkeys(schemas.TABLES, 0)
-    counts = {"signals": 3, "acknowledgements": 6, "outcomes": 3, "dead_letters": 0}
+    counts = {"signals": 3, "acknowledgements": 6, "outcomes": 3, "dead_letters": 0, "audit": 0}
     assert found == {
         "correlate": projection.BatchSpan("correlate", 3, 5, 1, counts),
         "other": projection.BatchSpan("other", 1, 1, 0, none | {"acknowledgements": 1}),

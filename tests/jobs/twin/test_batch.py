@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -260,3 +261,51 @@ def test_commands_of_a_partition_act_in_their_order_although_its_broker_was_set_
     set_back = msgspec.structs.replace(delete, timestamp=create.timestamp - 10_000)
     result = whole([set_back, create])
     assert [row.action for row in result.rows] == ["created", "deleted"]
+
+
+TOO_MANY = {f"k{number}": None for number in range(10_001)}
+LONG = body("modify", "/attributes/x", "a" * 100_000)
+LIKE = f'like(attributes/x,"*{"a?" * 25}b*")'
+MANY_CONDITIONS = f"or({','.join(f'like(attributes/x,*{number}*)' for number in range(199))})".replace(
+    "x,*", 'x,"*'
+).replace("*)", '*")')
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "error"),
+    [
+        (body("merge", "/attributes", TOO_MANY), 400, "things:merge.invalid"),
+        (body("merge", "/attributes", {"a": {"b": TOO_MANY}}), 400, "things:merge.invalid"),
+        (body("merge", "/attributes", {str(n): {"a": {}} for n in range(45_000)}), 413, "things:thing.toolarge"),
+        (body("modify", "/attributes/x", [{}] * 90_000), 413, "things:thing.toolarge"),
+        (body("modify", "/features", {f"k{n}": {} for n in range(40_000)}), 413, "things:thing.toolarge"),
+        (body("modify", "/attributes/x", [[[1] * 9] * 100] * 90), 413, "things:thing.toolarge"),
+        (body("modify", "/attributes/x", 1, condition=LIKE), 400, "rql.expression.expensive"),
+        (body("modify", "/attributes/x", 1, condition=MANY_CONDITIONS), 400, "rql.expression.expensive"),
+        (body("modify", "/attributes/x", 1, condition="eq(a,1)" * 100_000), 400, "rql.expression.invalid"),
+        (body("retrieve", fields="a," * 400_000), 400, "json.fieldselector.invalid"),
+        (body("retrieve", condition="not(" * 100_000), 400, "rql.expression.invalid"),
+    ],
+    ids=["nulls", "nested", "patch", "array", "features", "deep", "?", "likes", "filter", "fields", "levels"],
+)
+def test_no_command_holds_the_twin(command: Any, status: int, error: str) -> None:
+    things: dict[str, Any] = {}
+    list(fold(records(body("create", value={"attributes": {"x": "y"}}), LONG), things, Settings()))
+    taken = [SignalRecord(START + 9, 0, 9, "c-9", json.dumps(command, separators=(",", ":")).encode())]
+    assert len(taken[0].value or b"") <= 1_000_000
+    began = time.thread_time()
+    (result,) = fold(taken, things, Settings())
+    took = time.thread_time() - began
+    (told,) = [json.loads(message.value) for message in result.messages]
+    assert (told["status"], told["value"]["error"]) == (status, error)
+    assert took < 0.25
+
+
+def test_a_value_may_be_written_with_blanks() -> None:
+    pretty = json.dumps(body("modify", "/attributes/x", list(range(15_000))), indent=14).encode()
+    assert len(pretty) > 250_000
+    assert answer(body("create", value={}), body("modify", "/attributes", {}), pretty)["status"] == 201
+
+
+def test_a_message_of_too_many_headers_is_none_of_the_twin() -> None:
+    assert not run(body("create", value={}, **{f"x{number}": "" for number in range(1_001)})).messages

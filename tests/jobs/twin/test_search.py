@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import Thing
 from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Correlate, Settings
 from tests.jobs.twin.commands import MANY, answer, body
 
@@ -44,11 +46,13 @@ def names(**wanted: Any) -> list[str]:
         ({"options": ["size(1)"], "all": True}, "abdc"),
         ({"options": ["size(0)"]}, ""),
         ({"options": ["sort(+attributes/city)"], "after": "org.acme:a"}, "b"),
-        ({"filter": 'eq(attributes/city,"Bonn")', "only": 'like(thingId,"org.acme:*")'}, "d"),
+        ({"filter": 'eq(attributes/city,"Bonn")', "only": ["org.acme:*"]}, "d"),
         ({"options": ["limit(1,2)"]}, "bd"),
         ({"options": ["sort(-thingId)"]}, "cdba"),
         ({"options": ["sort(+attributes/city,-attributes/n)"]}, "cdab"),
         ({"options": ["sort(+attributes/none)"]}, "abdc"),
+        ({"only": []}, ""),
+        ({"only": ["org.acme:?", "org.acme:a"]}, "a"),
         ({"filter": "gt(_modified,time:now-1h)", "options": ["size(1)"]}, "a"),
     ],
 )
@@ -78,7 +82,7 @@ def pages(wanted: Any, then: Any = None) -> list[str]:
         ({"options": ["size(3)", "sort(-thingId,+attributes/n)"]}, ["cdb", "a"]),
         ({"filter": "ge(attributes/n,1)", "options": ["size(1)"]}, ["a", "b", "c"]),
         ({"namespaces": ["org.acme"], "options": ["size(2)"]}, ["ab", "d"]),
-        ({"only": 'like(thingId,"org.acme:*")', "options": ["size(2)"]}, ["ab", "d"]),
+        ({"only": ["org.acme:*"], "options": ["size(2)"]}, ["ab", "d"]),
     ],
 )
 def test_a_cursor_leads_to_the_next_page_of_the_same_search(wanted: Any, found: list[str]) -> None:
@@ -117,7 +121,7 @@ def test_all_pages_in_the_order_of_ids_look_at_each_thing_once(order: str) -> No
 
 def test_a_cursor_does_not_widen_what_its_sender_may_see() -> None:
     cursor = ask("/search/things", {"options": ["size(1)"]})["value"]["cursor"]
-    assert names(options=[f"cursor({cursor})"], only='eq(attributes/city,"Bonn")') == ["d", "c"]
+    assert names(options=[f"cursor({cursor})"], only=["*:d", "*:c"]) == ["d", "c"]
 
 
 CURSOR = ask("/search/things", {"filter": "exists(thingId)", "options": ["size(1)", "sort(-thingId)"]})["value"][
@@ -154,12 +158,14 @@ def test_a_thing_that_is_gone_has_a_place_in_the_order_of_ids_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "only"),
-    [("org.other:c", 'like(thingId,"org.acme:*")'), ("org.acme:a", 'eq(attributes/city,"Bonn")')],
+    ("after", "wanted"),
+    [("org.other:c", {"only": ["org.acme:*"]}), ("org.acme:a", {"filter": 'eq(attributes/city,"Bonn")'})],
     ids=["hidden", "not-found"],
 )
-def test_a_search_does_not_tell_where_a_thing_would_be_that_it_does_not_find(after: str, only: str) -> None:
-    options = {"options": ["sort(+attributes/n)"], "only": only}
+def test_a_search_does_not_tell_where_a_thing_would_be_that_it_does_not_find(
+    after: str, wanted: dict[str, Any]
+) -> None:
+    options = {"options": ["sort(+attributes/n)"], **wanted}
     hidden, gone = (ask("/search/things", {**options, "after": name}) for name in (after, "org.acme:gone"))
     assert (hidden["status"], hidden["value"]["error"]) == (400, "thing-search:search.option.invalid")
     assert hidden["value"]["description"].replace(after, "org.acme:gone") == gone["value"]["description"]
@@ -227,9 +233,48 @@ def test_an_answer_always_fits_into_a_message() -> None:
         ("/search/things", {"options": ["sort(thingId)"]}, "thing-search:search.option.invalid"),
         ("/search/things", {"options": ["order(1)"]}, "thing-search:search.option.invalid"),
         ("/search/things", {"fields": "a("}, "json.fieldselector.invalid"),
+        ("/search/things", {"only": 'like(thingId,"*")'}, "json.invalid"),
+        ("/search/things", {"filter": f"or({','.join(['exists(thingId)'] * 200)})"}, "rql.expression.invalid"),
+        ("/search/things", {"options": ["size(1)"] * 11}, "json.invalid"),
+        ("/search/things", {"options": [f"sort({','.join(['+thingId'] * 11)})"]}, "thing-search:search.option.invalid"),
+        ("/search/things", {"namespaces": ["a"] * 1_001}, "json.invalid"),
+        ("/", {"thingIds": ["a:b"] * 5_001}, "json.invalid"),
     ],
 )
 def test_invalid_queries_are_rejected(path: str, value: Any, error: str) -> None:
     told = ask(path, value)
     assert (told["topic"], told["value"]["error"]) == ("_/_/things/twin/errors", error)
     assert told["status"] == 400
+
+
+def test_a_search_takes_no_longer_than_reading_the_things_does_whatever_it_asks_for() -> None:
+    things = {f"a:{number}": thing_with(list(range(100))) for number in range(500)}
+    dear = f"or({','.join(f'gt(attributes/x,1000{number})' for number in range(199))})"
+    query = {"topic": MANY, "path": "/search/things", "value": {"filter": dear}}
+    began = time.thread_time()
+    with pytest.raises(DittoError) as refused:
+        search.answer(decode(msgspec.json.encode(query)), things, 0, 1_000_000)
+    assert refused.value.error == "rql.expression.expensive"
+    assert time.thread_time() - began < 0.5
+    # one condition has values enough for all of them
+    query["value"] = {"filter": "eq(attributes/x,99)", "options": ["size(200)"]}
+    page = search.answer(decode(msgspec.json.encode(query)), things, 0, 1_000_000)
+    assert len(page["items"]) == 200
+
+
+def test_long_texts_are_too_dear_to_sort_by() -> None:
+    things = {f"a:{number}": thing_with("x" * 10_000) for number in range(500)}
+    query = {"topic": MANY, "path": "/search/things", "value": {"options": ["sort(+attributes/x)"]}}
+    with pytest.raises(DittoError, match="more than 30000 steps"):
+        search.answer(decode(msgspec.json.encode(query)), things, 0, 1_000_000)
+
+
+def test_things_are_read_for_an_answer_up_to_ten_times_its_size() -> None:
+    things = {f"a:{number}": thing_with("x" * 10_000) for number in range(200)}
+    query = {"topic": MANY, "path": "/", "fields": "policyId", "value": {"thingIds": list(things)}}
+    with pytest.raises(DittoError, match="The answer exceeds"):
+        search.answer(decode(msgspec.json.encode(query)), things, 0, 100_000)
+
+
+def thing_with(value: Any) -> Thing:
+    return Thing(1, 0, 0, msgspec.json.encode({"thingId": "a:b", "attributes": {"x": value}}))

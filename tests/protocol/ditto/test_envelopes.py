@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto import errors, thing_errors
-from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
+from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import MAX_DEPTH
@@ -160,6 +161,19 @@ def test_brackets_within_texts_and_side_by_side_are_no_nesting() -> None:
         deep = [deep, {}]
     assert msgspec.json.decode(decode(wire(value=deep)).value) == deep
     assert "nested more than" in refused(wire(value=[deep])).message
+
+
+def test_a_message_of_too_many_parts_is_refused_before_it_is_read() -> None:
+    accepted = wire(value=[{}] * (MAX_PARTS - 3))
+    assert decode(accepted).path == "/"
+    deep = b"[" + b",".join([b"[" * 190 + b"]" * 190] * 2_500) + b"]"
+    for value in (b"[" + b",".join([b"{}"] * MAX_PARTS) + b"]", deep):
+        data = wire(value="v").replace(b'"v"', value)
+        began = time.thread_time()
+        assert "more than 100000 arrays and objects" in refused(data).message
+        assert time.thread_time() - began < 0.1
+    # those in texts are none
+    assert decode(wire(value=['"[{' * 2] * 60_000)).path == "/"
 
 
 def test_ten_thousand_headers_and_a_huge_one_are_read() -> None:

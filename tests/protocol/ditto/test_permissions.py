@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from ackstream.jobs.twin.commands import check_tags, read_tags
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.permissions import check_address, conceal, kind_of, restrict, seen_by
 from ackstream.protocol.ditto.subscriptions import Publication, publication
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import condition_failed, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 
@@ -120,6 +122,63 @@ def test_one_who_merges_a_part_gets_no_entity_tag_of_the_rest():
     assert msgspec.json.decode(found.value) == {
         "twin-persisted": {"status": 204, "headers": {"x": "y"}}, "a-b": {"status": 200}
     }  # fmt: skip
+
+
+def test_a_merge_by_one_who_may_change_a_part_creates_no_thing():
+    asked = command("merge", "/", {"attributes": {"salary": 1}})
+    restrict(PARTS, ("user:w",), "merge", asked)
+    # as the twin takes it: it fails if there is no thing
+    assert check_tags(read_tags("if-match", asked.headers["if-match"]), None, '"rev:1"', action="merge") is None
+    with pytest.raises(DittoError) as caught:
+        check_tags(read_tags("if-match", asked.headers["if-match"]), None, None, action="merge")
+    failed = error_envelope(caught.value, thing_id="boss:ceo", channel="twin", headers={})
+    with pytest.raises(DittoError) as caught:
+        conceal(PARTS, ("user:w",), "merge", asked, failed)
+    assert caught.value.to_dict() == thing_not_found("boss:ceo").to_dict()
+    other = error_envelope(condition_failed(), thing_id="boss:ceo", channel="twin", headers={})
+    assert shown("user:w", "merge", asked, other) is other
+    whole = command("merge", "/", {"attributes": {"salary": 1}})
+    restrict(OPEN, ("anonymous",), "merge", whole)
+    assert not whole.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "patch", "allowed"),
+    [
+        ("/", {"attributes": {"salary": 1}}, True),
+        ("/", {"attributes": {"salary": {"a": {"b": 1}}}}, True),
+        ("/", {"attributes": {"salary": None}}, True),
+        ("/attributes/salary/deep", {}, True),
+        ("/attributes", {"salary": 1, "name": 2}, False),
+        ("/attributes", {}, False),
+        ("/", {"attributes": {"salary": 1}, "features": {}}, False),
+        # an empty key is one
+        ("/", {"attributes": {"": {"salary": 1}}}, False),
+        ("/", {"attributes": {"salary": 1, "other/salary": 1}}, False),
+        ("/attributes", None, False),
+    ],
+)
+def test_a_merge_needs_write_on_each_path_that_it_changes(path: str, patch: Any, allowed: bool):  # noqa: FBT001
+    asked = command("merge", path, patch)
+    if allowed:
+        restrict(PARTS, ("user:w",), "merge", asked)
+    else:
+        assert refused("user:w", "merge", asked)[0] == 403
+
+
+def test_a_large_patch_is_checked_at_once():
+    rules = [Rule(("user:m",), ("*",), f"/attributes/k{number}", ("WRITE",)) for number in range(2_000)]
+    asked = command("merge", "/attributes", {f"k{number % 2_000}x" * 2: number for number in range(9_000)})
+    began = time.thread_time()
+    with pytest.raises(DittoError):
+        restrict(Access(rules), ("user:m",), "merge", asked)
+    restrict(Access(rules), ("user:m",), "merge", command("merge", "/attributes", {f"k{n}": n for n in range(2_000)}))
+    assert time.thread_time() - began < 0.25
+
+
+def test_a_patch_of_too_many_members_is_refused_before_it_is_compared_with_rules():
+    larger = command("merge", "/attributes", {f"k{number}": number for number in range(10_001)})
+    assert refused("user:w", "merge", larger) == (400, "things:merge.invalid")
 
 
 def test_nothing_and_nothing_visible_are_the_same():

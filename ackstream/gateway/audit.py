@@ -1,0 +1,223 @@
+"""The audit: who did what at the gateway, or was refused, as records that no text of a client can forge.
+
+Recorded are all refusals, sign-ins that fail, WebSockets that open, changes of the access file, and commands that are
+carried out: those that change something, or all (``gateway.audit``). Each part of a record has a field of its own, cut
+to a length; what a client claims to be is in none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ackstream.gateway.errors import unavailable
+from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.errors import AccessDeniedError
+from ackstream.protocol.ledger import AuditRow
+from ackstream.settings.identity import ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from starlette.requests import HTTPConnection
+    from typing_extensions import Self
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.protocol.errors import DittoError
+
+MAX_CHARACTERS = 1_024
+"""Of each text in a record."""
+
+FREE = 5
+"""Failed sign-ins of an address that are recorded one by one within :data:`WINDOW_SECONDS`; others are counted."""
+WINDOW_SECONDS = 60.0
+ADDRESSES = 1_000
+"""Addresses with counts of their own within that time; those of all others are counted together."""
+
+_READING = frozenset({"retrieve", "many", "list", "search", "count", "messages"})
+_REPEATED = "further attempts of this address"
+
+
+class Sender(NamedTuple):
+    """Who sends, from where, and how: the subjects with their roles, an address, and a method of HTTP or WEBSOCKET."""
+
+    subjects: tuple[str, ...]
+    address: str | None = None
+    method: str | None = None
+
+    @classmethod
+    def of(cls, connection: HTTPConnection, subjects: tuple[str, ...] = ()) -> Sender:
+        """Return who sends what arrives on a connection."""
+        peer = connection.client
+        return cls(subjects, peer and peer.host, connection.scope.get("method", "WEBSOCKET"))
+
+
+class Attempt:
+    """One command of a client, from the check of its rights until it is sent.
+
+    As a context it records a refusal that is raised within; :meth:`sent` records that it was allowed.
+    """
+
+    def __init__(self, audit: Audit, sender: Sender, kind: Kind, command: Envelope, event: str) -> None:
+        self._audit, self._sender, self._command, self._event = audit, sender, command, event
+        self._records = audit.records(reading=kind in _READING)
+
+    def __enter__(self) -> Self:
+        if self._records:
+            self._audit.check()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AccessDeniedError):
+            identity = self._command.headers.get(CORRELATION_ID)
+            self._write(str(identity) if identity else None, allowed=False, status=error.status, reason=error.lacking)
+
+    def sent(self, correlation_id: str) -> str:
+        """Record that the command is sent under a correlation-id, which is returned."""
+        if self._records:
+            self._write(correlation_id, allowed=True)
+        return correlation_id
+
+    def _write(self, correlation_id: str | None, **how: Any) -> None:
+        topic = self._command.topic
+        names = (topic.channel, topic.criterion, topic.action or topic.subject)
+        self._audit.write(
+            self._event,
+            self._sender,
+            correlation_id=correlation_id,
+            command="/".join(filter(None, names)),
+            thing_id=None if topic.namespace == "_" else topic.thing_id,
+            path=self._command.path,
+            **how,
+        )
+
+
+class Audit:
+    """What is recorded of a gateway."""
+
+    def __init__(
+        self,
+        level: str = "off",
+        take: Callable[[AuditRow], None] = lambda _: None,
+        full: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Give records to ``take``; see also :meth:`store`.
+
+        :param level: ``gateway.audit``
+        :param clock: epoch seconds
+        """
+        self.level, self._take, self._full, self._clock = level, take, full, clock
+        self._failures, self._lock = FailureCounts(), threading.Lock()
+
+    def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:
+        """Give records to ``take`` from now on.
+
+        :param full: whether so many wait to be stored that nothing should be done that needs another one
+        """
+        self._take, self._full = take, full
+
+    def records(self, *, reading: bool) -> bool:
+        """Return whether commands that are allowed are recorded."""
+        return self.level == "all" or (self.level == "changes" and not reading)
+
+    def check(self) -> None:
+        """Refuse what could not be recorded.
+
+        :raises DittoError: 503
+        """
+        if self.level != "off" and self._full():
+            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
+
+    def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Attempt:
+        """Return what records a command.
+
+        :param kind: decides whether it is recorded like a change, or like what is read
+        :param command: with the client's correlation-id
+        """
+        return Attempt(self, sender, kind, command, event)
+
+    def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
+        """Record that a WebSocket was opened."""
+        self.write("sign-in", Sender.of(connection, subjects), command=connection.url.path, allowed=True)
+
+    def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
+        """Record, or count, a failed sign-in.
+
+        :param user: that it was about, if there is one; a name that is none may be a password
+        """
+        sender = Sender.of(connection, () if user is None else (f"user:{user}",))
+        with self._lock:
+            recorded = self._failures.take(sender.address, self._clock())
+        if recorded:
+            how = {"status": error.status, "reason": error.message}
+            self.write("sign-in", sender, command=connection.url.path, allowed=False, **how)
+
+    def turn(self, *, closing: bool = False) -> None:
+        """Record the failed sign-ins that were counted; to be called from time to time, in any thread."""
+        with self._lock:
+            due = self._failures.due(self._clock(), everything=closing)
+        for address, count in due:
+            self.write("sign-in", Sender((), address), allowed=False, count=count, reason=_REPEATED)
+
+    def read_rules(self, name: str, problem: str | None) -> None:
+        """Record that the access file was read again, or refused."""
+        self.write("rules", Sender(()), path=name, allowed=problem is None, reason=problem)
+
+    def write(self, event: str, sender: Sender, **fields: Any) -> None:
+        """Give a record to be stored."""
+        if self.level == "off":
+            return
+        subjects = [subject for subject in sender.subjects if not subject.startswith(ROLE)]
+        roles = [subject.removeprefix(ROLE) for subject in sender.subjects if subject.startswith(ROLE)]
+        given: dict[str, Any] = {
+            "subject": subjects[0] if subjects else None,
+            "address": sender.address,
+            "method": sender.method,
+            **dict.fromkeys(("correlation_id", "command", "thing_id", "path")),
+            "count": 1,
+            **fields,
+        }
+        cut: dict[str, Any] = {
+            name: value[:MAX_CHARACTERS] if isinstance(value, str) else value for name, value in given.items()
+        }
+        shown = tuple(role[:MAX_CHARACTERS] for role in roles)
+        self._take(AuditRow(event=event, received_at=round(self._clock() * 1000), roles=shown, **cut))
+
+
+@dataclass
+class _Failures:
+    since: float
+    recorded: int = 0
+    counted: int = 0
+
+
+class FailureCounts:
+    """Which failed sign-ins are recorded one by one, and how many others there were; times are seconds."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str | None, _Failures] = OrderedDict()
+
+    def take(self, address: str | None, now: float) -> bool:
+        """Return whether to record one; else it is counted."""
+        if address not in self._of and len(self._of) >= ADDRESSES:
+            address = None
+        found = self._of.setdefault(address, _Failures(now))
+        if found.recorded < FREE:
+            found.recorded += 1
+            return True
+        found.counted += 1
+        return False
+
+    def due(self, now: float, *, everything: bool = False) -> list[tuple[str | None, int]]:
+        """Return the addresses whose time is over, and how many failures were counted, if any; they begin anew."""
+        over = [address for address, found in self._of.items() if everything or now - found.since >= WINDOW_SECONDS]
+        ended = [(address, self._of.pop(address).counted) for address in over]
+        return [(address, count) for address, count in ended if count]

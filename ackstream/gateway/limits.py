@@ -1,0 +1,224 @@
+"""What one subject, and one address, may have of a gateway, so that enough of it is left for all others.
+
+Everything here is counted in the event loop of one gateway, and pure: the callers give the time, in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import Counter, OrderedDict
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ackstream.gateway.errors import too_many_requests, too_many_sockets
+from ackstream.protocol.rql.effort import MAX_STEPS, Effort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.requests import HTTPConnection
+
+    from ackstream.settings import Gateway
+
+BURST_SECONDS = 2.0
+"""As many requests as are allowed in this time may come at once."""
+
+STEPS_PER_SECOND = 100_000.0
+"""Of the filters of a subject's WebSockets and event streams, all together: at most a third of a processor."""
+
+STEPS_PER_SIGNAL = 5_000
+"""Of one filter on one signal."""
+
+SEARCHES = 4
+"""Of one subject at a time: the twin serves nothing else while it searches."""
+
+STORIES = 3
+"""Of one subject, which are read or wait for it."""
+
+THIS_MACHINE = "this machine"
+"""Stands for its addresses where each client has to have one."""
+
+_MAX_KEYS = 50_000
+_PREFIX = 64
+"""Bits of an IPv6 address that name a network, all of whose addresses one client may have."""
+
+
+class Rate:
+    """How often something may happen for each of many keys: on average so many times a second, and a burst at once."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        # times are added up, and lose a little
+        self._interval, self._tolerance = 1 / per_second, burst / per_second + 1e-6
+        # the time at which all that has happened is made up for, by key
+        self._even: OrderedDict[str, float] = OrderedDict()
+
+    def take(self, key: str, now: float, cost: float = 1) -> float:
+        """Let it happen, and return 0; or return how many seconds there are until it may."""
+        even = max(self._even.get(key, now), now) + cost * self._interval
+        if even - now > self._tolerance:
+            return even - now - self._tolerance
+        self.spend(key, now, cost)
+        return 0.0
+
+    def reserve(self, key: str, now: float) -> float:
+        """Let it happen once; return after how many seconds."""
+        self.spend(key, now, 1)
+        return max(0.0, self._even.get(key, now) - now - self._tolerance)
+
+    def spend(self, key: str, now: float, cost: float) -> None:
+        """Count what has happened, even if it was too much."""
+        self._even[key] = max(self._even.get(key, now), now) + cost * self._interval
+        self._even.move_to_end(key)
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._even:
+            key, even = next(iter(self._even.items()))
+            if even > now and len(self._even) <= _MAX_KEYS:
+                return
+            del self._even[key]
+
+
+class Tally:
+    """What is open at the moment, by key."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def __getitem__(self, key: str) -> int:
+        return self._open[key]
+
+    def add(self, key: str) -> None:
+        """Count one more."""
+        self._open[key] += 1
+
+    def remove(self, key: str) -> None:
+        """Count one less."""
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
+
+
+class Limits:
+    """The limits of a gateway, and what its clients have used of them."""
+
+    def __init__(self, settings: Gateway) -> None:
+        most = settings.max_requests
+        self._max_sockets, self._max_per_address = settings.max_sockets, settings.max_sockets_per_address
+        self._requests = Rate(most, most * BURST_SECONDS)
+        self._steps = Rate(STEPS_PER_SECOND, MAX_STEPS)
+        self._sockets = Tally()
+        self._searches = Tally()
+        self._stories = Tally()
+
+    def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
+        """Count a request of an address, before its sender is known.
+
+        :raises DittoError: 429 ``too.many.requests``
+        """
+        if (address := address_of(connection)) is not None:
+            self._request(f"address {address}", now)
+
+    def admit(self, subject: str, now: float | None = None) -> None:
+        """Count a request of a subject.
+
+        :raises DittoError: 429 ``too.many.requests``
+        """
+        self._request(f"subject {subject}", now)
+
+    def message(self, subject: str, now: float | None = None) -> float:
+        """Count a message on a WebSocket; return after how many seconds it is its turn."""
+        return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
+
+    @contextmanager
+    def socket(self, connection: HTTPConnection, subject: str) -> Iterator[None]:
+        """Count a WebSocket or an event stream for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``: the subject or the address has as many as it may have
+        """
+        most = {f"subject {subject}": self._max_sockets}
+        if (address := address_of(connection)) is not None:
+            most[f"address {address}"] = self._max_per_address
+        for key, maximum in most.items():
+            if self._sockets[key] >= maximum:
+                raise too_many_sockets(key, maximum)
+        with _counted(self._sockets, *most):
+            yield
+
+    @contextmanager
+    def search(self, subject: str) -> Iterator[None]:
+        """Count a search for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``
+        """
+        if self._searches[subject] >= SEARCHES:
+            raise too_many_requests(f"The subject {subject} has {SEARCHES} searches open, which is the maximum.", 1)
+        with _counted(self._searches, subject):
+            yield
+
+    @contextmanager
+    def story(self, subject: str) -> Iterator[None]:
+        """Count a look into the tables for the time of the block.
+
+        :raises DittoError: 429 ``too.many.requests``
+        """
+        if self._stories[subject] >= STORIES:
+            raise too_many_requests(f"The tables are being read for the subject {subject} {STORIES} times already.", 1)
+        with _counted(self._stories, subject):
+            yield
+
+    @contextmanager
+    def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
+        """Yield what a filter of a subject may spend on one signal, and count what it has spent.
+
+        :raises DittoError: 429 ``too.many.requests``: the filters of the subject have taken too much, all together
+        """
+        key, moment = f"subject {subject}", monotonic() if now is None else now
+        if self._steps.take(key, moment, 0):
+            raise too_many_requests(f"The filters of the {key} take too much time.", 1)
+        effort = Effort(STEPS_PER_SIGNAL)
+        try:
+            yield effort
+        finally:
+            self._steps.spend(key, moment, effort.spent)
+
+    def _request(self, key: str, now: float | None) -> None:
+        wait = self._requests.take(key, monotonic() if now is None else now)
+        if wait:
+            raise too_many_requests(f"The {key} sends more requests than gateway.max_requests.", math.ceil(wait))
+
+
+def address_of(connection: HTTPConnection) -> str | None:
+    """Return the address of a client, or the network that it is in; ``None``: it is on this machine.
+
+    Of those that a proxy on this machine names, the proxy says the addresses.
+    """
+    client = connection.client
+    return None if client is None else network(client.host)
+
+
+def network(host: str) -> str | None:
+    """Return an address, of IPv6 its network; ``None`` for this machine and for what is no address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), _PREFIX), strict=False))
+    return str(address)
+
+
+@contextmanager
+def _counted(tally: Tally, *keys: str) -> Iterator[None]:
+    for key in keys:
+        tally.add(key)
+    try:
+        yield
+    finally:
+        for key in keys:
+            tally.remove(key)

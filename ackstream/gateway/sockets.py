@@ -1,0 +1,44 @@
+"""The route of WebSockets: who may open one, and how many."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from starlette.routing import WebSocketRoute
+
+from ackstream.gateway import responses
+from ackstream.gateway.session import SocketSession
+from ackstream.gateway.translation import check_parameters, read_request_headers
+from ackstream.protocol.ditto.headers import DECLARED_ACKS
+from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from starlette.websockets import WebSocket
+
+    from ackstream.gateway.service import Dependencies
+
+
+def socket_route(dependencies: Dependencies) -> WebSocketRoute:
+    """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
+    limits = dependencies.limits
+
+    async def endpoint(websocket: WebSocket) -> None:
+        with ExitStack() as opened:
+            try:
+                limits.arrive(websocket)
+                identity = await dependencies.authenticator.admit(websocket)
+                limits.admit(identity.subjects[0])
+                check_parameters(websocket.query_params, ())
+                given = read_request_headers(websocket)
+                labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
+                opened.enter_context(dependencies.socket(websocket, identity.subjects))
+            except DittoError as error:
+                await websocket.send_denial_response(responses.of_error(error))
+                return
+            dependencies.audit.opened(websocket, identity.subjects)
+            await websocket.accept()
+            await SocketSession(websocket, dependencies, identity, given).run(labels)
+
+    return WebSocketRoute("/ws/2", endpoint)

@@ -1,0 +1,133 @@
+"""Patterns of ``like``: ``*`` is any run of characters within a line, ``?`` any character except a line break.
+
+The parts of a pattern between its ``*`` are looked for one after the other, each where it comes first. That is final: a
+later place would leave less of the text, and no line break that is behind the first place can be passed from there. So
+a text is gone through once, however many ``*`` there are; each ``?`` may cost a look at each place, which counts as a
+step of the evaluation. Source of the rule: Eclipse Ditto, ``LikeHelper``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.protocol.rql.effort import CHARACTERS
+
+if TYPE_CHECKING:
+    from ackstream.protocol.rql.effort import Effort
+
+MAX_WILDCARDS = 50
+"""In one pattern; a run of ``*`` is one."""
+
+_RUN = re.compile(r"\*+")
+_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    """A part of a pattern without ``*``: its length, its texts and where in it they are, the longest text first."""
+
+    length: int
+    texts: tuple[tuple[int, str], ...]
+    open: tuple[int, ...]
+    """Where in it any character but a line break may be."""
+
+    def fits(self, text: str, at: int) -> bool:
+        """Return whether it is at a place of a text, where it has room."""
+        return all(text.startswith(part, at + offset) for offset, part in self.texts) and not any(
+            _BREAK.match(text, at + offset) for offset in self.open
+        )
+
+    def find(self, text: str, start: int, last: int, effort: Effort | None) -> int:
+        """Return the first place of it, from ``start`` to ``last`` at most; -1 if there is none."""
+        last = min(last, len(text) - self.length)
+        if not self.texts:
+            # a run of ?: if a line break is in the way, it is in the way of all later places
+            return start if start <= last and self.fits(text, start) else -1
+        offset, longest = self.texts[0]
+        at = start
+        while True:
+            at = text.find(longest, at + offset, last + offset + len(longest)) - offset
+            if at < 0:
+                return -1
+            if not self.open:
+                return at
+            if effort is not None:
+                effort.spend(len(self.texts) + len(self.open) + self.length // CHARACTERS)
+            if self.fits(text, at):
+                return at
+            at += 1
+
+
+class _LikePattern(msgspec.Struct, frozen=True):
+    """A pattern, cut at its ``*``."""
+
+    segments: tuple[_Segment, ...]
+
+    def fits(self, text: str, effort: Effort | None) -> bool:
+        """Return whether the whole text matches."""
+        first, *between = self.segments
+        if not between:
+            return len(text) == first.length and first.fits(text, 0)
+        last = between.pop()
+        end = len(text) - last.length
+        if end < first.length or not first.fits(text, 0):
+            return False
+        at = first.length
+        line_end = _line_end(text, at)
+        for segment in between:
+            # it begins in the line in which the one before it ends
+            at = segment.find(text, at, line_end, effort)
+            if at < 0:
+                return False
+            at += segment.length
+            if at > line_end:
+                line_end = _line_end(text, at)
+        return at <= end <= line_end and last.fits(text, end)
+
+
+def wildcards(pattern: str) -> int:
+    """Return the number of wildcards in a pattern; a run of ``*`` is one."""
+    return len(_RUN.findall(pattern)) + pattern.count("?")
+
+
+def like(pattern: str, value: str, *, ignore_case: bool = False, effort: Effort | None = None) -> bool:
+    """Return whether the whole value matches.
+
+    :param ignore_case: of the letters A to Z only
+    :raises DittoError: as ``Effort.spend`` does
+    """
+    if effort is not None:
+        effort.spend(1 + len(value) // CHARACTERS)
+    if ignore_case:
+        pattern, value = _lower(pattern), _lower(value)
+    return _pattern(pattern).fits(value, effort)
+
+
+@lru_cache(maxsize=512)
+def _pattern(pattern: str) -> _LikePattern:
+    return _LikePattern(tuple(map(_segment, _RUN.split(pattern))))
+
+
+def _segment(part: str) -> _Segment:
+    texts, offset = [], 0
+    for text in part.split("?"):
+        if text:
+            texts.append((offset, text))
+        offset += len(text) + 1
+    texts.sort(key=lambda placed: len(placed[1]), reverse=True)
+    return _Segment(len(part), tuple(texts), tuple(found.start() for found in re.finditer(r"\?", part)))
+
+
+def _line_end(text: str, start: int) -> int:
+    found = _BREAK.search(text, start)
+    return len(text) if found is None else found.start()
+
+
+def _lower(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    # of bytes only the letters A to Z have a lower case
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
