@@ -241,7 +241,9 @@ def _response(signal: Signal, response: Response) -> Envelope:
     if signal.channel != "live":
         raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
     headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
-    return Envelope(command.topic, headers, command.path, json_value(response.value), status=response.status)
+    # a header may have made the command live
+    topic = msgspec.structs.replace(command.topic, channel="live")
+    return Envelope(topic, headers, command.path, json_value(response.value), status=response.status)
 
 
 def _error(signal: Signal, error: DittoError) -> Envelope:

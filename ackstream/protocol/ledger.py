@@ -42,7 +42,10 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds."""
+    """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds.
+
+    ``reason`` is why it is ``invalid``; the other dispositions are reasons themselves.
+    """
 
     correlation_id: str
     label: str | None
@@ -56,6 +59,7 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
     offset: int
     index: int
     payload: Raw | UnsetType = UNSET
+    reason: str | None = None
 
     @property
     def id(self) -> str:

@@ -342,3 +342,8 @@ def test_a_held_offset_can_be_given_up_once():
 def test_a_signal_without_labels_holds_nothing():
     _, opened, _, work = delivered(held=True)
     assert (opened.held, work.remaining) == (False, 0)
+
+
+def test_a_command_that_its_header_makes_live_is_answered_on_the_live_channel():
+    ((_, answer),) = messages(read(COMMAND, channel="live"), Response(204))
+    assert str(answer.topic) == "org.acme/lamp/things/live/commands/modify"

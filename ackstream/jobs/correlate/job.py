@@ -124,8 +124,9 @@ JOB = Job(
     # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-    # 2: answers of the twin come from a topic of their own and name their command
-    rules=2,
+    # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
+    # channel of its request
+    rules=3,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     resharding=Resharding("correlate.shards", divide, unite),

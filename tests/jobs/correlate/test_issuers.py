@@ -100,6 +100,73 @@ def test_rows_and_dead_letters_name_the_topic_of_the_twin() -> None:
     assert [r["dead_letter"]["topic"] for r in run.ledger() if "dead_letter" in r] == ["twin-acks"]
 
 
+# -- answers that are another thing's or channel's ---------------------------------------------------------------------
+
+OTHER = "org.acme/mine"
+"""The thing of the attacker; the request is about another one."""
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["request-first", "planted-before"])
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [
+        (lambda log: log.response(2, topic="things/live/commands/modify", thing=OTHER), "only the twin answers"),
+        (lambda log: log.error(2, 403, channel="live", thing=OTHER), "only the twin answers"),
+        (lambda log: log.ack(2, "a-ack", thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.acks(2, "a-ack", thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.acks(2, "twin-persisted", source=TWIN_ACKS, thing=OTHER), "<org.acme:mine> differs"),
+        (lambda log: log.response(2, thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.error(2, thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.response(2, topic="things/live/commands/modify", source=TWIN_ACKS), "Channel of response"),
+    ],
+    ids=["live-response", "live-error", "ack", "aggregate", "aggregate-of-twin", "of-twin", "error-of-twin", "channel"],
+)
+def test_an_answer_of_another_thing_or_channel_does_not_count_and_its_row_says_why(
+    forged: Any, reason: str, *, first: bool
+) -> None:
+    log, run = Log(), Run()
+    request = log.command(3 if first else 1, requested_acks=["twin-persisted", "a-ack"])
+    for record in [forged(log), request] if first else [request, forged(log)]:
+        run.feed(record)
+    assert (run.replies(), [disposition for _, disposition in run.acks()]) == ([], ["invalid"])
+    assert reason in str(run.reasons_of_acks())
+    run.feed(log.response(4), log.ack(5, "a-ack"))
+    assert [(reply["status"], reply["completed-by"]) for reply in run.replies()] == [(200, "acknowledgements")]
+    assert run.reasons_of_acks()[1:] == [None, None]
+
+
+@pytest.mark.parametrize("thing", [OTHER, "unknown/unknown"])
+@pytest.mark.parametrize("form", ["response", "error"])
+def test_nobody_answers_a_live_command_for_another_thing(form: str, thing: str) -> None:
+    log, run = Log(), Run()
+    topic = "things/live/commands/modify"
+    forged = {
+        "response": lambda: log.response(2, topic=topic, thing=thing),
+        "error": lambda: log.error(2, 403, channel="live", thing=thing),
+    }
+    run.feed(log.live(1), forged[form]())
+    assert (run.replies(), [disposition for _, disposition in run.acks()]) == ([], ["invalid"])
+    run.feed(log.response(3, topic=topic))
+    assert [reply["status"] for reply in run.replies()] == [204]
+
+
+def test_an_acknowledgement_of_a_document_names_no_thing_and_counts() -> None:
+    log, run = Log(), Run()
+    run.feed(log.command(1, requested_acks=["a-ack"]), log.ack(2, "a-ack", thing="unknown/unknown"))
+    assert run.acks() == [("a-ack", "accepted")]
+
+
+@pytest.mark.parametrize(("of_header", "counts"), [({}, False), ({"channel": "live"}, True)])
+def test_a_command_that_its_header_makes_live_is_answered_on_the_live_channel(
+    of_header: dict[str, str], *, counts: bool
+) -> None:
+    log, run = Log(), Run()
+    topic = f"{THING}/things/twin/commands/modify"
+    body = {"topic": topic, "headers": {"correlation-id": "c", **of_header}, "path": "/attributes/x", "status": 204}
+    run.feed(log.signal(1, "c", topic, channel="live"), log.record(ACKS, 2, "c", body))
+    assert run.acks() == [("live-response" if counts else "twin-persisted", "accepted" if counts else "invalid")]
+
+
 # -- several commands of one correlation-id ----------------------------------------------------------------------------
 
 
