@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from ackstream.gateway.translation import (
     command,
     read_request_headers,
 )
+from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -101,8 +101,7 @@ class Api:
         body = b"" if operation.body is None else await self._body(request)
         asked = command(match, given, query, request.headers.get("content-type", ""), body)
         expectation = expect(asked, self._settings)
-        new_id = partial(self._new_id, client_id)
-        admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
+        admitted = await admit(self._dependencies, subjects, operation.kind, asked, partial(wire_id, client_id))
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
         reply = await admitted.ask()
@@ -118,9 +117,6 @@ class Api:
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         return client_id, given
-
-    def _new_id(self, client_id: str) -> str:
-        return self._dependencies.correlation_ids.issue(client_id, time.monotonic())
 
     @staticmethod
     async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
@@ -145,7 +141,7 @@ class Api:
         asked = command(match, given, request.query_params, "", b"")
         restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id), identify)
+        search = SearchEvents(self._dependencies.exchange, asked, partial(wire_id, client_id), identify)
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id, "")

@@ -27,7 +27,7 @@ from ackstream.protocol.ditto.headers import (
     request_reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.permissions import Kind, check_address, kind_of
+from ackstream.protocol.ditto.permissions import Kind, addresses_subject, check_address, kind_of
 from ackstream.protocol.ditto.signal_defaults import (
     STREAM_TIMEOUT_MS,
     check_combination,
@@ -66,6 +66,8 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
         envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+        if envelope.topic.criterion == "messages" and not addresses_subject(envelope):
+            raise unknown_path(envelope.path)
         envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
     if sent.get(CORRELATION_ID) is None:

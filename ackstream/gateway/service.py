@@ -32,7 +32,6 @@ from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import Streaming
-from ackstream.gateway.translation import wire_ids
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
-    from ackstream.protocol.correlation_ids import UniqueIds
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
@@ -232,8 +230,3 @@ class Dependencies:
     def open_requests(self) -> OpenCounts:
         """The requests that are open, of those whose number a quota limits."""
         return OpenCounts(self.settings.quotas, "requests")
-
-    @cached_property
-    def correlation_ids(self) -> UniqueIds:
-        """Those of all commands that the gateway sends, whichever way they came."""
-        return wire_ids(self.settings)

@@ -19,12 +19,13 @@ from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway import responses
 from ackstream.gateway.admission import AdmissionOrder, admit
+from ackstream.gateway.answering import Answering
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
 from ackstream.gateway.translation import check_parameters, read_request_headers
 from ackstream.gateway.unread import UnreadMessages
-from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
+from ackstream.protocol.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
@@ -33,7 +34,6 @@ from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.permissions import restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
-from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class SocketSession:
         if dependencies.authenticator.required:
             self._given[ORIGINATOR] = self._subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
-        self._forwarding = UniqueIds(STREAM_SECONDS)
+        self._answering = Answering(dependencies.access, dependencies.settings.correlate)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
         self._unread = UnreadMessages(slow)
@@ -209,9 +209,7 @@ class SocketSession:
             if not incoming.response:
                 await admitted.publish()
                 return
-            message = (await admitted.ask()).envelope
-            message.headers[CORRELATION_ID] = client_id
-            self._put(encode(message).decode())
+            self._put(encode((await admitted.ask()).envelope).decode())
         except DittoError as error:
             # without a response, too: what was not sent is in no table
             self._put(error_message(error, command))
@@ -223,24 +221,21 @@ class SocketSession:
 
     def _new_id(self, client_id: str) -> str:
         """Return a correlation-id to send, whose signal does not come back to the client."""
-        now = time.monotonic()
-        issued = self._dependencies.correlation_ids.issue(client_id, now)
-        self._issued.add(issued, now)
+        issued = wire_id(client_id)
+        self._issued.add(issued, time.monotonic())
         return issued
 
     def _pass_on(self, incoming: Incoming) -> None:
         """Forward an answer to a signal, or a live event."""
-        envelope, access, subjects = incoming.envelope, self._dependencies.access, self._subjects
-        thing_id = envelope.topic.thing_id
-        event = incoming.what == "event"
-        if not (access.may("WRITE", subjects, thing_id, envelope.path) if event else access.knows(subjects, thing_id)):
-            self._put(error_message(thing_not_found(thing_id), envelope))
+        envelope = incoming.envelope
+        try:
+            self._answering.admit(incoming, self._subjects)
+        except DittoError as error:
+            self._put(error_message(error, envelope))
             return
-        identity = str(envelope.headers[CORRELATION_ID])
+        event = incoming.what == "event"
         if event:
-            self._issued.add(identity, time.monotonic())
-        else:
-            envelope.headers[CORRELATION_ID] = self._forwarding.original(identity)
+            self._issued.add(str(envelope.headers[CORRELATION_ID]), time.monotonic())
         self._streaming.forward(envelope, "events" if event else "acks")
 
     # -- to the client -------------------------------------------------------------------------------------------------
@@ -284,9 +279,7 @@ class SocketSession:
         envelope = decision.envelope
         if not (decision.labels or signal.response_required):
             return self._streaming.text(envelope)
-        now = time.monotonic()
-        seconds = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-        published = self._forwarding.issue(signal.correlation_id, now, seconds)
+        published = self._answering.send(signal)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
     async def _send(self) -> None:

@@ -380,11 +380,12 @@ def test_devices_answer_on_the_live_channel_and_the_twin_alone_for_the_twin(
 ):
     fields = {"headers": {"correlation-id": "c"}} | ({} if status is None else {"status": status})
     if accepted:
-        assert read(topic, **fields).what == "answer"
+        assert read(topic, path="/inbox/messages/ask", **fields).what == "answer"
     else:
         assert refused(topic, **fields)["error"] == "protocoladapter:unknown.topicpath"
 
 
 def test_an_answer_says_what_it_answers():
-    assert refused(MESSAGE, status=200)["error"] == "acknowledgement:correlation-id.missing"
-    assert msgspec.json.encode(read(MESSAGE, status=200, headers={"Correlation-ID": "c"}).envelope.headers)
+    path = {"path": "/inbox/messages/ask"}
+    assert refused(MESSAGE, status=200, **path)["error"] == "acknowledgement:correlation-id.missing"
+    assert msgspec.json.encode(read(MESSAGE, status=200, headers={"Correlation-ID": "c"}, **path).envelope.headers)
