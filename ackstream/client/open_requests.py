@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.replies import Reply
+    from ackstream.protocol.ditto.topics import TopicPath
 
 REMEMBERED = 65_536
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
@@ -35,9 +36,9 @@ class RequesterStatistics(msgspec.Struct, frozen=True):
     """Requests by outcome, and unused records of the reply topic by reason.
 
     ``sent`` is the sum of ``answered``, ``published`` (stored, without a reply), ``open``, ``no_reply``, ``not_sent``.
-    ``foreign`` replies belong to other requesters, ``repeats`` are duplicates that arrived while a request with the
-    same correlation-id was open, ``malformed`` records were addressed to a request but are not replies, ``unreadable``
-    ones could not be unpacked.
+    ``foreign`` replies belong to other requesters, or to a request elsewhere with the same correlation-id; ``repeats``
+    are duplicates that arrived while a request with the same correlation-id was open, ``malformed`` records were
+    addressed to a request but are not replies, ``unreadable`` ones could not be unpacked.
     """
 
     sent: int
@@ -69,16 +70,20 @@ class OpenRequest:
     :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
     :ivar give_up_at: the time by which it has to be stored
     :ivar record: topic, value, key and headers by name, as long as it may have to be sent again
+    :ivar topic: that of the command
     :ivar on_stored: called when the broker has stored it
+    :ivar reply_id: that of its reply, which follows from where it is stored
     """
 
     correlation_id: str
     wait: float | None
     give_up_at: float
     record: dict[str, Any] | None
+    topic: TopicPath
     on_stored: Callable[[], None] | None = None
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
+    reply_id: str | None = None
     error: BaseException | None = None
     retriable: bool = True
 
@@ -86,6 +91,15 @@ class OpenRequest:
     def key(self) -> bytes:
         """The correlation-id as a record header."""
         return self.correlation_id.encode()
+
+    def accepts(self, reply: Reply) -> bool:
+        """Whether a reply under the correlation-id is to this request, and not to another one of the same id.
+
+        A request that could not be read is refused without naming its thing.
+
+        :raises DittoError: it is not a protocol message
+        """
+        return reply.reply_id == self.reply_id or reply.answers(self.topic)
 
     def end(self, outcome: Reply | Stored | RequestError) -> None:
         """End the future, unless it was cancelled."""
@@ -132,10 +146,10 @@ class OpenRequests:
             self._plan(now + (request.wait or STORE_CHECK_SECONDS), request)
             self.counts["sent"] += 1
 
-    def stored(self, request: OpenRequest, now: float) -> bool:
+    def stored(self, request: OpenRequest, now: float, reply_id: str | None = None) -> bool:
         """Note that the broker has stored a request; return whether that completes it."""
         with self._lock:
-            request.stored_at = now
+            request.stored_at, request.reply_id = now, reply_id
             request.record = None
             if request.wait is None and self._open.get(request.key) is request:
                 self._close(request, "published")
@@ -148,9 +162,9 @@ class OpenRequests:
             request.error, request.retriable = error, retriable
             self._plan(now + RESEND_SECONDS if retriable else now, request)
 
-    def knows(self, key: bytes) -> bool:
-        """Return whether a correlation-id is open here; cheap, since most replies belong to other requesters."""
-        return key in self._open
+    def find(self, key: bytes) -> OpenRequest | None:
+        """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
+        return self._open.get(key)
 
     def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
         """Close and return the request that a reply answers; ``None`` for a duplicate, or if no request is open."""

@@ -18,7 +18,8 @@ from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO
 from ackstream.settings import Kafka
 
@@ -196,7 +197,7 @@ class Requester(Client):
             "key": envelope.topic.thing_id.encode(),
             "headers": [(CORRELATION_ID, identity.encode()), *self._reply_to],
         }
-        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, on_stored)
+        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, envelope.topic, on_stored)
         self._requests.add(request, now)
         self._produce(request)
         return request.future
@@ -208,7 +209,8 @@ class Requester(Client):
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
-        if self._requests.stored(request, time.monotonic()):
+        identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
+        if self._requests.stored(request, time.monotonic(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(Stored(request.correlation_id, *location))
 
@@ -224,19 +226,25 @@ class Requester(Client):
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
-        key, reply_id = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
-        if key is None or reply_id is None or not self._requests.knows(key):
+        key, identity = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
+        request = None if key is None or identity is None else self._requests.find(key)
+        if key is None or identity is None or request is None:
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self._requests.counts["foreign"] += 1
             return
         reply = read_reply(record.headers, record.value, record.timestamp)
+        try:
+            accepted = reply is not None and request.accepts(reply)
+        except DittoError:
+            reply = None
         if reply is None:
             self._requests.counts["malformed"] += 1
-            log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
-            return
-        request = self._requests.answer(key, reply_id)
-        if request is not None:
-            request.end(reply)
+            log.warning("A record of %s is no reply (offset %s).", record.topic, record.offset)
+        elif not accepted:
+            self._requests.counts["foreign"] += 1
+            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(key))
+        elif (answered := self._requests.answer(key, identity)) is not None:
+            answered.end(reply)
 
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""

@@ -113,7 +113,7 @@ class Exchange:
         self._check()
         with (
             _as_http(),
-            self._outcomes.expect(command.headers[CORRELATION_ID]) as outcome,
+            self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome,
         ):
             await self._wait(self._requester.publish(command))
             try:
