@@ -176,6 +176,12 @@ class Persist(Part):
     reject_over_quota: bool = True
     group: str = "ackstream-persist"
 
+    def entitles(self, client: str, topic: str) -> bool:
+        """Return whether a client may publish to a topic, and delete from it."""
+        return not self.entitlements or any(
+            matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in self.entitlements
+        )
+
 
 class RequiredRole(Part):
     """The number of different readers of a role that must acknowledge each sample of matching writers (R19)."""

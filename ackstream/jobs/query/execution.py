@@ -19,30 +19,32 @@ from ackstream.jobs.query.plan import (
 )
 from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
 from ackstream.protocol import queries
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import NOT_ENTITLED, CommandAck
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
+from ackstream.settings import Persist
 
 if TYPE_CHECKING:
     from ackstream.jobs.query.plan import SubscriptionPlan
     from ackstream.jobs.query.requests import QueryRequest
 
+_ANY = Persist()
 EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 
-def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
+def execute(plan: SubscriptionPlan, request: QueryRequest, *, floor_ms: int = 0, rules: Persist = _ANY) -> None:
     """Add the steps of a command to a plan, or the acknowledgements that reject it.
 
     :param floor_ms: the minimum time between bookmarks, whatever a client requests
-    :param topics: patterns of the topics that exist; any if empty
+    :param rules: which topics exist, and who may change what is in them
     """
-    _Execution(plan, request).run(floor_ms, topics)
+    _Execution(plan, request).run(floor_ms, rules)
 
 
 def refuse(plan: SubscriptionPlan, request: QueryRequest, reason: str) -> None:
     """Add the acknowledgements that reject a command to a plan; its client must learn of it."""
     asked = request.command.asked | {"processed"}
-    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(0, ())
+    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(0, _ANY)
 
 
 class _Execution:
@@ -52,8 +54,8 @@ class _Execution:
         self._command = request.command
         self._count = 0
 
-    def run(self, floor_ms: int, topics: tuple[str, ...]) -> None:
-        reason = self._request.reason or self._conflict(topics)
+    def run(self, floor_ms: int, rules: Persist) -> None:
+        reason = self._request.reason or self._conflict(rules)
         raised = floor_ms if self._request.options.get("ack_conflation", floor_ms) < floor_ms else None
         # instead of one for each subscription and batch: new messages come before the commands of their batch
         position = queries.bookmark(self._plan.newest, "") if self._is_beat and reason is None else None
@@ -68,10 +70,11 @@ class _Execution:
     def _is_beat(self) -> bool:
         return self._command.name == "heartbeat" and not self._request.options
 
-    def _conflict(self, topics: tuple[str, ...]) -> str | None:
+    def _conflict(self, rules: Persist) -> str | None:
         request = self._request
-        if self._command.name in WITH_TOPIC and topics and not matches_any(topics, request.topic):
-            return INVALID_TOPIC
+        refusal = self._refusal(rules)
+        if refusal is not None:
+            return refusal
         if self._command.name in ("subscribe", "sow_and_subscribe"):
             if self._plan.find(request.client, request.sub_id):
                 if "replace" not in request.options:
@@ -86,6 +89,14 @@ class _Execution:
             # its subscriptions ended with its session
             return LOGON_REQUIRED
         return None
+
+    def _refusal(self, rules: Persist) -> str | None:
+        """Return why the client may not name the topic; anyone may read any."""
+        name, topic = self._command.name, self._request.topic
+        if name in WITH_TOPIC and rules.topics and not matches_any(rules.topics, topic):
+            return INVALID_TOPIC
+        entitled = name != "sow_delete" or rules.entitles(self._request.client, topic)
+        return None if entitled else NOT_ENTITLED
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

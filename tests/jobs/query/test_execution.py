@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ from ackstream.jobs.query.plan import (
 from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read, too_large
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
-from ackstream.settings import Settings
+from ackstream.settings import Persist, Settings
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))
@@ -34,10 +34,10 @@ ALL = ",".join(get_args(AckType))
 class Server:
     """The state between batches; time and the log go on where that is said."""
 
-    def __init__(self, floor_ms: int = 0, topics: tuple[str, ...] = ()) -> None:
+    def __init__(self, floor_ms: int = 0, **rules: Any) -> None:
         self.state = QueryState()
         self.lasting = False
-        self._floor_ms, self._topics = floor_ms, topics
+        self._floor_ms, self._rules = floor_ms, Persist(**rules)
         self._known = self._newest = 0
         self._count = 0
 
@@ -51,7 +51,7 @@ class Server:
         plan = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
         plan.deliver(requests)
         for request in requests:
-            execute(plan, request, floor_ms=self._floor_ms, topics=self._topics)
+            execute(plan, request, floor_ms=self._floor_ms, rules=self._rules)
         plan.close()
         self._known = self._newest
         self.lasting = plan.lasting
@@ -284,6 +284,21 @@ def test_topics_that_there_are_not_are_refused() -> None:
     good = server.command("sow", topic="orders-1", ack="processed")
     bad = server.command("sow", topic="trades", ack="processed")
     assert _plain(server.batch(good, bad))[-1] == ("processed", "invalid topic")
+
+
+def test_a_client_deletes_from_the_topics_that_it_may_publish_to() -> None:
+    server = Server(entitlements=({"clients": ("desk-*",), "topics": ("orders*",)},))
+    for client, topic, reason in (
+        ("desk-1", "orders-1", None),
+        ("desk-1", "trades", "not entitled"),
+        ("thief", "orders-1", "not entitled"),
+    ):
+        delete = server.command("sow_delete", client, topic=topic, filter="/id = 1", ack="processed,persisted")
+        steps = server.batch(delete)
+        assert any(isinstance(step, Deleted) for step in steps) is (reason is None)
+        assert [step.ack.reason for step in steps if isinstance(step, Acknowledged)] == [reason, reason]
+        # everyone may read
+        assert server.batch(server.command("sow", client, topic=topic, ack="processed"))
 
 
 def test_a_replayed_acknowledgement_has_the_same_id() -> None:
