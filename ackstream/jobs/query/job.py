@@ -104,8 +104,8 @@ class QueryFold:
         self._reported = newest_stored_batch(records, kafka.topic("stored"), self._reported)
         # looked up for someone alone: it costs 0.1 to 0.4 s
         if not replayed and self._reported > self._newest and (asked or state.subscriptions):
-            stored = newest_batch_in_table(spark, self._settings.lake)
-            self._newest = self._reported = max(self._newest, min(self._reported, stored))
+            committed = newest_batch_in_table(spark, self._settings.lake)
+            self._newest = self._reported = max(self._newest, min(self._reported, committed))
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
         plan.deliver(asked)
         for request in asked:
