@@ -1,7 +1,7 @@
 """Which signals the client of a WebSocket may answer: those that it was sent.
 
-Whoever knows the correlation-id of a request could otherwise answer it, or end it, in the place of the party that was
-asked. What passes here correlate still compares with the request: its thing, its channel, its label.
+A client that knows the correlation-id of a request could otherwise answer it, or end it, in the place of the party that
+was asked. What passes here correlate still compares with the request: its thing, its channel, its label.
 """
 
 from __future__ import annotations

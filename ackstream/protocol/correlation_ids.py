@@ -1,7 +1,7 @@
 """Correlation-ids: where a record carries its own, and what those of a gateway's clients are on the wire and back.
 
-Whoever knows the id of an open request can try to answer it, or to be answered in its place. So a gateway sends the
-commands of its clients under ids that nobody guesses (:func:`wire_id`), and shows nobody those ids (:func:`shown_id`).
+A client that knows the id of an open request can try to answer it, or to be answered in its place. So a gateway sends
+the commands of its clients under ids that nobody guesses (:func:`wire_id`), and shows nobody those (:func:`shown_id`).
 
 An id that is in use at a client gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``,
 ditto.md 2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
