@@ -18,14 +18,11 @@ from starlette.applications import Starlette
 
 from ackstream.client.labels import Declaration
 from ackstream.gateway import session, unread
-from ackstream.gateway.answering import Answering
 from ackstream.gateway.authentication import Authenticator, access_of, hash_password
-from ackstream.gateway.incoming import Incoming
 from ackstream.gateway.service import Dependencies
 from ackstream.gateway.session import socket_route
 from ackstream.gateway.streaming import as_shown
 from ackstream.protocol.correlation_ids import shown_id, wire_id
-from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
@@ -597,27 +594,6 @@ def test_who_may_write_nothing_answers_what_it_was_sent_as_long_as_the_signal_an
         client.tell(f"{ACK}/my-ack", status=200, headers={"correlation-id": "c"})
         sent = here.hub.wait(2)
     assert [message.headers["correlation-id"] for _, message in sent] == [on_wire, on_wire]
-
-
-@pytest.mark.parametrize(
-    ("timeout", "until"), [("5s", 65.0), ("1h", 3_660.0), (None, 125.0), ("48h", 24 * 3600 + 60.0)]
-)
-def test_the_time_to_answer_is_that_of_the_signal_and_the_memory_of_correlate(
-    monkeypatch: pytest.MonkeyPatch, timeout: str | None, until: float
-):
-    clock = [0.0]
-    monkeypatch.setattr("ackstream.gateway.answering.time.monotonic", lambda: clock[0])
-    answering = Answering(OPEN, Settings().correlate)
-    headers = {"requested-acks": ["my-ack"]} | ({} if timeout is None else {"timeout": timeout})
-    event = publication(Envelope(TopicPath.parse(EVENT), headers, "/", raw(1)), "c")
-    assert event is not None
-    answering.send(event)
-    ack = Envelope(TopicPath.parse(f"{ACK}/my-ack"), {"correlation-id": "c"}, "/", status=200)
-    clock[0] = until - 0.1
-    answering.admit(Incoming("answer", ack), ("user:ann",))
-    clock[0] = until
-    with pytest.raises(DittoError, match="no signal with the correlation-id 'c'"):
-        answering.admit(Incoming("answer", ack), ("user:ann",))
 
 
 def test_headers_that_only_the_system_sets_are_taken_from_no_answer_and_no_event():

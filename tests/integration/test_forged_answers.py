@@ -75,6 +75,11 @@ class World:
         """Let the party that has the label acknowledge, and it alone."""
         eventually(lambda: self.deliveries.get(identity), f"the delivery of {identity}").ack(200)
 
+    def signal(self, identity: str) -> Any:
+        """Return the row of a request in the ledger."""
+        rows = [record["signal"] for record in self.system.ledger() if "signal" in record]
+        return next((row for row in rows if row["correlation_id"] == identity), None)
+
     def rows(self, identity: str) -> list[dict[str, Any]]:
         """Return the acknowledgements of a request in the ledger."""
         found = [ack for record in self.system.ledger() for ack in record.get("acks", ())]
@@ -190,12 +195,16 @@ def test_a_kafka_client_with_the_id_on_the_wire_does_not_answer_for_another_thin
 
 
 def test_a_reply_reaches_who_asked_and_nobody_else_with_the_same_id(world: World) -> None:
-    kafka = world.system.settings.kafka
+    kafka, identity = world.system.settings.kafka, "the-same"
     with Requester(kafka) as victim, Requester(kafka, grace=3) as thief:
-        secret = victim.send(Command.retrieve(SAFE), timeout=55, correlation_id="the-same")
-        stolen = thief.send(Command.retrieve(MINE), timeout=1, correlation_id="the-same")
-        assert secret.result(PATIENCE_SECONDS).value["attributes"]["secret"] == SAFE
+        change = Command.modify_attribute(SAFE, "x", 1)
+        own = victim.send(change, acks=["twin-persisted", LABEL], timeout=55, correlation_id=identity)
+        eventually(lambda: world.signal(identity), "the request of the victim")
+        stolen = thief.send(Command.modify_attribute(MINE, "x", 1), timeout=5, correlation_id=identity)
         # correlate takes it for a copy of the first one
+        eventually(lambda: [reason for reason in world.system.reasons() if "open or was decided" in reason], "the copy")
+        world.acknowledge(identity)
+        assert own.result(PATIENCE_SECONDS).ok
         with pytest.raises(RequestTimeout):
             stolen.result(PATIENCE_SECONDS)
         assert thief.statistics.foreign >= 1
