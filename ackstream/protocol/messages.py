@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.json import reader
+from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
 DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
 """Reasons in acks of a publish that the client treats specially."""
@@ -147,6 +148,23 @@ def expected(command: str, asked: Collection[str], *, bookmark: bool = False, fi
     return {
         name for name, support in SUPPORTED.get(command, {}).items() if name in asked and conditions.get(support, True)
     }
+
+
+class Entitlement(Protocol):
+    """Lets the clients that match change the topics that match."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Patterns of clients' names."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Patterns of topics."""
+
+
+def entitled(rules: Sequence[Entitlement], client: str, topic: str) -> bool:
+    """Return whether a client may publish to a topic, and delete from it; without rules everyone may."""
+    return not rules or any(matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in rules)
 
 
 class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):

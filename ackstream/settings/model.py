@@ -16,6 +16,7 @@ from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
+from ackstream.settings.persist import Persist
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
@@ -149,38 +150,6 @@ class Twin(Part):
     starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)
     group: str = "ackstream-twin"
-
-
-class PublishRule(Part):
-    """Lets clients publish to topics; ``*`` stands for any run of characters."""
-
-    clients: tuple[str, ...] = Field(min_length=1)
-    topics: tuple[str, ...] = ("*",)
-
-
-class Persist(Part):
-    """The job that writes publishers' messages to their table and acknowledges them.
-
-    :ivar unlogged: topics whose messages are not written there: only Kafka has them (AMPS without a transaction log)
-    """
-
-    interval: Milliseconds = duration("500ms")
-    max_offsets_per_trigger: int = Field(100_000, ge=1)
-    max_message_bytes: int = Field(1_000_000, ge=1)
-    daily_quota_bytes: int = Field(0, ge=0)
-    topics: tuple[str, ...] = ()
-    entitlements: tuple[PublishRule, ...] = ()
-    subscriptions: tuple[str, ...] = ()
-    unlogged: tuple[str, ...] = ()
-    reject_no_match: bool = True
-    reject_over_quota: bool = True
-    group: str = "ackstream-persist"
-
-    def entitles(self, client: str, topic: str) -> bool:
-        """Return whether a client may publish to a topic, and delete from it."""
-        return not self.entitlements or any(
-            matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in self.entitlements
-        )
 
 
 class RequiredRole(Part):

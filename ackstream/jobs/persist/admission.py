@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.messages import NOT_ENTITLED
+from ackstream.protocol.messages import NOT_ENTITLED, entitled
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Admission:
         reason = None
         if len(topic.encode()) > MAX_TOPIC_BYTES or (limits.topics and not matches_any(limits.topics, topic)):
             reason = INVALID_TOPIC
-        elif not limits.entitles(client, topic):
+        elif not entitled(limits.entitlements, client, topic):
             reason = NOT_ENTITLED
         elif limits.subscriptions and not matches_any(limits.subscriptions, topic):
             if not limits.reject_no_match:

@@ -19,7 +19,7 @@ from ackstream.jobs.query.plan import (
 )
 from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
 from ackstream.protocol import queries
-from ackstream.protocol.messages import NOT_ENTITLED, CommandAck
+from ackstream.protocol.messages import NOT_ENTITLED, CommandAck, entitled
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
 from ackstream.settings import Persist
@@ -95,8 +95,9 @@ class _Execution:
         name, topic = self._command.name, self._request.topic
         if name in WITH_TOPIC and rules.topics and not matches_any(rules.topics, topic):
             return INVALID_TOPIC
-        entitled = name != "sow_delete" or rules.entitles(self._request.client, topic)
-        return None if entitled else NOT_ENTITLED
+        if name == "sow_delete" and not entitled(rules.entitlements, self._request.client, topic):
+            return NOT_ENTITLED
+        return None
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
