@@ -223,7 +223,7 @@ def test_a_reply_reaches_who_asked_and_nobody_else_with_the_same_id(world: World
             gateways, "both"
         )
         assert found[SAFE].json()["attributes"]["secret"] == SAFE
-        assert found[MINE].json() == {"attributes": {"x": 0}}
+        assert found[MINE].json()["attributes"].keys() == {"x"}
 
 
 def test_a_forged_declaration_takes_no_label(world: World) -> None:
