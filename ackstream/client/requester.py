@@ -17,10 +17,11 @@ from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.originators import names_sender, signature
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import reply_id
-from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO
+from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -190,13 +191,13 @@ class Requester(Client):
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
     ) -> Future[Any]:
-        now = time.monotonic()
-        record = {
-            "topic": self._signals,
-            "value": encode(envelope),
-            "key": envelope.topic.thing_id.encode(),
-            "headers": [(CORRELATION_ID, identity.encode()), *self._reply_to],
-        }
+        now, value = time.monotonic(), encode(envelope)
+        headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
+        key = self._kafka.originator_key
+        if key is not None and names_sender(envelope.headers):
+            headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
+        thing = envelope.topic.thing_id.encode()
+        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
         request = OpenRequest(identity, wait, now + self._delivery_timeout, record, envelope.topic, on_stored)
         self._requests.add(request, now)
         self._produce(request)

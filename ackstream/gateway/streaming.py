@@ -138,7 +138,7 @@ class Streaming(Closing):
         if loop is None:
             return
         try:
-            signal = read_publication(record)
+            signal = read_publication(record, self._worker.originator_key)
         except DittoError as error:
             log.debug("Ignored a record of %s that is not a signal (offset %s): %s", record.topic, record.offset, error)
             return

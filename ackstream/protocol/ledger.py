@@ -8,6 +8,7 @@ follows without it. A record that would be too large for its topic is written in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
     requested_acks: tuple[str, ...]
     response_required: bool
     timeout_ms: int
-    headers: dict[str, object]
+    headers: Mapping[str, object]
     received_at: int
     topic: str
     partition: int

@@ -162,7 +162,7 @@ def _holds_secrets(location: list[Any], entry: Any) -> bool:
 
 
 _HEADERS = ("header_mapping", "headers")
-_SECRET = ("password", "key_password", "client_secret", "url", *_HEADERS)
+_SECRET = ("password", "originator_key", "key_password", "client_secret", "url", *_HEADERS)
 _NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
 """Types of errors about a value in place of a table or list."""
 

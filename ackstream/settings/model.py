@@ -20,7 +20,7 @@ from ackstream.settings.persist import Persist
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
-from ackstream.settings.security import KafkaOptions, KafkaSecurity
+from ackstream.settings.security import KafkaOptions, KafkaSecurity, OptionalKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class Kafka(Part):
-    """Where the broker is and what its topics are called."""
+    """Where the broker is and what its topics are called.
+
+    :ivar originator_key: signs who sent a signal, in what the gateway and connections write
+    """
 
     bootstrap: str = Field("localhost:9092", min_length=1)
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
@@ -37,6 +40,7 @@ class Kafka(Part):
     replication: int = Field(1, ge=1)
     security: KafkaSecurity = KafkaSecurity()
     options: KafkaOptions = KafkaOptions()
+    originator_key: OptionalKey = None
     on_data_loss: Literal["stop", "continue"] = "stop"
 
     def topic(self, name: str) -> str:

@@ -88,7 +88,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    kafka = Kafka(bootstrap=broker, topic_prefix=f"forged-{time.time_ns()}-", partitions=2)
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"forged-{time.time_ns()}-", partitions=2, originator_key="k" * 32)
     hashed = hash_password("secret")
     gateway = Gateway(port=0, users={"vic": hashed, "eve": hashed}, access=ACCESS)
     with ExitStack() as stack:
@@ -239,3 +239,23 @@ def test_a_forged_declaration_takes_no_label(world: World) -> None:
         _, identity, answer = world.ask()
         world.acknowledge(identity)
         assert decided(answer) == {"twin-persisted": 204, LABEL: 200}
+
+
+def test_a_sender_is_recorded_if_a_gateway_has_signed_for_it(world: World) -> None:
+    _, identity, answer = world.ask()
+    row = eventually(lambda: world.signal(identity), "the row of the request")
+    assert row["headers"]["ditto-originator"] == "user:vic"
+    (sent,) = [
+        record
+        for record in world.system.records("signals")
+        if dict(record.headers)["correlation-id"] == identity.encode()
+    ]
+    signed = dict(sent.headers)["originator-signature"]
+    for name, headers in (("unsigned", {}), ("stolen", {"originator-signature": signed})):
+        forged = f"{name}-{time.time_ns()}"
+        value = world.system.command_json(forged, ditto_originator="user:root", requested_acks=[])
+        world.system.send("signals", value, {"correlation-id": forged.encode(), **headers}, key=MINE)
+        row = eventually(lambda: world.signal(forged), "the row of the forged one")  # noqa: B023 - called at once
+        assert "ditto-originator" not in row["headers"]
+    world.acknowledge(identity)
+    assert decided(answer) == {"twin-persisted": 204, LABEL: 200}

@@ -223,6 +223,7 @@ _headers = msgspec.json.Decoder(list[_Header]).decode
 _USED = {
     record_headers.REPLY_ID,
     record_headers.REPLY_TO,
+    record_headers.ORIGINATOR_SIGNATURE,
     record_headers.SPRING_REPLY_TOPIC,
     record_headers.SPRING_CORRELATION_ID,
 }

@@ -11,8 +11,10 @@ from ackstream.errors import StartError
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import SignalRecord, fold
-from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.protocol.ditto.originators import signature
+from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings
+from ackstream.settings.security import Secret
 from ackstream.spark.job import compare_values, fixed_values
 from tests.jobs.correlate.shards import THING, Log, Run
 
@@ -165,6 +167,30 @@ def test_a_command_that_its_header_makes_live_is_answered_on_the_live_channel(
     body = {"topic": topic, "headers": {"correlation-id": "c", **of_header}, "path": "/attributes/x", "status": 204}
     run.feed(log.signal(1, "c", topic, channel="live"), log.record(ACKS, 2, "c", body))
     assert run.acks() == [("live-response" if counts else "twin-persisted", "accepted" if counts else "invalid")]
+
+
+# -- who sent a signal -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "k" * 32], ids=["without-key", "with-key"])
+@pytest.mark.parametrize("name", ["ditto-originator", "Ditto-Originator"])
+def test_a_forged_sender_is_in_no_table(key: str | None, name: str) -> None:
+    log, run = Log(), Run()
+    run.topics = replace(run.topics, originator_key=None if key is None else Secret(key))
+    signed = log.signal(1, "c", f"{THING}/things/twin/commands/modify", **{name: "user:ann"})
+    value = signed.value or b""
+    run.feed(
+        replace(signed, headers={ORIGINATOR_SIGNATURE: signature("k" * 32, "c", value)}),
+        log.signal(2, "d", f"{THING}/things/twin/commands/modify", **{name: "user:root"}),
+        # the signature of another command
+        replace(
+            log.signal(3, "e", f"{THING}/things/twin/commands/modify", **{name: "user:ann"}),
+            headers={ORIGINATOR_SIGNATURE: signature("k" * 32, "c", value)},
+        ),
+    )
+    rows = {record["signal"]["correlation_id"]: record["signal"] for record in run.ledger() if "signal" in record}
+    senders = {identity: row["headers"].get(name) for identity, row in rows.items()}
+    assert senders == {"c": None if key is None else "user:ann", "d": None, "e": None}
 
 
 # -- several commands of one correlation-id ----------------------------------------------------------------------------
