@@ -68,7 +68,7 @@ MIN_KEY_CHARACTERS = 32
 def _long_enough(key: Secret | None) -> Secret | None:
     if key is not None and len(key.reveal()) < MIN_KEY_CHARACTERS:
         raise ValueError(
-            f"has less than {MIN_KEY_CHARACTERS} characters: use a random key, such as `openssl rand -hex 32` prints"
+            f"must have {MIN_KEY_CHARACTERS} random characters or more, such as `openssl rand -hex 32` prints"
         )
     return key
 
