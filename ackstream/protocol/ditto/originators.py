@@ -15,6 +15,7 @@ from ackstream.protocol.ditto.headers import ORIGINATOR
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_LENGTH = len(ORIGINATOR)
 _LENGTH_BYTES = 4
 
 
@@ -29,15 +30,12 @@ def signature(key: str, correlation_id: str, value: bytes) -> bytes:
 
 def names_sender(headers: Iterable[str]) -> bool:
     """Return whether a header names the sender."""
-    return any(map(_is_originator, headers))
-
-
-def _is_originator(name: str) -> bool:
-    return len(name) == len(ORIGINATOR) and name.lower() == ORIGINATOR
+    # of most messages no header has a name of this length
+    return _LENGTH in map(len, headers) and any(name.lower() == ORIGINATOR for name in headers)
 
 
 def believed(
-    headers: Mapping[str, Any], key: str | None, correlation_id: str, value: bytes, signed: bytes | None
+    headers: Mapping[str, Any], key: str | None, correlation_id: str, value: bytes | None, signed: bytes | None
 ) -> Mapping[str, Any]:
     """Return the headers of a message, without the sender unless the record is signed.
 
@@ -46,8 +44,12 @@ def believed(
     :param value: the message as it is in the record
     :param signed: the record header ``originator-signature``
     """
-    if not names_sender(headers):
+    if ORIGINATOR not in headers and not names_sender(headers):
         return headers
-    if key and signed is not None and hmac.compare_digest(signature(key, correlation_id, value), signed):
+    if key and value and signed is not None and hmac.compare_digest(signature(key, correlation_id, value), signed):
         return headers
-    return {name: text for name, text in headers.items() if not _is_originator(name)}
+    kept = dict(headers)
+    kept.pop(ORIGINATOR, None)
+    if names_sender(kept):
+        kept = {name: text for name, text in kept.items() if name.lower() != ORIGINATOR}
+    return kept

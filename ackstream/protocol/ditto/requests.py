@@ -166,17 +166,19 @@ def foreign_to(request: Request, answer: Envelope) -> str | None:
     An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
     """
     topic = answer.topic
-    thing_id = topic.thing_id
-    if topic.criterion == "acks":
-        same = thing_id in (request.thing_id, UNKNOWN_THING)
+    thing_id, ack = f"{topic.namespace}:{topic.entity}", topic.criterion == "acks"
+    if thing_id == request.thing_id and (ack or topic.channel == request.channel):
+        # nearly all
+        return None
+    if ack:
+        same = thing_id == UNKNOWN_THING
         return None if same else _differs("Entity ID", thing_id, request.thing_id, "acknowledgement")
     if request.thing_id is None:
         return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
     if thing_id != request.thing_id:
         return _differs("Entity ID", thing_id, request.thing_id, f"{request.channel} response")
-    if request.channel not in (topic.channel, answer.headers.get(CHANNEL)):
-        return _differs("Channel", topic.channel, request.channel, "response")
-    return None
+    same = answer.headers.get(CHANNEL) == request.channel
+    return None if same else _differs("Channel", topic.channel, request.channel, "response")
 
 
 def response_matches(request: Request, response: Envelope) -> str | None:
