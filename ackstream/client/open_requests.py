@@ -9,6 +9,7 @@ import heapq
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ import msgspec
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
 from ackstream.kafka.clients import RESEND_SECONDS
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ REMEMBERED = 65_536
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
 
 STORE_CHECK_SECONDS = 1.0
+MAX_EARLY = 8
 
 Verdict = Literal["resend", "not sent", "no reply"]
 
@@ -73,6 +76,7 @@ class OpenRequest:
     :ivar topic: that of the command
     :ivar on_stored: called when the broker has stored it
     :ivar reply_id: that of its reply, which follows from where it is stored
+    :ivar early: replies under its correlation-id that may be to it: known once it is stored
     """
 
     correlation_id: str
@@ -84,6 +88,7 @@ class OpenRequest:
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
     reply_id: str | None = None
+    early: list[Reply] = field(default_factory=list)
     error: BaseException | None = None
     retriable: bool = True
 
@@ -91,15 +96,6 @@ class OpenRequest:
     def key(self) -> bytes:
         """The correlation-id as a record header."""
         return self.correlation_id.encode()
-
-    def accepts(self, reply: Reply) -> bool:
-        """Whether a reply under the correlation-id is to this request, and not to another one of the same id.
-
-        A request that could not be read is refused without naming its thing.
-
-        :raises DittoError: it is not a protocol message
-        """
-        return reply.reply_id == self.reply_id or reply.answers(self.topic)
 
     def end(self, outcome: Reply | Stored | RequestError) -> None:
         """End the future, unless it was cancelled."""
@@ -165,6 +161,22 @@ class OpenRequests:
     def find(self, key: bytes) -> OpenRequest | None:
         """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
         return self._open.get(key)
+
+    def accepts(self, request: OpenRequest, reply: Reply) -> bool:
+        """Return whether a reply under its correlation-id is to this request, and not to another one of the same id.
+
+        A request that could not be read is refused without naming its thing; its reply is known by its id alone, which
+        may have to wait in ``early``.
+        """
+        if reply.reply_id == request.reply_id:
+            return True
+        with suppress(DittoError):
+            if reply.answers(request.topic):
+                return True
+        with self._lock:
+            if request.stored_at is None and len(request.early) < MAX_EARLY:
+                request.early.append(reply)
+            return reply.reply_id == request.reply_id
 
     def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
         """Close and return the request that a reply answers; ``None`` for a duplicate, or if no request is open."""

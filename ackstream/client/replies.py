@@ -71,7 +71,7 @@ class Reply:
         if topic.thing_id != command.thing_id or topic.channel not in (channel, "live", channel or "twin"):
             return False
         if topic.criterion in ("acks", "errors"):
-            return topic.subject is None
+            return True
         return topic == msgspec.structs.replace(command, channel=topic.channel)
 
     @cached_property

@@ -214,6 +214,10 @@ class Requester(Client):
         if self._requests.stored(request, time.monotonic(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(Stored(request.correlation_id, *location))
+        for reply in request.early:
+            if reply.reply_id == identity:
+                self._requests.counts["foreign"] -= 1
+                self._answer(request.key, reply)
 
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
         self._requests.failed(request, error, time.monotonic(), retriable=isinstance(error, clients.SEND_AGAIN))
@@ -234,18 +238,19 @@ class Requester(Client):
             self._requests.counts["foreign"] += 1
             return
         reply = read_reply(record.headers, record.value, record.timestamp)
-        try:
-            accepted = reply is not None and request.accepts(reply)
-        except DittoError:
-            reply = None
         if reply is None:
             self._requests.counts["malformed"] += 1
-            log.warning("A record of %s is no reply (offset %s).", record.topic, record.offset)
-        elif not accepted:
+            log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
+        elif self._requests.accepts(request, reply):
+            self._answer(request.key, reply)
+        else:
             self._requests.counts["foreign"] += 1
             log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(key))
-        elif (answered := self._requests.answer(key, identity)) is not None:
-            answered.end(reply)
+
+    def _answer(self, key: bytes, reply: Reply) -> None:
+        request = self._requests.answer(key, reply.reply_id.encode())
+        if request is not None:
+            request.end(reply)
 
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""

@@ -63,7 +63,7 @@ def _reply(reply_id: str, topic: str) -> Reply:
         ("unknown/unknown/things/twin/errors", False),
         ("org.acme/lamp/things/twin/commands/retrieve", False),
         ("org.acme/lamp/things/live/messages/ask", False),
-        ("org.acme/lamp/things/twin/acks/my-ack", False),
+        ("org.bank/safe/things/twin/acks/my-ack", False),
         ("org.acme/lamp/policies/errors", False),
     ],
 )
@@ -71,9 +71,22 @@ def test_a_reply_to_another_request_of_the_same_id_is_not_accepted(topic: str, *
     requests = OpenRequests()
     request = opened(requests)
     requests.stored(request, 1.0, "r-own")
-    assert request.accepts(_reply("r-other", topic)) is accepted
+    assert requests.accepts(request, _reply("r-other", topic)) is accepted
     # whatever it says: it is that to the record which the broker has stored
-    assert request.accepts(_reply("r-own", topic))
+    assert requests.accepts(request, _reply("r-own", topic))
+
+
+def test_a_reply_that_is_known_by_its_id_alone_waits_until_its_request_is_stored():
+    requests = OpenRequests()
+    request = opened(requests)
+    unknown, garbage = _reply("r-own", "unknown/unknown/things/twin/errors"), Reply("c-1", "r-own", 500, "error", b"{")
+    assert not requests.accepts(request, unknown)
+    assert not requests.accepts(request, garbage)
+    for _ in range(20):
+        requests.accepts(request, garbage)
+    assert request.early == [unknown, *[garbage] * 7]
+    requests.stored(request, 1.0, "r-own")
+    assert requests.accepts(request, garbage)
 
 
 def test_a_reply_to_a_live_command_is_on_the_live_channel():
