@@ -184,7 +184,7 @@ def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
             "The setting gateway.access is empty, so no authenticated user may do anything: grant access with "
             "[[gateway.access]] (subjects, things, path, grant)."
         )
-    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant) for rule in settings.access)
+    return Access(Rule(rule.subjects, rule.things, rule.path, rule.grant, rule.labels) for rule in settings.access)
 
 
 def _check_loopback(host: str) -> None:

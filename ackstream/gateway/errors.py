@@ -172,6 +172,14 @@ correlation_id_in_use = error_factory(
     "Choose another correlation-id.",
 )
 
+# at connect
+label_not_allowed = error_factory(
+    403,
+    "acknowledgement:label.notallowed",
+    "The label <{}> may not be declared by this client.",
+    "The operator of the gateway can allow it: labels of a rule in gateway.access.",
+)
+
 # an acknowledgement of a signal that the client was not sent, or whose time is long over
 answer_not_expected = error_factory(
     404,

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 from ackstream.gateway import responses
 from ackstream.gateway.admission import AdmissionOrder, admit
 from ackstream.gateway.answering import Answering
-from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
+from ackstream.gateway.errors import body_too_large, error_message, internal_error, label_not_allowed, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
 from ackstream.gateway.translation import check_parameters, read_request_headers
@@ -332,6 +332,9 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
             check_parameters(websocket.query_params, ())
             given = read_request_headers(websocket)
             labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
+            for label in sorted(labels):
+                if not dependencies.access.may_declare(identity.subjects, label):
+                    raise label_not_allowed(label)
         except DittoError as error:
             await websocket.send_denial_response(responses.of_error(error))
             return

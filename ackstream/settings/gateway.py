@@ -13,12 +13,16 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)
 
 
 class AccessRule(Part):
-    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters."""
+    """Grants READ or WRITE to subjects, on things, at a path and below; ``*`` stands for any run of characters.
+
+    :ivar labels: those that the subjects may declare on a WebSocket
+    """
 
     subjects: tuple[str, ...] = Field(min_length=1)
     things: tuple[str, ...] = ("*",)
     path: str = Field("/", pattern="^/")
     grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
+    labels: tuple[str, ...] = ()
 
 
 class Gateway(Part):

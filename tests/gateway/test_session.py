@@ -191,6 +191,18 @@ def test_an_invalid_or_built_in_label_is_refused_before_the_connection(label: st
     assert caught.value.code == 400
 
 
+@pytest.mark.parametrize(("labels", "status"), [("my-ack", None), ("my-ack,fleet:done", 403), ("fleet:done", 403)])
+def test_a_label_is_declared_by_who_is_granted_it_and_not_by_whom_it_suits(labels: str, status: int | None):
+    here = reader()
+    if status is None:
+        with here.client(f"declared-acks={labels}", **ANN) as client:
+            client.subscribe("START-SEND-EVENTS")
+        return
+    with pytest.raises(Closed) as caught, here.client(f"declared-acks={labels}", **ANN):
+        pass
+    assert caught.value.code == status
+
+
 def test_a_parameter_that_the_connection_does_not_have_is_refused():
     with pytest.raises(Closed) as caught, world().client("declared-ack=my-ack"):
         pass
@@ -291,7 +303,9 @@ def test_a_subscription_that_cannot_be_read_is_answered_under_the_correlation_id
         assert client.get()["status"] == 413
 
 
-READER = {"subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/attributes/x", "grant": ["READ"]}
+READER = {
+    "subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/attributes/x", "grant": ["READ"], "labels": ["my-*"],
+}  # fmt: skip
 ANN = {"authorization": "Basic YW5uOnNlY3JldA=="}
 
 

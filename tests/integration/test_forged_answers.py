@@ -6,6 +6,7 @@ client even knows that on the wire.
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +44,8 @@ EVE, VIC = ("eve", "secret"), ("vic", "secret")
 WIRED = "org.acme/mine/things"
 ACCESS = (
     {"subjects": ["user:vic"], "things": ["*"], "grant": ["READ", "WRITE"]},
-    {"subjects": ["user:eve"], "things": [MINE], "path": "/attributes/x", "grant": ["READ"]},
+    {"subjects": ["user:eve"], "things": [MINE], "path": "/attributes/x", "grant": ["READ"], "labels": ["eves:*"]},
+    {"subjects": ["user:vic"], "things": [MINE], "labels": [LABEL]},
 )
 
 
@@ -110,6 +112,10 @@ def world(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
         yield made
 
 
+def authorization(user: tuple[str, str]) -> dict[str, str]:
+    return {"authorization": f"Basic {base64.b64encode(':'.join(user).encode()).decode()}"}
+
+
 def decided(answer: Future[httpx.Response]) -> dict[str, int]:
     found = answer.result(PATIENCE_SECONDS)
     assert found.status_code == 200, found.text
@@ -118,12 +124,16 @@ def decided(answer: Future[httpx.Response]) -> dict[str, int]:
 
 def test_a_websocket_session_answers_nothing_that_it_was_not_sent(world: World) -> None:
     url = f"{world.running.url.replace('http', 'ws')}/ws/2"
-    basic = {"authorization": "Basic ZXZlOnNlY3JldA=="}
+    basic = authorization(EVE)
     with connect(f"{url}?declared-acks=eves:own", additional_headers=basic) as socket:
         eve = Client(socket)
         with pytest.raises(InvalidStatus), connect(f"{url}?declared-acks=twin-persisted", additional_headers=basic):
             pass
-        with connect(f"{url}?declared-acks={LABEL}", additional_headers=basic) as other:
+        with pytest.raises(InvalidStatus) as refused, connect(f"{url}?declared-acks={LABEL}", additional_headers=basic):
+            pass
+        assert refused.value.response.status_code == 403
+        # and who may has it already
+        with connect(f"{url}?declared-acks={LABEL}", additional_headers=authorization(VIC)) as other:
             assert Client(other).get()["value"]["error"] == "acknowledgement:label.not.unique"
             with pytest.raises(ConnectionClosed):
                 Client(other).text()

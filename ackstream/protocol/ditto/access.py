@@ -1,8 +1,8 @@
 """Access control: who may read and write what, by subject, thing and path.
 
 A rule grants; everything else is refused. Paths are JSON pointers, and a rule applies to everything below its path too;
-messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects and thing ids ``*``
-stands for any run of characters.
+messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects, thing ids and labels
+``*`` stands for any run of characters.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ Permission = Literal["READ", "WRITE"]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Grants permissions on the things that match, at a path and below."""
+    """Grants permissions on the things that match, at a path and below; and the right to declare labels."""
 
     subjects: tuple[str, ...]
     things: tuple[str, ...] = ("*",)
     path: str = "/"
     grant: tuple[Permission, ...] = ("READ",)
+    labels: tuple[str, ...] = ()
 
 
 class Access:
@@ -41,6 +42,11 @@ class Access:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
         wanted = keys_of(path)
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
+
+    def may_declare(self, subjects: Iterable[str], label: str) -> bool:
+        """Return whether one of the subjects may hold a label: what it acknowledges counts as that party's word."""
+        subjects = tuple(subjects)
+        return any(_any(rule.subjects, subjects) and matches_any(rule.labels, label) for rule in self._rules)
 
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
@@ -78,7 +84,7 @@ class Access:
                 yield keys_of(rule.path)
 
 
-OPEN = Access([Rule(("*",), grant=("READ", "WRITE"))])
+OPEN = Access([Rule(("*",), grant=("READ", "WRITE"), labels=("*",))])
 """Everyone may do everything: without authentication there are no subjects to distinguish."""
 
 
