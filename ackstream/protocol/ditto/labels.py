@@ -130,7 +130,8 @@ class DeclarationEntry(msgspec.Struct, frozen=True):
     def renewed_by(self, claim: Claim, timestamp: int) -> bool:
         """Return whether a record under the same key renews it, and is not a new claim."""
         own = self.claim
-        return timestamp <= self.expires and (claim.labels, claim.group) == (own.labels, own.group)
+        # at that very time another one may have got the labels
+        return timestamp < self.expires and (claim.labels, claim.group) == (own.labels, own.group)
 
 
 _decode = msgspec.json.Decoder(Claim).decode

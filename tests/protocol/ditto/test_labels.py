@@ -263,6 +263,16 @@ def test_a_renewal_that_comes_too_late_takes_nothing_back():
         assert not reader.holds("first", log.time)
 
 
+def test_a_renewal_at_the_very_end_of_the_lease_is_too_late():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * SECOND))
+    log.time = 10 * SECOND
+    log.append("second", claim("a1"))
+    assert log.read().holds("second", log.time)
+    log.append("first", claim("a1"))
+    assert holders(log, log.read()) == {"second": {"a1"}}
+
+
 def test_a_renewal_that_comes_too_late_is_a_new_claim_where_the_label_is_free():
     log = Log()
     log.append("first", claim("a1", lease=10 * SECOND))
