@@ -9,6 +9,7 @@ import heapq
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,16 +18,19 @@ import msgspec
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
 from ackstream.kafka.clients import RESEND_SECONDS
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.replies import Reply
+    from ackstream.protocol.ditto.topics import TopicPath
 
 REMEMBERED = 65_536
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
 
 STORE_CHECK_SECONDS = 1.0
+MAX_EARLY = 8
 
 Verdict = Literal["resend", "not sent", "no reply"]
 
@@ -35,9 +39,9 @@ class RequesterStatistics(msgspec.Struct, frozen=True):
     """Requests by outcome, and unused records of the reply topic by reason.
 
     ``sent`` is the sum of ``answered``, ``published`` (stored, without a reply), ``open``, ``no_reply``, ``not_sent``.
-    ``foreign`` replies belong to other requesters, ``repeats`` are duplicates that arrived while a request with the
-    same correlation-id was open, ``malformed`` records were addressed to a request but are not replies, ``unreadable``
-    ones could not be unpacked.
+    ``foreign`` replies belong to other requesters, or to a request elsewhere with the same correlation-id; ``repeats``
+    are duplicates that arrived while a request with the same correlation-id was open, ``malformed`` records were
+    addressed to a request but are not replies, ``unreadable`` ones could not be unpacked.
     """
 
     sent: int
@@ -69,16 +73,22 @@ class OpenRequest:
     :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
     :ivar give_up_at: the time by which it has to be stored
     :ivar record: topic, value, key and headers by name, as long as it may have to be sent again
+    :ivar topic: that of the command
     :ivar on_stored: called when the broker has stored it
+    :ivar reply_id: that of its reply, which follows from where it is stored
+    :ivar early: replies under its correlation-id that may be to it: known once it is stored
     """
 
     correlation_id: str
     wait: float | None
     give_up_at: float
     record: dict[str, Any] | None
+    topic: TopicPath
     on_stored: Callable[[], None] | None = None
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
+    reply_id: str | None = None
+    early: list[Reply] = field(default_factory=list)
     error: BaseException | None = None
     retriable: bool = True
 
@@ -132,10 +142,10 @@ class OpenRequests:
             self._plan(now + (request.wait or STORE_CHECK_SECONDS), request)
             self.counts["sent"] += 1
 
-    def stored(self, request: OpenRequest, now: float) -> bool:
+    def stored(self, request: OpenRequest, now: float, reply_id: str | None = None) -> bool:
         """Note that the broker has stored a request; return whether that completes it."""
         with self._lock:
-            request.stored_at = now
+            request.stored_at, request.reply_id = now, reply_id
             request.record = None
             if request.wait is None and self._open.get(request.key) is request:
                 self._close(request, "published")
@@ -148,9 +158,25 @@ class OpenRequests:
             request.error, request.retriable = error, retriable
             self._plan(now + RESEND_SECONDS if retriable else now, request)
 
-    def knows(self, key: bytes) -> bool:
-        """Return whether a correlation-id is open here; cheap, since most replies belong to other requesters."""
-        return key in self._open
+    def find(self, key: bytes) -> OpenRequest | None:
+        """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
+        return self._open.get(key)
+
+    def accepts(self, request: OpenRequest, reply: Reply) -> bool:
+        """Return whether a reply under its correlation-id is to this request, and not to another one of the same id.
+
+        A request that could not be read is refused without naming its thing; its reply is known by its id alone, which
+        may have to wait in ``early``.
+        """
+        if reply.reply_id == request.reply_id:
+            return True
+        with suppress(DittoError):
+            if reply.answers(request.topic):
+                return True
+        with self._lock:
+            if request.stored_at is None and len(request.early) < MAX_EARLY:
+                request.early.append(reply)
+            return reply.reply_id == request.reply_id
 
     def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
         """Close and return the request that a reply answers; ``None`` for a duplicate, or if no request is open."""

@@ -189,7 +189,7 @@ class Responder(_Receiver):
 
     def _handle(self, record: Any, work: Work) -> None:
         issued = self._labels.issued
-        signal = read_signal(record, issued | self._responds)
+        signal = read_signal(record, issued | self._responds, self._worker.originator_key)
         self._counts["handled"] += 1
         try:
             answers = messages(signal, self._handler(signal))
@@ -274,7 +274,7 @@ class Subscriber(_Receiver):
         return self._statistics(SubscriberStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = read_publication(record)
+        signal = read_publication(record, self._worker.originator_key)
         if signal is None:
             return
         try:

@@ -22,6 +22,7 @@ from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ackstream.protocol.ditto.topics import TopicPath
     from ackstream.settings import Kafka
 
 
@@ -58,6 +59,20 @@ class Reply:
         :raises DittoError: it is not a protocol message
         """
         return decode(self.data)
+
+    def answers(self, command: TopicPath) -> bool:
+        """Whether it is of the thing and of the channel of a command, and a response to such a command if it is one.
+
+        A header may have made a command of the twin's channel live.
+
+        :raises DittoError: it is not a protocol message
+        """
+        topic, channel = self.envelope.topic, command.channel
+        if topic.thing_id != command.thing_id or topic.channel not in (channel, "live", channel or "twin"):
+            return False
+        if topic.criterion in ("acks", "errors"):
+            return True
+        return topic == msgspec.structs.replace(command, channel=topic.channel)
 
     @cached_property
     def value(self) -> Any:
@@ -126,14 +141,15 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     error: Raw | UnsetType = UNSET
 
 
-def read_outcome(value: bytes) -> RequestOutcome | None:
-    """Return the outcome in a record of the ledger, ``None`` if it has none.
+def read_outcome(value: bytes, thing_id: str) -> RequestOutcome | None:
+    """Return the outcome in a record of the ledger, ``None`` if it has none, or one of a request about another thing.
 
     :raises msgspec.MsgspecError: it is not a record of the ledger
     """
     record = ledger.decode(value)
     decided, used = record.outcome, record.accepted
-    if decided is None:
+    # of a request that could not be read the thing is unknown
+    if decided is None or decided.thing_id not in (thing_id, None):
         return None
     status = {ack.label: ack.status for ack in used}
     entries = [Acknowledgement(label, status.get(label) or REQUEST_TIMEOUT) for label in decided.requested]
@@ -157,16 +173,16 @@ class Outcomes(Closing):
 
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._waiting: dict[bytes, Future[RequestOutcome]] = {}
+        self._waiting: dict[bytes, tuple[Future[RequestOutcome], str]] = {}
         self._reader = TopicReader.at_end(kafka, kafka.topic("ledger"))
         self._reader.start("ackstream-outcomes", self._look)
 
     @contextmanager
-    def expect(self, correlation_id: str) -> Iterator[Future[RequestOutcome]]:
-        """Wait for a request's outcome for the time of the block."""
+    def expect(self, correlation_id: str, thing_id: str) -> Iterator[Future[RequestOutcome]]:
+        """Wait for the outcome of a request about a thing for the time of the block."""
         key = correlation_id.encode()
         future: Future[RequestOutcome] = Future()
-        self._waiting[key] = future
+        self._waiting[key] = future, thing_id
         try:
             yield future
         finally:
@@ -177,9 +193,9 @@ class Outcomes(Closing):
         self._reader.close()
 
     def _look(self, record: Any) -> None:
-        future = self._waiting.get(record.key or b"")
+        future, thing_id = self._waiting.get(record.key or b"", (None, ""))
         if future is None or future.done():
             return
-        outcome = read_outcome(record.value or b"")
+        outcome = read_outcome(record.value or b"", thing_id)
         if outcome is not None and future.set_running_or_notify_cancel():
             future.set_result(outcome)

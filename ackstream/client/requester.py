@@ -17,9 +17,11 @@ from ackstream.client.replies import Reply, read_reply
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.originators import names_sender, signature
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID, REPLY_TO
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.ledger import reply_id
+from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -189,14 +191,14 @@ class Requester(Client):
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
     ) -> Future[Any]:
-        now = time.monotonic()
-        record = {
-            "topic": self._signals,
-            "value": encode(envelope),
-            "key": envelope.topic.thing_id.encode(),
-            "headers": [(CORRELATION_ID, identity.encode()), *self._reply_to],
-        }
-        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, on_stored)
+        now, value = time.monotonic(), encode(envelope)
+        headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
+        key = self._kafka.originator_key
+        if key is not None and names_sender(envelope.headers):
+            headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
+        thing = envelope.topic.thing_id.encode()
+        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
+        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, envelope.topic, on_stored)
         self._requests.add(request, now)
         self._produce(request)
         return request.future
@@ -208,9 +210,14 @@ class Requester(Client):
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
-        if self._requests.stored(request, time.monotonic()):
+        identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
+        if self._requests.stored(request, time.monotonic(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(Stored(request.correlation_id, *location))
+        for reply in request.early:
+            if reply.reply_id == identity:
+                self._requests.counts["foreign"] -= 1
+                self._answer(request.key, reply)
 
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
         self._requests.failed(request, error, time.monotonic(), retriable=isinstance(error, clients.SEND_AGAIN))
@@ -224,8 +231,9 @@ class Requester(Client):
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
-        key, reply_id = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
-        if key is None or reply_id is None or not self._requests.knows(key):
+        key, identity = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
+        request = None if key is None or identity is None else self._requests.find(key)
+        if key is None or identity is None or request is None:
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self._requests.counts["foreign"] += 1
             return
@@ -233,8 +241,14 @@ class Requester(Client):
         if reply is None:
             self._requests.counts["malformed"] += 1
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
-            return
-        request = self._requests.answer(key, reply_id)
+        elif self._requests.accepts(request, reply):
+            self._answer(request.key, reply)
+        else:
+            self._requests.counts["foreign"] += 1
+            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(key))
+
+    def _answer(self, key: bytes, reply: Reply) -> None:
+        request = self._requests.answer(key, reply.reply_id.encode())
         if request is not None:
             request.end(reply)
 

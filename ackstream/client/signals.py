@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.client.commands import json_value
+from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_issued, write_ack
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
@@ -28,6 +29,7 @@ from ackstream.protocol.ditto.headers import (
     read_correlation_id,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.originators import believed, names_sender
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.errors import DittoError
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from ackstream.client.group import Work
     from ackstream.client.worker import Worker
     from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.settings.security import Secret
 
 _ANSWERS = frozenset({"commands", "messages", "errors"})
 
@@ -82,15 +85,16 @@ class Signal:
         return None if value is UNSET else msgspec.json.decode(value)
 
 
-def read_signal(record: Any, labels: Collection[str]) -> Signal:
+def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
     """Return a consumed record as a command or message.
 
     :param labels: those the responder issues, with ``live-response`` if it responds
+    :param key: with which who sent it is signed
     :raises DittoError: the record is not a valid request; the service answers the requester
     """
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
-    envelope = decode(record.value)
+    envelope = _decode(record, key)
     request = read_request(envelope)
     live = request.channel == "live" and request.response_required
     return Signal(
@@ -108,15 +112,28 @@ def read_signal(record: Any, labels: Collection[str]) -> Signal:
     )
 
 
-def read_publication(record: Any) -> Publication | None:
+def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
     """Return a consumed record as a signal for subscribers; ``None`` if no subscriber gets it.
 
+    :param key: with which who sent it is signed
     :raises DittoError: the record cannot be read, or its headers are invalid; the service answers the requester
     """
     if record.value is None:
         return None
-    envelope = decode(record.value)
+    envelope = _decode(record, key)
     return publication(envelope, _correlation_id(record, envelope))
+
+
+def _decode(record: Any, key: Secret | None) -> Envelope:
+    envelope = decode(record.value)
+    if names_sender(envelope.headers):
+        named = dict(record.headers)
+        identity = (named.get(record_headers.CORRELATION_ID) or b"").decode("utf-8", "replace")
+        signed = named.get(record_headers.ORIGINATOR_SIGNATURE)
+        envelope.headers = dict(
+            believed(envelope.headers, None if key is None else key.reveal(), identity, record.value, signed)
+        )
+    return envelope
 
 
 def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
@@ -241,7 +258,9 @@ def _response(signal: Signal, response: Response) -> Envelope:
     if signal.channel != "live":
         raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
     headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
-    return Envelope(command.topic, headers, command.path, json_value(response.value), status=response.status)
+    # a header may have made the command live
+    topic = msgspec.structs.replace(command.topic, channel="live")
+    return Envelope(topic, headers, command.path, json_value(response.value), status=response.status)
 
 
 def _error(signal: Signal, error: DittoError) -> Envelope:

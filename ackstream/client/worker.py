@@ -169,6 +169,7 @@ class Worker(Closing):
     records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged. If the
     thread dies, its records go to the other members of the group.
 
+    :ivar originator_key: with which who sent a signal is signed
     :ivar life: ends with the worker, or with the error that its thread died of
     """
 
@@ -194,7 +195,7 @@ class Worker(Closing):
         :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self.skipped = 0
+        self.skipped, self.originator_key = 0, kafka.originator_key
         self.life = Lifetime(self._leave, on_error)
         self._handle = handle
         self._turn = turn

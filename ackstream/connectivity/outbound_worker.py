@@ -116,7 +116,7 @@ class OutboundWorker(Closing):
         self._worker.close()
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = read_publication(record)
+        signal = read_publication(record, self._worker.originator_key)
         if signal is None:
             return
         if self._ended.is_set():

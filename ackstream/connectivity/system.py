@@ -134,7 +134,7 @@ class System(Closing):
         """Send a request without reply; if acknowledgements are awaited, its outcome is read from the ledger."""
         waiting = ExitStack()
         if waits:
-            outcome = waiting.enter_context(self._outcomes.expect(identity))
+            outcome = waiting.enter_context(self._outcomes.expect(identity, envelope.topic.thing_id))
             outcome.add_done_callback(partial(_decided, waiting, received))
 
         def published(future: Future[Any]) -> None:

@@ -6,9 +6,12 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from ackstream.gateway.conditions import Deadline, ask_either_channel, check_condition, is_live
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.permissions import conceal, restrict
 
@@ -62,6 +65,7 @@ class AdmittedCommand:
             else:
                 reply = await self._exchange.ask(self._sent())
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
+        _name_back(reply, self._command.headers[CORRELATION_ID])
         return reply
 
     async def publish(self) -> None:
@@ -130,3 +134,17 @@ class AdmissionOrder:
                 own.set()
                 if self._last.get(thing_id) is own:
                     del self._last[thing_id]
+
+
+def _name_back(reply: Reply, client_id: str) -> None:
+    """Give a reply, and each acknowledgement in it, the correlation-id of the client in place of that on the wire."""
+    envelope, on_wire = reply.envelope, reply.correlation_id
+    envelope.headers[CORRELATION_ID] = client_id
+    if envelope.topic.criterion != "acks" or envelope.topic.subject is not None or envelope.value is UNSET:
+        return
+    entries = msgspec.json.decode(envelope.value, type=dict[str, dict[str, Raw]])
+    for entry in entries.values():
+        headers = msgspec.json.decode(entry.get("headers", b"{}"))
+        if headers.get(CORRELATION_ID) == on_wire:
+            entry["headers"] = raw({**headers, CORRELATION_ID: client_id})
+    envelope.value = raw(entries)

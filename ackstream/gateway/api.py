@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import nullcontext
 from functools import partial
@@ -28,6 +27,7 @@ from ackstream.gateway.translation import (
     read_request_headers,
     subscribed,
 )
+from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -148,8 +148,9 @@ class Api:
             given[ORIGINATOR] = subjects[0]
         return client_id, given
 
-    def _new_id(self, client_id: str, attempt: Attempt) -> str:
-        return attempt.sent(self._dependencies.correlation_ids.issue(client_id, time.monotonic()))
+    @staticmethod
+    def _new_id(client_id: str, attempt: Attempt) -> str:
+        return attempt.sent(wire_id(client_id))
 
     @staticmethod
     async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:

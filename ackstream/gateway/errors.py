@@ -42,7 +42,8 @@ def shutting_down() -> DittoError:
     """Report to a waiting client that the gateway is shutting down."""
     return unavailable(
         "The gateway is shutting down while the request is open.",
-        "The request itself continues; its outcome is recorded under its correlation-id. Try again in a moment.",
+        "The request itself continues; its outcome is recorded under its correlation-id and a suffix. Try again in a"
+        " moment.",
     )
 
 
@@ -66,7 +67,7 @@ def no_answer() -> DittoError:
     """Report that no outcome of the request arrived in time."""
     return unavailable(
         "The request was not decided, not even as timed out.",
-        "Check that the correlate job is running. The outcome is recorded under the correlation-id.",
+        "Check that the correlate job is running. The outcome is recorded under the correlation-id and a suffix.",
     )
 
 
@@ -212,6 +213,22 @@ correlation_id_in_use = error_factory(
     "acknowledgement:request.duplicate.correlation-id",
     "Another request with the correlation-id '{}' is open.",
     "Choose another correlation-id.",
+)
+
+# at connect
+label_not_allowed = error_factory(
+    403,
+    "acknowledgement:label.notallowed",
+    "The label <{}> may not be declared by this client.",
+    "The operator of the gateway can allow it: labels of a rule in gateway.access.",
+)
+
+# an acknowledgement of a signal that the client was not sent, or whose time is long over
+answer_not_expected = error_factory(
+    404,
+    "acknowledgement:signal.notfound",
+    "This client was sent no signal with the correlation-id '{}' that it may still acknowledge.",
+    "Acknowledge a signal under the correlation-id that it has here, over the same WebSocket.",
 )
 
 thing_id_generated = error_factory(

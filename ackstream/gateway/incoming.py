@@ -27,7 +27,8 @@ from ackstream.protocol.ditto.headers import (
     request_reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.permissions import Kind, check_address, kind_of
+from ackstream.protocol.ditto.permissions import Kind, addresses_subject, check_address, kind_of
+from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.signal_defaults import (
     STREAM_TIMEOUT_MS,
     check_combination,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
 """Headers of the connection that apply to its messages."""
+
+_PART = "ditto-message-"
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -63,9 +66,13 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     :raises DittoError: 400; 405, 501, as ``check_headers`` does
     """
     sent = _named(taken_headers(envelope.headers))
+    if envelope.topic.criterion == "messages":
+        sent = _of_message(sent, envelope)
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
         envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+        if envelope.topic.criterion == "messages" and not addresses_subject(envelope):
+            raise unknown_path(envelope.path)
         envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
     if sent.get(CORRELATION_ID) is None:
@@ -91,6 +98,13 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
 def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return headers with the name of the correlation-id in lower case."""
     return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
+
+
+def _of_message(headers: Mapping[str, Any], message: Envelope) -> dict[str, Any]:
+    """Return headers of a message in which direction, subject, thing and feature are those of its topic and path."""
+    own = message_headers(message)
+    named = {name: own.get(name.lower(), value) for name, value in headers.items()}
+    return {name: value for name, value in named.items() if name.lower() in own or not name.lower().startswith(_PART)}
 
 
 def _request(operation: Kind, envelope: Envelope) -> Incoming:

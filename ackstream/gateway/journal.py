@@ -35,7 +35,10 @@ STORY_BYTES = 8_000_000
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One event of a request; ``at`` is in epoch milliseconds, ``content`` is JSON."""
+    """One event of a request; ``at`` is in epoch milliseconds, ``content`` is JSON.
+
+    ``request`` is the correlation-id on the wire, which tells requests under one id of their clients apart.
+    """
 
     at: int
     event: Event
@@ -45,6 +48,7 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
     thing_id: str | None = None
     content: Raw | UnsetType = UNSET
+    request: str = ""
 
 
 class FailureEntry(msgspec.Struct, frozen=True):
@@ -128,10 +132,11 @@ class Journal:
         return list(reversed(self._failures.values()))
 
     def story(self, correlation_id: str) -> list[Happening]:
-        """Return the remembered history of a request in time order."""
-        return in_order(
-            happening for value in self._stories.get(correlation_id, ()) for happening in _happenings(value)
-        )
+        """Return the remembered history of the requests of a correlation-id, which may have a suffix, in time order."""
+        start = f"{correlation_id}#"
+        names = [name for name in self._stories if name == correlation_id or name.startswith(start)]
+        values = [value for name in names for value in self._stories[name]]
+        return in_order(happening for value in values for happening in _happenings(value))
 
     def _keep(self, correlation_id: str, value: bytes) -> bool:
         story = self._stories.setdefault(correlation_id, [])
@@ -182,7 +187,9 @@ class _Part(NamedTuple):
 
 _PARTS: dict[str, _Part] = {
     "signals": _Part("request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id",)),
-    "acknowledgements": _Part("acknowledgement", "received_at", ("disposition",), "payload", ("label", "status")),
+    "acknowledgements": _Part(
+        "acknowledgement", "received_at", ("disposition", "reason"), "payload", ("label", "status")
+    ),
     "outcomes": _Part("outcome", "decided_at", ("completed_by",), "reply", ("thing_id", "status")),
     "dead_letters": _Part("dead letter", "received_at", ("reason",), None),
 }
@@ -196,7 +203,14 @@ def stored(lake: Lake, correlation_id: str) -> list[Happening]:
     """
     found = []
     for table, part in _PARTS.items():
-        columns = ["id", part.at, *part.details, *part.fields, *([part.content] if part.content else [])]
+        columns = [
+            "id",
+            "correlation_id",
+            part.at,
+            *part.details,
+            *part.fields,
+            *([part.content] if part.content else []),
+        ]
         for row in reading.request_rows(lake, table, columns, correlation_id):
             row[part.at] = round(row[part.at].timestamp() * 1000)
             if part.content:
@@ -218,6 +232,6 @@ def _happenings(value: bytes) -> Iterable[Happening]:
 def _happening(part: _Part, row: dict[str, Any]) -> Happening:
     detail = " ".join(row[name] for name in part.details if row[name])
     content = row[part.content] if part.content else UNSET
-    return Happening(
-        row[part.at], part.event, row["id"], detail=detail, content=content, **{name: row[name] for name in part.fields}
-    )
+    fields = {name: row[name] for name in part.fields}
+    request = row["correlation_id"] or ""
+    return Happening(row[part.at], part.event, row["id"], detail=detail, content=content, request=request, **fields)

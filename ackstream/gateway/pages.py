@@ -186,10 +186,19 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
                 found = await asyncio.to_thread(dependencies.live.story, wanted)
         if found.note and not _may_see(access, subjects, None):
             found = replace(found, note="The tables cannot be read.")
-        things = {happening.thing_id for happening in found.happenings if happening.thing_id is not None}
-        if not all(_may_see(access, subjects, thing_id) for thing_id in things or (None,)):
-            found = replace(found, happenings=[])
-        return _json(found)
+        # clients choose their ids: others may have chosen the same
+        things: dict[str, set[str]] = {}
+        for happening in found.happenings:
+            named = things.setdefault(happening.request, set())
+            if happening.thing_id is not None:
+                named.add(happening.thing_id)
+        seen = {
+            request
+            for request, named in things.items()
+            if all(_may_see(access, subjects, thing_id) for thing_id in named or (None,))
+        }
+        shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
+        return _json(replace(found, happenings=shown))
 
     paths = ("/", "/page/{name}", "/doc", "/doc/openapi.json")
     return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]

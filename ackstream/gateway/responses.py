@@ -75,7 +75,7 @@ def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
 def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     """Convert the reply to a command.
 
-    :param correlation_id: of the client; on the wire it may have a suffix
+    :param correlation_id: of the client
     """
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
@@ -83,7 +83,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     # without a host: the one of the request is what a client says it is
     location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
-        return _of_acks([*reply.acks.values()], headers, reply.correlation_id, correlation_id, location)
+        return _of_acks([*reply.acks.values()], headers, location)
     status = envelope.status or reply.status
     message = envelope.topic.criterion == "messages"
     if message and status == BAD_GATEWAY:
@@ -151,13 +151,9 @@ def accepted(correlation_id: str) -> Response:
     return Response(None, ACCEPTED, {CORRELATION_ID: _sendable(correlation_id)})
 
 
-def _of_acks(
-    entries: list[Acknowledgement], headers: dict[str, Any], on_wire: str, correlation_id: str, location: str
-) -> Response:
+def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: str) -> Response:
     created = None
     for entry in entries:
-        if entry.headers.get(CORRELATION_ID) == on_wire:
-            entry.headers[CORRELATION_ID] = correlation_id
         if entry.label == TWIN_PERSISTED and entry.status == CREATED:
             entry.headers[_LOCATION] = created = location
     status, body = http_body(entries)

@@ -37,7 +37,6 @@ from ackstream.gateway.quotas import OpenCounts
 from ackstream.gateway.responses import on_error
 from ackstream.gateway.sockets import socket_route
 from ackstream.gateway.streaming import Streaming
-from ackstream.gateway.translation import wire_ids
 from ackstream.gateway.unread import UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
-    from ackstream.protocol.correlation_ids import UniqueIds
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
@@ -124,7 +122,7 @@ class Exchange:
         self._check()
         with (
             _as_http(),
-            self._outcomes.expect(command.headers[CORRELATION_ID]) as outcome,
+            self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome,
         ):
             await self._wait(self._requester.publish(command))
             try:
@@ -261,11 +259,6 @@ class Dependencies:
     def open_requests(self) -> OpenCounts:
         """The requests that are open, of those whose number a quota limits."""
         return OpenCounts(self.settings.quotas, "requests")
-
-    @cached_property
-    def correlation_ids(self) -> UniqueIds:
-        """Those of all commands that the gateway sends, whichever way they came."""
-        return wire_ids(self.settings)
 
     @cached_property
     def limits(self) -> Limits:

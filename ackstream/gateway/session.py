@@ -17,17 +17,18 @@ from msgspec.structs import replace
 from starlette.websockets import WebSocketDisconnect
 
 from ackstream.gateway.admission import AdmissionOrder, admit
+from ackstream.gateway.answering import Answering
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
 from ackstream.gateway.signed_in import SignedIn, in_loop
 from ackstream.gateway.unread import UnreadMessages
-from ackstream.protocol.correlation_ids import RecentIds, UniqueIds
+from ackstream.protocol.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
-from ackstream.protocol.ditto.permissions import check_answer, restrict, seen_by
+from ackstream.protocol.ditto.permissions import restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.errors import DittoError
@@ -70,7 +71,7 @@ class SocketSession:
         if dependencies.authenticator.required:
             self._given[ORIGINATOR] = identity.subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
-        self._forwarding = UniqueIds(STREAM_SECONDS)
+        self._answering = Answering(dependencies.access, dependencies.settings.correlate)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
         self._unread = UnreadMessages(slow, dependencies.unread)
@@ -191,9 +192,7 @@ class SocketSession:
             if not incoming.response:
                 await admitted.publish()
                 return
-            message = (await admitted.ask()).envelope
-            message.headers[CORRELATION_ID] = client_id
-            self._put(encode(message).decode())
+            self._put(encode((await admitted.ask()).envelope).decode())
         except DittoError as error:
             # without a response, too: what was not sent is in no table
             self._put(error_message(error, command))
@@ -205,26 +204,23 @@ class SocketSession:
 
     def _new_id(self, client_id: str, attempt: Attempt) -> str:
         """Return a correlation-id to send, whose signal does not come back to the client."""
-        now = time.monotonic()
-        issued = self._dependencies.correlation_ids.issue(client_id, now)
-        self._issued.add(issued, now)
+        issued = wire_id(client_id)
+        self._issued.add(issued, time.monotonic())
         return attempt.sent(issued)
 
     def _pass_on(self, incoming: Incoming) -> None:
         """Forward an answer to a signal, or a live event."""
-        envelope, event = incoming.envelope, incoming.what == "event"
+        envelope = incoming.envelope
         try:
             # only refusals are recorded unless all is: devices answer and report as often as they like
             with self._dependencies.audit.attempt(self._client.sender, "messages", envelope, "answer") as attempt:
-                check_answer(self._dependencies.access, self._client.subjects, envelope, event=event)
+                self._answering.admit(incoming, self._client.subjects)
         except DittoError as error:
             self._put(error_message(error, envelope))
             return
-        identity = str(envelope.headers[CORRELATION_ID])
+        event = incoming.what == "event"
         if event:
-            self._issued.add(identity, time.monotonic())
-        else:
-            envelope.headers[CORRELATION_ID] = self._forwarding.original(identity)
+            self._issued.add(str(envelope.headers[CORRELATION_ID]), time.monotonic())
         attempt.sent(str(envelope.headers[CORRELATION_ID]))
         self._streaming.forward(envelope, "events" if event else "acks")
 
@@ -274,9 +270,7 @@ class SocketSession:
         envelope = decision.envelope
         if not (decision.labels or signal.response_required):
             return self._streaming.text(envelope)
-        now = time.monotonic()
-        seconds = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-        published = self._forwarding.issue(signal.correlation_id, now, seconds)
+        published = self._answering.send(signal)
         return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
 
     async def _send(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import WebSocketRoute
 
 from ackstream.gateway import responses
+from ackstream.gateway.errors import label_not_allowed
 from ackstream.gateway.session import SocketSession
 from ackstream.gateway.translation import check_parameters, read_request_headers
 from ackstream.protocol.ditto.headers import DECLARED_ACKS
@@ -33,6 +34,9 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
                 check_parameters(websocket.query_params, ())
                 given = read_request_headers(websocket)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
+                for label in sorted(labels):
+                    if not dependencies.access.may_declare(identity.subjects, label):
+                        raise label_not_allowed(label)
                 opened.enter_context(dependencies.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))

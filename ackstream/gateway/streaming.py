@@ -12,12 +12,15 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from ackstream.client.commands import fields_in, retrieval
 from ackstream.client.group import Work
 from ackstream.client.labels import Declarer
 from ackstream.client.signals import read_publication
 from ackstream.client.worker import Worker
 from ackstream.kafka.clients import Closing
+from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -135,11 +138,12 @@ class Streaming(Closing):
         if loop is None:
             return
         try:
-            signal = read_publication(record)
+            signal = read_publication(record, self._worker.originator_key)
         except DittoError as error:
             log.debug("Ignored a record of %s that is not a signal (offset %s): %s", record.topic, record.offset, error)
             return
         if signal is not None:
+            signal = as_shown(signal)
             moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
             # the loop may have been closed already
             with suppress(RuntimeError):
@@ -155,3 +159,12 @@ class Streaming(Closing):
                 # other sessions still receive it
                 log.exception("A session failed to handle the signal %s.", signal.correlation_id)
                 session.fail()
+
+
+def as_shown(signal: Publication) -> Publication:
+    """Return a signal with the correlation-id that clients of gateways see: what nobody may guess, nobody is shown."""
+    identity = shown_id(signal.correlation_id)
+    if identity == signal.correlation_id:
+        return signal
+    headers = {**signal.envelope.headers, CORRELATION_ID: identity}
+    return replace(signal, envelope=replace(signal.envelope, headers=headers))

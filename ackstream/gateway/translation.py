@@ -25,7 +25,6 @@ from ackstream.gateway.errors import (
     thing_id_generated,
 )
 from ackstream.gateway.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
-from ackstream.protocol.correlation_ids import UniqueIds
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, check_parts, raw
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
@@ -53,11 +52,10 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from ackstream.gateway.operations import Match
-    from ackstream.settings import Settings
 
 HEADER_PARAMETERS = {
     CHANNEL: "`twin`, or `live` for the device itself.",
-    CORRELATION_ID: "Identifies the request; its outcome is recorded under this id.",
+    CORRELATION_ID: "Identifies the request; its outcome is recorded under this id, followed by `#` and a random text.",
     REQUESTED_ACKS: "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
     RESPONSE_REQUIRED: "`true` or `false`; the default is true unless the timeout is zero.",
     TIMEOUT: "The maximum wait, such as `10s`, `500ms` or `1m`.",
@@ -116,12 +114,6 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
         if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
             own = f"it has {', '.join(known)}" if known else "it has none"
             raise parameter_invalid(name, f"is none of this resource: {own}{', besides headers' if headers else ''}")
-
-
-def wire_ids(settings: Settings) -> UniqueIds:
-    """Return a source of correlation-ids that correlate does not take for repeated ones."""
-    remembered = settings.gateway.max_timeout + settings.correlate.recent_memory
-    return UniqueIds(remembered / 1000 + GRACE_SECONDS)
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
+_OF_THE_REQUEST = """(correlation_id = {correlation_id}
+              OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))"""
+"""A gateway or a connection has added a suffix; the statistics of files answer a comparison."""
+
 QUESTIONS = {
     "slowest_labels": """
         -- the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first.
@@ -89,23 +93,23 @@ QUESTIONS = {
         ORDER BY attempts DESC, last_at DESC, reason
     """,
     "story": """
-        -- the story of one correlation-id: its rows from all tables, in order of time.
+        -- the story of one correlation-id, with or without a suffix: its rows from all tables, in order of time.
         SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,
                CAST(NULL AS INTEGER) AS status, concat_ws(' ', channel, criterion, action, path) AS detail,
                value AS content, id
-        FROM {signals} WHERE correlation_id = {correlation_id}
+        FROM {signals} WHERE {the_request}
         UNION ALL
-        SELECT received_at, 2, 'acknowledgement', label, status, disposition, payload, id
-        FROM {acknowledgements} WHERE correlation_id = {correlation_id}
+        SELECT received_at, 2, 'acknowledgement', label, status, concat_ws(' ', disposition, reason), payload, id
+        FROM {acknowledgements} WHERE {the_request}
         UNION ALL
         SELECT decided_at, 3, 'outcome', CAST(NULL AS STRING), status, completed_by, reply, id
-        FROM {outcomes} WHERE correlation_id = {correlation_id}
+        FROM {outcomes} WHERE {the_request}
         UNION ALL
         SELECT received_at, 4, 'dead letter', CAST(NULL AS STRING), CAST(NULL AS INTEGER), reason,
                CAST(NULL AS STRING), id
-        FROM {dead_letters} WHERE correlation_id = {correlation_id}
+        FROM {dead_letters} WHERE {the_request}
         ORDER BY occurred_at, step, id
-    """,
+    """.replace("{the_request}", _OF_THE_REQUEST),
 }
 """The SQL of the questions by name, with tables and parameters in braces; its first line describes the answer."""
 

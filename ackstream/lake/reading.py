@@ -37,9 +37,13 @@ def messages_at(lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[d
 
 
 def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id: str) -> list[dict[str, Any]]:
-    """Return the rows about one request, in any order; none if the table does not exist yet."""
+    """Return the rows about the requests of a correlation-id, in any order; none if the table does not exist yet.
+
+    Those that went through a gateway or a connection have it with a suffix.
+    """
+    own, start, end = field("correlation_id"), f"{correlation_id}#", f"{correlation_id}$"
     try:
-        return _rows(lake, table, columns, field("correlation_id") == correlation_id)
+        return _rows(lake, table, columns, (own == correlation_id) | ((own >= start) & (own < end)))
     except TableNotFoundError:
         return []
 

@@ -54,6 +54,7 @@ ACKNOWLEDGEMENTS = schema(
     optional("status", INTEGER, "HTTP status: below 400 is a success, 408 a timeout"),
     required("disposition", TEXT, "accepted, or why not: duplicate, unrequested, undeclared, late, orphan, invalid"),
     optional("latency_ms", LONG, "time from the request to this acknowledgement, in milliseconds"),
+    optional("reason", TEXT, "why it is invalid, such as another thing than the request's"),
     optional("weak", BOOLEAN, "issued by the system for a subscriber that does not receive the signal"),
     optional("payload", TEXT, "JSON: payload of the acknowledgement, or a reference to it; null if it has none"),
     *coordinates("acknowledgement"),

@@ -1,12 +1,16 @@
-"""Correlation-ids: where a record carries its own, and how a repeated one is made unique.
+"""Correlation-ids: where a record carries its own, and what those of a gateway's clients are on the wire and back.
 
-An id that is in use gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``, ditto.md
-2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
+A client that knows the id of an open request can try to answer it, or to be answered in its place. So a gateway sends
+the commands of its clients under ids that nobody guesses (:func:`wire_id`), and shows nobody those (:func:`shown_id`).
+
+An id that is in use at a client gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``,
+ditto.md 2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +29,8 @@ MAX_BYTES = 1_024
 
 _MAX_BYTES_OF_A_CHARACTER = 6
 _NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
+_RANDOM_BYTES = 12
+_ON_WIRE = re.compile(r"(.+)#[A-Za-z0-9_-]{16}", re.DOTALL)
 
 
 def correlation_id(
@@ -76,6 +82,17 @@ def suffixed(identity: str, suffix: object) -> str:
     return identity[: -len(end)] + end if is_too_long(whole) else whole
 
 
+def wire_id(identity: str) -> str:
+    """Return the id under which a gateway sends a client's command: the client's, and 16 characters at random."""
+    return suffixed(identity, secrets.token_urlsafe(_RANDOM_BYTES))
+
+
+def shown_id(identity: str) -> str:
+    """Return the id of a signal as clients of a gateway see it: without what :func:`wire_id` has added."""
+    found = _ON_WIRE.fullmatch(identity)
+    return identity if found is None else found[1]
+
+
 class RecentIds:
     """A set whose members expire; times are seconds of any clock that never goes back."""
 
@@ -102,8 +119,8 @@ class RecentIds:
         """Drop what else is known of an id."""
 
 
-class UniqueIds(RecentIds):
-    """Issues correlation-ids of which no two that are remembered are equal."""
+class ForwardedIds(RecentIds):
+    """The ids under which one client received signals, no two of which are equal; it answers those signals alone."""
 
     def __init__(self, seconds: float) -> None:
         """Remember each id for ``seconds``, unless :meth:`issue` says otherwise."""
@@ -112,10 +129,13 @@ class UniqueIds(RecentIds):
         # the number that the next repetition of an id tries: a thousand repetitions are not a million look-ups
         self._numbers: dict[str, int] = {}
 
-    def issue(self, wanted: str, now: float, seconds: float | None = None) -> str:
-        """Return the id itself if it is not in use, else the id with a suffix, and remember it."""
+    def issue(self, original: str, now: float, seconds: float | None = None) -> str:
+        """Return the id for a signal, as it is shown; with a suffix if the client may still answer another under it.
+
+        :param original: its id on the wire
+        """
         self._expire(now)
-        issued = wanted
+        issued = wanted = shown_id(original)
         if not self.known(wanted, now):
             # nor what it stood for before: those that were to be remembered for longer keep it from being dropped
             self._forget(wanted)
@@ -126,13 +146,13 @@ class UniqueIds(RecentIds):
             while self.known(issued := suffixed(head, number), now):
                 number += 1
             self._numbers[wanted] = number + 1
-            self._originals[issued] = wanted
+        self._originals[issued] = original
         self.add(issued, now, seconds)
         return issued
 
-    def original(self, issued: str) -> str:
-        """Return the id that was wanted when ``issued`` was issued; an unknown id is its own original."""
-        return self._originals.get(issued, issued)
+    def original(self, issued: str, now: float) -> str | None:
+        """Return the id on the wire of the signal that a client received under an id; ``None`` if it may not answer."""
+        return self._originals.get(issued) if self.known(issued, now) else None
 
     def _forget(self, identity: str) -> None:
         self._originals.pop(identity, None)

@@ -10,6 +10,7 @@ follows without it. A record that would be too large for its topic is written in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
     requested_acks: tuple[str, ...]
     response_required: bool
     timeout_ms: int
-    headers: dict[str, object]
+    headers: Mapping[str, object]
     received_at: int
     topic: str
     partition: int
@@ -44,7 +45,10 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds."""
+    """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds.
+
+    ``reason`` is why it is ``invalid``; the other dispositions are reasons themselves.
+    """
 
     correlation_id: str
     label: str | None
@@ -58,6 +62,7 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
     offset: int
     index: int
     payload: Raw | UnsetType = UNSET
+    reason: str | None = None
 
     @property
     def id(self) -> str:

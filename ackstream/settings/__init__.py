@@ -10,8 +10,6 @@ from ackstream.settings.model import (
     Kafka,
     Lake,
     Local,
-    Persist,
-    PublishRule,
     Query,
     QueueJob,
     RequiredRole,
@@ -20,6 +18,7 @@ from ackstream.settings.model import (
     Spark,
     Twin,
 )
+from ackstream.settings.persist import Persist, PublishRule
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
 

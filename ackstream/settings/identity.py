@@ -28,13 +28,17 @@ Algorithm = (
 
 
 class AccessRule(Part):
-    """Grants READ or WRITE to subjects and roles, on things, at a path and below; ``*`` stands for any characters."""
+    """Grants READ or WRITE to subjects and roles, on things, at a path and below; ``*`` stands for any characters.
+
+    :ivar labels: those that the subjects may declare on a WebSocket
+    """
 
     subjects: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     things: tuple[str, ...] = ("*",)
     path: str = Field("/", pattern="^/")
     grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
+    labels: tuple[str, ...] = ()
 
     @field_validator("subjects")
     @classmethod
@@ -54,7 +58,7 @@ class AccessRule(Part):
     def rule(self) -> Rule:
         """The same as it is applied: with the roles among the subjects."""
         holders = (*self.subjects, *(f"{ROLE}{role}" for role in self.roles))
-        return Rule(holders, self.things, self.path, self.grant)
+        return Rule(holders, self.things, self.path, self.grant, self.labels)
 
 
 class User(Part):

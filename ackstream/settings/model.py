@@ -16,10 +16,11 @@ from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
+from ackstream.settings.persist import Persist
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
-from ackstream.settings.security import KafkaOptions, KafkaSecurity
+from ackstream.settings.security import KafkaOptions, KafkaSecurity, OptionalKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class Kafka(Part):
-    """Where the broker is and what its topics are called."""
+    """Where the broker is and what its topics are called.
+
+    :ivar originator_key: signs who sent a signal, in what the gateway and connections write
+    """
 
     bootstrap: str = Field("localhost:9092", min_length=1)
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
@@ -36,6 +40,7 @@ class Kafka(Part):
     replication: int = Field(1, ge=1)
     security: KafkaSecurity = KafkaSecurity()
     options: KafkaOptions = KafkaOptions()
+    originator_key: OptionalKey = None
     on_data_loss: Literal["stop", "continue"] = "stop"
 
     def topic(self, name: str) -> str:
@@ -149,32 +154,6 @@ class Twin(Part):
     starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)
     group: str = "ackstream-twin"
-
-
-class PublishRule(Part):
-    """Lets clients publish to topics; ``*`` stands for any run of characters."""
-
-    clients: tuple[str, ...] = Field(min_length=1)
-    topics: tuple[str, ...] = ("*",)
-
-
-class Persist(Part):
-    """The job that writes publishers' messages to their table and acknowledges them.
-
-    :ivar unlogged: topics whose messages are not written there: only Kafka has them (AMPS without a transaction log)
-    """
-
-    interval: Milliseconds = duration("500ms")
-    max_offsets_per_trigger: int = Field(100_000, ge=1)
-    max_message_bytes: int = Field(1_000_000, ge=1)
-    daily_quota_bytes: int = Field(0, ge=0)
-    topics: tuple[str, ...] = ()
-    entitlements: tuple[PublishRule, ...] = ()
-    subscriptions: tuple[str, ...] = ()
-    unlogged: tuple[str, ...] = ()
-    reject_no_match: bool = True
-    reject_over_quota: bool = True
-    group: str = "ackstream-persist"
 
 
 class RequiredRole(Part):

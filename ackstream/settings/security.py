@@ -62,7 +62,20 @@ def _read_secret(value: object, info: ValidationInfo) -> object:
     return text
 
 
+MIN_KEY_CHARACTERS = 32
+
+
+def _long_enough(key: Secret | None) -> Secret | None:
+    if key is not None and len(key.reveal()) < MIN_KEY_CHARACTERS:
+        raise ValueError(
+            f"must have {MIN_KEY_CHARACTERS} random characters or more, such as `openssl rand -hex 32` prints"
+        )
+    return key
+
+
 OptionalSecret = Annotated[Secret | None, _OR_NONE]
+OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), _OR_NONE]
+"""A secret that signs."""
 OptionalPath = Annotated[Path | None, _OR_NONE]
 
 

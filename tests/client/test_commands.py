@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -158,3 +159,9 @@ def test_a_twin_that_cannot_be_asked_is_an_error(failed: Reply):
     with pytest.raises(DittoError, match="enrichment failed") as caught:
         fields_in(failed, THING)
     assert caught.value.status == failed.status
+
+
+def test_an_id_that_the_program_does_not_choose_is_one_that_nobody_guesses():
+    found = {address(Command.retrieve("org.acme:lamp"))[1] for _ in range(100)}
+    assert len(found) == 100
+    assert {uuid.UUID(identity).version for identity in found} == {4}

@@ -8,14 +8,18 @@ import pytest
 from ackstream.client import open_requests
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError
 from ackstream.client.open_requests import OpenRequest, OpenRequests
+from ackstream.client.replies import Reply
+from ackstream.protocol.ditto.topics import TopicPath
 
 FAR = 1_000.0
+TOPIC = "org.acme/lamp/things/twin/commands/modify"
 
 
 def opened(
     requests: OpenRequests, identity: str = "c-1", wait: float | None = 5.0, give_up_at: float = FAR
 ) -> OpenRequest:
-    request = OpenRequest(identity, wait, give_up_at, {"topic": "signals", "value": b"v", "key": b"k"})
+    record = {"topic": "signals", "value": b"v", "key": b"k"}
+    request = OpenRequest(identity, wait, give_up_at, record, TopicPath.parse(TOPIC))
     requests.add(request, 0.0)
     return request
 
@@ -36,9 +40,59 @@ def test_a_reply_belongs_to_the_request_with_its_correlation_id():
 def test_other_peoples_replies_are_nobodys():
     requests = OpenRequests()
     opened(requests)
-    assert not requests.knows(b"c-9")
+    assert requests.find(b"c-9") is None
     assert requests.answer(b"c-9", b"r-9") is None
     assert len(requests) == 1
+
+
+def _reply(reply_id: str, topic: str) -> Reply:
+    message = f'{{"topic":"{topic}","headers":{{}},"path":"/","status":200,"value":1}}'
+    return Reply("c-1", reply_id, 200, "response", message.encode())
+
+
+@pytest.mark.parametrize(
+    ("topic", "accepted"),
+    [
+        (TOPIC, True),
+        (TOPIC.replace("twin", "live"), True),
+        ("org.acme/lamp/things/twin/acks", True),
+        ("org.acme/lamp/things/live/errors", True),
+        ("org.bank/safe/things/twin/commands/modify", False),
+        ("org.bank/safe/things/twin/acks", False),
+        ("org.bank/safe/things/twin/errors", False),
+        ("unknown/unknown/things/twin/errors", False),
+        ("org.acme/lamp/things/twin/commands/retrieve", False),
+        ("org.acme/lamp/things/live/messages/ask", False),
+        ("org.bank/safe/things/twin/acks/my-ack", False),
+        ("org.acme/lamp/policies/errors", False),
+    ],
+)
+def test_a_reply_to_another_request_of_the_same_id_is_not_accepted(topic: str, *, accepted: bool):
+    requests = OpenRequests()
+    request = opened(requests)
+    requests.stored(request, 1.0, "r-own")
+    assert requests.accepts(request, _reply("r-other", topic)) is accepted
+    # whatever it says: it is that to the record which the broker has stored
+    assert requests.accepts(request, _reply("r-own", topic))
+
+
+def test_a_reply_that_is_known_by_its_id_alone_waits_until_its_request_is_stored():
+    requests = OpenRequests()
+    request = opened(requests)
+    unknown, garbage = _reply("r-own", "unknown/unknown/things/twin/errors"), Reply("c-1", "r-own", 500, "error", b"{")
+    assert not requests.accepts(request, unknown)
+    assert not requests.accepts(request, garbage)
+    for _ in range(20):
+        requests.accepts(request, garbage)
+    assert request.early == [unknown, *[garbage] * 7]
+    requests.stored(request, 1.0, "r-own")
+    assert requests.accepts(request, garbage)
+
+
+def test_a_reply_to_a_live_command_is_on_the_live_channel():
+    live = TopicPath.parse("org.acme/lamp/things/live/messages/ask")
+    assert _reply("r", "org.acme/lamp/things/live/messages/ask").answers(live)
+    assert not _reply("r", "org.acme/lamp/things/twin/errors").answers(live)
 
 
 def test_a_repeated_reply_does_not_answer_a_later_request_with_the_same_correlation_id():

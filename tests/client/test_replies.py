@@ -40,28 +40,33 @@ def record(completed_by: str, status: int, *acks: tuple[str | None, int, str], r
 
 def test_an_outcome_has_an_entry_for_each_label_in_the_order_of_the_request() -> None:
     value = record("timeout", 424, ("y-ack", 204, "accepted"), ("x-ack", 500, "late"))
-    assert read_outcome(value) == RequestOutcome(
+    assert read_outcome(value, "a:b") == RequestOutcome(
         424, "timeout", [Acknowledgement("x-ack", 408), Acknowledgement("y-ack", 204)]
     )
 
 
 def test_an_error_of_the_twin_is_the_last_that_was_used() -> None:
-    found = read_outcome(record("error", 404, ("y-ack", 204, "accepted"), (None, 404, "accepted")))
+    found = read_outcome(record("error", 404, ("y-ack", 204, "accepted"), (None, 404, "accepted")), "a:b")
     assert found is not None
     assert (found.status, found.error) == (404, ERROR)
 
 
 def test_why_a_request_was_refused_stands_in_its_reply() -> None:
     refusal = encode(error_envelope(thing_not_found("a:b"), thing_id="a:b", channel="twin", headers={}))
-    found = read_outcome(record("invalid", 404, reply=msgspec.Raw(refusal)))
+    found = read_outcome(record("invalid", 404, reply=msgspec.Raw(refusal)), "a:b")
     assert found is not None
     assert found.error == ERROR
 
 
+def test_the_outcome_of_a_request_about_another_thing_is_not_the_one() -> None:
+    assert read_outcome(record("timeout", 424), "a:b") is not None
+    assert read_outcome(record("timeout", 424), "a:other") is None
+
+
 def test_other_records_of_the_ledger_have_no_outcome() -> None:
-    assert read_outcome(ledger.encode(ledger.LedgerRecord("signal", "r", "q", 1))) is None
+    assert read_outcome(ledger.encode(ledger.LedgerRecord("signal", "r", "q", 1)), "a:b") is None
     with pytest.raises(msgspec.MsgspecError):
-        read_outcome(b"nonsense")
+        read_outcome(b"nonsense", "a:b")
 
 
 ENTRY = {"status": 200, "payload": {"x": 1}}

@@ -21,9 +21,11 @@ from ackstream.client.signals import (
 )
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
+from ackstream.protocol.ditto.originators import signature
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
+from ackstream.settings.security import Secret
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 
@@ -342,3 +344,28 @@ def test_a_held_offset_can_be_given_up_once():
 def test_a_signal_without_labels_holds_nothing():
     _, opened, _, work = delivered(held=True)
     assert (opened.held, work.remaining) == (False, 0)
+
+
+def test_a_command_that_its_header_makes_live_is_answered_on_the_live_channel():
+    ((_, answer),) = messages(read(COMMAND, channel="live"), Response(204))
+    assert str(answer.topic) == "org.acme/lamp/things/live/commands/modify"
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["publication", "signal"])
+def test_a_receiver_sees_who_sent_a_signal_if_a_gateway_has_signed_it(*, live: bool):
+    topic, key = "org.acme/lamp/things/live/commands/modify", Secret("k" * 32)
+    value = command(topic, ditto_originator="user:ann")
+    identity, signed = ("correlation-id", b"c-1"), ("originator-signature", signature("k" * 32, "c-1", value))
+    for headers, own, shown in (
+        ([identity, signed], key, "user:ann"),
+        ([identity, signed], None, None),
+        ([identity], key, None),
+        ([("correlation-id", b"c-2"), signed], key, None),
+    ):
+        if live:
+            envelope = read_signal(record(value, headers), (), own).envelope
+        else:
+            found = read_publication(record(value, headers), own)
+            assert found is not None
+            envelope = found.envelope
+        assert envelope.headers.get("ditto-originator") == shown

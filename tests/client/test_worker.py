@@ -304,7 +304,8 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
         "_counts": Counter(),
         "_handler": lambda _signal: Ack(204),
         "_worker": SimpleNamespace(
-            outbox=SimpleNamespace(send=lambda _id, message, *_: sent.append(message.topic.subject))
+            originator_key=None,
+            outbox=SimpleNamespace(send=lambda _id, message, *_: sent.append(message.topic.subject)),
         ),
     }
     command = {

@@ -67,7 +67,11 @@ class Running:
         self.labels = SimpleNamespace(complete=True, taken=False)
         self.made: dict[str, Any] = {}
         made = SimpleNamespace(
-            run=lambda: None, life=SimpleNamespace(alive=True), outbox=self.outbox, close=self._close
+            run=lambda: None,
+            life=SimpleNamespace(alive=True),
+            outbox=self.outbox,
+            close=self._close,
+            originator_key=None,
         )
 
         def make(*_: Any, **options: Any) -> Any:
@@ -75,7 +79,7 @@ class Running:
             return made
 
         monkeypatch.setattr(outbound_module, "Worker", make)
-        monkeypatch.setattr(outbound_module, "read_publication", lambda record: record.signal)
+        monkeypatch.setattr(outbound_module, "read_publication", lambda record, _key: record.signal)
         parts = {"issued_ack": labels[0]} if labels else {}
         connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, **parts)])
         self.given_up: list[tuple[Any, str]] = []

@@ -380,11 +380,27 @@ def test_devices_answer_on_the_live_channel_and_the_twin_alone_for_the_twin(
 ):
     fields = {"headers": {"correlation-id": "c"}} | ({} if status is None else {"status": status})
     if accepted:
-        assert read(topic, **fields).what == "answer"
+        assert read(topic, path="/inbox/messages/ask", **fields).what == "answer"
     else:
         assert refused(topic, **fields)["error"] == "protocoladapter:unknown.topicpath"
 
 
 def test_an_answer_says_what_it_answers():
-    assert refused(MESSAGE, status=200)["error"] == "acknowledgement:correlation-id.missing"
-    assert msgspec.json.encode(read(MESSAGE, status=200, headers={"Correlation-ID": "c"}).envelope.headers)
+    path = {"path": "/inbox/messages/ask"}
+    assert refused(MESSAGE, status=200, **path)["error"] == "acknowledgement:correlation-id.missing"
+    assert msgspec.json.encode(read(MESSAGE, status=200, headers={"Correlation-ID": "c"}, **path).envelope.headers)
+
+
+@pytest.mark.parametrize("fields", [{}, {"status": 200}], ids=["message", "response"])
+@pytest.mark.parametrize("part", ["", "/features/f"])
+def test_the_headers_of_a_message_are_those_of_its_topic_and_path(fields: dict[str, Any], part: str):
+    forged = {
+        "Ditto-Message-Subject": "reboot", "ditto-message-thing-id": "org.bank:safe", "ditto-message-direction": "FROM",
+        "ditto-message-feature-id": "other", "ditto-message-else": "x", "correlation-id": "c", "x-own": "y",
+    }  # fmt: skip
+    found = read(MESSAGE, path=f"{part}/inbox/messages/ask", headers=forged, **fields).envelope.headers
+    expected = {
+        "Ditto-Message-Subject": "ask", "ditto-message-thing-id": "org.acme:lamp", "ditto-message-direction": "TO",
+        "correlation-id": "c", "x-own": "y",
+    }  # fmt: skip
+    assert found == expected | ({"ditto-message-feature-id": "f"} if part else {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -15,6 +16,7 @@ from ackstream.gateway import journal as module
 from ackstream.gateway.journal import FailureEntry, Journal, LabelTally, in_order, stored
 from ackstream.lake.schemas import TABLES
 from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
 
@@ -140,6 +142,23 @@ def test_a_story_is_told_in_the_order_of_time() -> None:
     assert journal.story("c-3") == []
 
 
+def test_the_stories_of_all_requests_under_one_id_of_their_clients_are_told() -> None:
+    journal = Journal(1000)
+    names = ["c-1", wire_id("c-1"), wire_id("c-1")]
+    for name in [*names, "c-10", wire_id("c-10"), "c-1x"]:
+        record = msgspec.structs.replace(ledger.decode(signal()).signal, correlation_id=name)
+        journal.take(name, ledger.encode(ledger.LedgerRecord("signal", name, "q", 1, signal=record)), 150)
+    assert sorted(line.request for line in journal.story("c-1")) == sorted(names)
+    assert [line.request for line in journal.story(names[1])] == [names[1]]
+
+
+def test_an_answer_of_another_thing_is_told_with_its_reason() -> None:
+    journal = Journal(1000)
+    refused = msgspec.structs.replace(ack("a:b", 200, 10), disposition="invalid", reason="Another thing.")
+    journal.take("c-1", ledger.encode(ledger.LedgerRecord("ack", "a", "q", 1, acks=[refused])), 150)
+    assert [line.detail for line in journal.story("c-1")] == ["invalid Another thing."]
+
+
 def test_old_stories_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORY_BYTES", 2 * len(signal()) + 1)
     journal = Journal(1000)
@@ -187,7 +206,7 @@ TIMES = {"received_at", "decided_at"}
 ROWS: dict[str, dict[str, Any]] = {
     "signals": {"thing_id": "a:b", "channel": "twin", "criterion": "commands", "action": "modify", "path": "/x",
                 "value": "5", "received_at": 100},
-    "acknowledgements": {"label": "my-ack", "status": 200, "disposition": "accepted", "payload": None,
+    "acknowledgements": {"label": "my-ack", "status": 200, "disposition": "accepted", "reason": None, "payload": None,
                          "received_at": 110},
     "outcomes": {"thing_id": "a:b", "status": 200, "completed_by": "acknowledgements", "reply": '{"topic":"t"}',
                  "decided_at": 120},
@@ -204,10 +223,8 @@ def lake(tmp_path: Path) -> Lake:
             for name, value in row.items()
         }
         batch = pa.table({"correlation_id": ["c-1", "other"], "id": ["i-1", "i-2"], **columns})
-        if table == "acknowledgements":
-            batch = batch.set_column(
-                batch.schema.get_field_index("payload"), "payload", pa.array([None] * 2, pa.string())
-            )
+        for name in {"payload", "reason"} & row.keys() if table == "acknowledgements" else ():
+            batch = batch.set_column(batch.schema.get_field_index(name), name, pa.array([None] * 2, pa.string()))
         write_deltalake(str(tmp_path / table), batch)
     return Lake(path=str(tmp_path))
 

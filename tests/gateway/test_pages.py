@@ -11,6 +11,7 @@ from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
 from ackstream.gateway.meter import VERDICTS, Count, Lag
 from ackstream.gateway.operations import OPERATIONS, PREFIX
 from ackstream.gateway.pages import FILES, Story, View
+from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_
@@ -32,8 +33,11 @@ class Seen:
 
     def story(self, correlation_id: str) -> Story:
         thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
-        happening = Happening(5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}))
-        return Story(correlation_id, [happening], NOTE)
+        happening = Happening(
+            5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}), request=wire_id(correlation_id)
+        )
+        secret = Happening(6, "request", "s", thing_id="org.bank:safe", request=wire_id(correlation_id))
+        return Story(correlation_id, [happening, secret] if correlation_id == "door" else [happening], NOTE)
 
 
 def web(**gateway: Any) -> Web:
@@ -94,6 +98,9 @@ def test_failures_and_stories_are_those_of_things_one_may_read_entirely(name: st
     for story in ("door", "lamp", "lost"):
         found = client("GET", f"//story.json?correlation-id={story}", **as_(name)).json()["happenings"]
         assert bool(found) is (story.replace("lost", "nothing") in seen)
+        # another tenant has used the same id, which hides nothing and shows nothing
+        assert ("s" in [line["id"] for line in found]) is (name == "admin" and story == "door")
+        assert not any("request" in line for line in found)
 
 
 @pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])

@@ -39,7 +39,7 @@ class Clients:
     publish = send
 
     @contextmanager
-    def expect(self, correlation_id: str) -> Iterator[Future[Any]]:
+    def expect(self, correlation_id: str, _thing_id: str) -> Iterator[Future[Any]]:
         self.expected.append(correlation_id)
         yield self.send(None)
         self.expected.pop()

@@ -23,6 +23,8 @@ from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.passwords import hash_password
 from ackstream.gateway.service import Dependencies
 from ackstream.gateway.sockets import socket_route
+from ackstream.gateway.streaming import as_shown
+from ackstream.protocol.correlation_ids import shown_id, wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.subscriptions import publication
@@ -109,11 +111,15 @@ class Hub:
             raise self.extra
         return self.extra
 
-    def publish(self, topic: str = EVENT, correlation_id: str = "c-1", value: Any = 1, **headers: Any) -> None:
+    def publish(
+        self, topic: str = EVENT, correlation_id: str = "c-1", value: Any = 1, path: str = "/attributes/x",
+        **headers: Any,
+    ) -> None:  # fmt: skip
         named = {name.replace("_", "-"): text for name, text in headers.items()}
-        signal = publication(Envelope(TopicPath.parse(topic), named, "/attributes/x", raw(value)), correlation_id)
+        signal = publication(Envelope(TopicPath.parse(topic), named, path, raw(value)), correlation_id)
+        assert signal is not None
         for listener in list(self._listeners):
-            self._loop.call_soon_threadsafe(listener.receive, signal, NOW)
+            self._loop.call_soon_threadsafe(listener.receive, as_shown(signal), NOW)
 
     def fail(self) -> None:
         for listener in list(self._listeners):
@@ -189,6 +195,18 @@ def test_an_invalid_or_built_in_label_is_refused_before_the_connection(label: st
     assert caught.value.code == 400
 
 
+@pytest.mark.parametrize(("labels", "status"), [("my-ack", None), ("my-ack,fleet:done", 403), ("fleet:done", 403)])
+def test_a_label_is_declared_by_who_is_granted_it_and_not_by_whom_it_suits(labels: str, status: int | None):
+    here = reader()
+    if status is None:
+        with here.client(f"declared-acks={labels}", **ANN) as client:
+            client.subscribe("START-SEND-EVENTS")
+        return
+    with pytest.raises(Closed) as caught, here.client(f"declared-acks={labels}", **ANN):
+        pass
+    assert caught.value.code == status
+
+
 def test_a_parameter_that_the_connection_does_not_have_is_refused():
     with pytest.raises(Closed) as caught, world().client("declared-ack=my-ack"):
         pass
@@ -228,7 +246,9 @@ def test_a_request_gets_its_answer_under_the_clients_correlation_id():
             answer = client.get()
             assert (answer["status"], answer["value"]) == (201, {"x": 1})
             assert answer["headers"]["correlation-id"] == "mine"
-    assert [command.headers["correlation-id"] for command in here.exchange.sent] == ["mine", "mine#0"]
+    first, second = (command.headers["correlation-id"] for command in here.exchange.sent)
+    assert first != second
+    assert shown_id(first) == shown_id(second) == "mine"
 
 
 def test_an_error_of_a_request_tells_its_thing_and_correlation_id():
@@ -287,7 +307,9 @@ def test_a_subscription_that_cannot_be_read_is_answered_under_the_correlation_id
         assert client.get()["status"] == 413
 
 
-READER = {"subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/attributes/x", "grant": ["READ"]}
+READER = {
+    "subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/attributes/x", "grant": ["READ"], "labels": ["my-*"],
+}  # fmt: skip
 ANN = {"authorization": "Basic YW5uOnNlY3JldA=="}
 
 
@@ -306,6 +328,9 @@ def test_an_ack_of_an_undeclared_label_is_an_error_for_its_sender_alone():
             assert error["value"]["error"] == "acknowledgement:label.not.declared"
             assert error["value"]["message"].startswith("Cannot send acknowledgement with label <other>")
             assert error["headers"]["correlation-id"] == "c-1"
+        client.subscribe("START-SEND-EVENTS")
+        here.hub.publish(EVENT, "c-1", requested_acks=["my-ack"])
+        client.get()
         client.tell(f"{topic}/my-ack", status=200, headers={"correlation-id": "c-1"})
         ((_, forwarded),) = here.hub.wait(1)
     assert str(forwarded.topic) == f"{topic}/my-ack"
@@ -344,7 +369,7 @@ def test_the_condition_of_a_live_command_is_decided_by_the_twin_before_a_device_
         client.tell(topic, path, headers=UNLOCKED, value=1)
         assert client.get()["value"] == "device"
     assert [sent.topic.channel for sent in here.exchange.sent] == ["twin", "live"]
-    assert here.exchange.sent[1].headers["correlation-id"] == "mine"
+    assert shown_id(here.exchange.sent[1].headers["correlation-id"]) == "mine"
 
 
 def test_a_message_that_needs_no_response_is_sent_if_its_condition_holds_else_there_is_an_error():
@@ -415,15 +440,6 @@ def test_a_query_goes_to_the_device_if_the_twin_matches_its_live_channel_conditi
         found = client.get()
     assert (found["value"], found["headers"]["channel"]) == answered
     assert found["headers"]["live-channel-condition-matched"] is matches
-
-
-def test_a_correlation_id_is_unique_among_http_and_websockets():
-    here = world()
-    here.dependencies.correlation_ids.issue("mine", time.monotonic())
-    with here.client() as client:
-        client.tell(COMMAND, value=1, headers={"correlation-id": "mine"})
-        assert client.get()["headers"]["correlation-id"] == "mine"
-    assert here.exchange.sent[0].headers["correlation-id"] == "mine#0"
 
 
 # -- searches ----------------------------------------------------------------------------------------------------------
@@ -591,6 +607,102 @@ def test_access_rules_hold_for_requests_their_answers_and_signals():
     assert weak.headers["ditto-weak-ack"] is True
 
 
+# -- forged answers ----------------------------------------------------------------------------------------------------
+
+LIVE = "org.acme/lamp/things/live/commands/modify"
+ACK = "org.acme/lamp/things/twin/acks"
+
+
+@pytest.mark.parametrize(
+    ("topic", "path", "fields", "status"),
+    [
+        (LIVE, "/attributes/x", {"status": 204}, 404),
+        ("org.acme/lamp/things/live/errors", "/", {"status": 403, "value": {"status": 403, "error": "x"}}, 404),
+        (MESSAGE, "/inbox/messages/ask", {"status": 200, "value": "!"}, 404),
+        (COMMAND, "/attributes/x", {"status": 204}, 400),
+        (f"{ACK}/my-ack", "/", {"status": 200}, 404),
+        (ACK, "/", {"status": 200, "value": {"my-ack": {"status": 200, "headers": {}}}}, 404),
+        (ACK, "/", {"status": 200, "value": {"twin-persisted": {"status": 204, "headers": {}}}}, 400),
+        (f"{ACK}/twin-persisted", "/", {"status": 204}, 400),
+        ("unknown/unknown/things/twin/acks/my-ack", "/", {"status": 200}, 404),
+    ],
+)
+@pytest.mark.parametrize("known", ["victims", wire_id("victims")], ids=["own-id", "id-on-the-wire"])
+def test_who_may_read_a_part_of_a_thing_answers_nothing_that_it_was_not_sent(
+    topic: str, path: str, fields: dict[str, Any], status: int, known: str
+):
+    here = reader()
+    with here.client("declared-acks=my-ack", **ANN) as client:
+        client.tell(topic, path, headers={"correlation-id": known}, **fields)
+        found = client.get()
+        assert (found["status"], found["headers"]["correlation-id"]) == (status, known)
+    assert here.hub.answers == []
+
+
+def test_who_may_write_nothing_answers_what_it_was_sent_as_long_as_the_signal_and_its_memory_last():
+    here = world(users={"ann": hash_password("secret")}, access=({**READER, "path": "/attributes"},))
+    on_wire = wire_id("c")
+    with here.client("declared-acks=my-ack", **ANN) as client:
+        client.subscribe("START-SEND-LIVE-COMMANDS")
+        here.hub.publish(LIVE, on_wire, requested_acks=["my-ack"])
+        found = client.get()
+        assert found["headers"]["correlation-id"] == "c"
+        client.tell(LIVE, "/attributes/x", status=204, headers={"correlation-id": "c"})
+        client.tell(f"{ACK}/my-ack", status=200, headers={"correlation-id": "c"})
+        sent = here.hub.wait(2)
+    assert [message.headers["correlation-id"] for _, message in sent] == [on_wire, on_wire]
+
+
+def test_headers_that_only_the_system_sets_are_taken_from_no_answer_and_no_event():
+    here = world(users={"ann": hash_password("secret")}, access=({**READER, "path": "/", "grant": ["READ", "WRITE"]},))
+    forged = {
+        "ditto-originator": "user:root", "ditto-weak-ack": True, "ditto-sudo": True, "Ditto-Originator": "user:root",
+        "www-authenticate": "Basic realm=x",
+    }  # fmt: skip
+    with here.client("declared-acks=my-ack", **ANN) as client:
+        client.subscribe("START-SEND-EVENTS")
+        here.hub.publish(EVENT, "c", requested_acks=["my-ack"])
+        client.get()
+        client.tell(f"{ACK}/my-ack", status=200, headers={"correlation-id": "c", **forged})
+        entry = {"my-ack": {"status": 200, "headers": forged}}
+        client.tell(ACK, status=200, value=entry, headers={"correlation-id": "c", **forged})
+        client.tell(LIVE, "/attributes/x", status=204, headers={"correlation-id": "d", **forged})
+        client.tell(LIVE.replace("commands/modify", "events/modified"), value=1, headers=forged)
+        sent = here.hub.wait(4)
+    for _, message in sent:
+        text = encode(message).decode()
+        assert "root" not in text
+        assert not {"ditto-weak-ack", "ditto-sudo", "www-authenticate"} & json.loads(text)["headers"].keys()
+        assert "weak" not in text
+
+
+ASKER = {"subjects": ["user:ann"], "things": ["org.acme:*"], "path": "/inbox/messages/ask", "grant": ["READ", "WRITE"]}
+
+
+@pytest.mark.parametrize("path", ["/inbox/messages/ask", "/attributes", "/", "/outbox/messages/ask", "/features/f"])
+@pytest.mark.parametrize("rule", [ASKER, {**ASKER, "path": "/attributes"}], ids=["ask", "attributes"])
+def test_a_message_is_sent_by_who_may_send_its_subject_whatever_path_it_names(path: str, rule: dict[str, Any]):
+    here = world(response(200, "ok"), users={"ann": hash_password("secret")}, access=(rule,))
+    reboot = "org.acme/lamp/things/live/messages/reboot"
+    with here.client(**ANN) as client:
+        client.tell(reboot, path, value="!")
+        assert client.get()["status"] == 400
+        client.tell(reboot, "/inbox/messages/reboot", value="!")
+        assert client.get()["status"] in (403, 404)
+        client.tell(reboot, path, status=200, value="!", headers={"correlation-id": "c"})
+        assert client.get()["status"] == 400
+    assert (here.exchange.sent, here.hub.answers) == ([], [])
+
+
+def test_a_message_is_received_by_who_may_read_its_subject_whatever_path_it_names():
+    here = world(users={"ann": hash_password("secret")}, access=(ASKER,))
+    with here.client(**ANN) as client:
+        client.subscribe("START-SEND-MESSAGES")
+        here.hub.publish("org.acme/lamp/things/live/messages/secret", "m-1", path="/inbox/messages/ask")
+        here.hub.publish(MESSAGE, "m-2", path="/inbox/messages/ask")
+        assert client.get()["headers"]["correlation-id"] == "m-2"
+
+
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -614,9 +726,11 @@ def test_a_client_does_not_hear_what_it_caused():
         client.subscribe("START-SEND-EVENTS")
         client.tell(COMMAND, value=1, headers={"correlation-id": "mine"})
         assert client.get()["status"] == 204
-        here.hub.publish(EVENT, "mine")
-        here.hub.publish(EVENT, "other")
-        assert client.get()["headers"]["correlation-id"] == "other"
+        here.hub.publish(EVENT, here.exchange.sent[0].headers["correlation-id"])
+        # of another client that has chosen the same id
+        here.hub.publish(EVENT, wire_id("mine"), 2)
+        found = client.get()
+        assert (found["headers"]["correlation-id"], found["value"]) == ("mine", 2)
 
 
 def test_what_a_client_caused_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch):
@@ -626,7 +740,7 @@ def test_what_a_client_caused_is_forgotten_after_a_while(monkeypatch: pytest.Mon
         client.subscribe("START-SEND-EVENTS")
         client.tell(COMMAND, value=1, headers={"correlation-id": "1"})
         assert client.get()["status"] == 204
-        here.hub.publish(EVENT, "1")
+        here.hub.publish(EVENT, here.exchange.sent[0].headers["correlation-id"])
         assert client.get()["headers"]["correlation-id"] == "1"
 
 
@@ -648,8 +762,11 @@ def test_extra_fields_come_with_the_signal_in_its_order():
         here.hub.publish(EVENT, "c-1")
         assert client.get()["extra"] == {"attributes": {"room": "hall"}}
         here.hub.extra = thing_not_found("org.acme:lamp")
-        here.hub.publish(EVENT, "c-2")
-        assert client.get()["status"] == 404
+        on_wire = wire_id("c-2")
+        here.hub.publish(EVENT, on_wire)
+        error = client.get()
+        assert (error["status"], error["headers"]["correlation-id"]) == (404, "c-2")
+        assert on_wire not in json.dumps(error)
 
 
 def test_a_signal_that_cannot_be_completed_ends_the_session_with_a_log(caplog: pytest.LogCaptureFixture):

@@ -6,9 +6,10 @@ import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
-from ackstream.gateway.streaming import Streaming
+from ackstream.gateway.streaming import Streaming, as_shown
+from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import Envelope
-from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.ditto.subscriptions import Drop, publication, weak_acks
 from ackstream.protocol.ditto.topics import TopicPath
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -67,3 +68,14 @@ def test_a_listener_that_cannot_handle_a_signal_ends_and_the_others_receive_it()
     broken, other = Listener(broken=True), Listener()
     asyncio.run(_published(hub(), broken, other))
     assert (broken.failed, other.failed, other.received) == (1, 0, 1)
+
+
+def test_no_client_sees_the_random_part_of_an_id_and_weak_acknowledgements_have_it() -> None:
+    topic, identity = TopicPath.parse("org.acme/lamp/things/twin/events/modified"), wire_id("c-1")
+    whole = publication(Envelope(topic, {"requested-acks": ["my-ack"]}), identity)
+    assert whole is not None
+    shown = as_shown(whole)
+    assert (shown.envelope.headers["correlation-id"], shown.correlation_id) == ("c-1", identity)
+    (ack,) = weak_acks(shown, Drop(("my-ack",), "not seen"))
+    assert ack.headers["correlation-id"] == identity
+    assert as_shown(signal()) == signal()

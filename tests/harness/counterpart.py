@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.record_headers import COMPLETED_BY, CONTENT_TYPE, CORRELATION_ID, REPLY_ID, STATUS
@@ -33,9 +34,15 @@ def aggregate(record: Any, reply_id: str | None = None, status: int = 200) -> tu
     entries = [
         Acknowledgement(label, status, request.value) for label in request.headers.get("requested-acks", ["x-x"])
     ]
-    reply = write_acks(entries, thing_id=request.topic.thing_id, channel="twin", headers=request.headers)
-    identity = reply_id or f"{record.topic}-{record.partition}-{record.offset}"
-    return encode(reply), reply_headers(correlation_id, identity, str(reply.status))
+    topic = request.topic
+    reply = write_acks(entries, thing_id=topic.thing_id, channel=topic.channel, headers=request.headers)
+    return encode(reply), reply_headers(correlation_id, reply_id or id_of_reply(record), str(reply.status))
+
+
+def id_of_reply(record: Any) -> str:
+    """Return the id that the job gives the reply to a request."""
+    correlation_id = dict(record.headers)[CORRELATION_ID].decode()
+    return ledger.reply_id(correlation_id, record.topic, record.partition, record.offset)
 
 
 def reply_headers(

@@ -35,7 +35,7 @@ from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka, Local, Settings
-from tests.harness.counterpart import Counterpart, aggregate, reply_headers
+from tests.harness.counterpart import Counterpart, aggregate, id_of_reply, reply_headers
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -218,7 +218,7 @@ def test_garbage_on_the_replies_topic_is_survived(topics: Kafka):
 
 def test_a_reply_that_is_no_message_is_still_the_answer(topics: Kafka):
     def answer(record: Any) -> list[Any]:
-        return [(b"\xff", reply_headers(dict(record.headers)["correlation-id"]))]
+        return [(b"\xff", reply_headers(dict(record.headers)["correlation-id"], id_of_reply(record)))]
 
     with Counterpart(topics, answer), Requester(topics) as requester:
         assert requester.request(LAMP).data == b"\xff"
@@ -259,7 +259,8 @@ def test_a_request_without_response_is_published_and_stored(topics: Kafka):
 
 def test_an_invalid_request_is_for_the_service_to_refuse(topics: Kafka):
     def answer(record: Any) -> list[Any]:
-        return [(b"{}", reply_headers(dict(record.headers)["correlation-id"], status="400", completed_by="invalid"))]
+        headers = reply_headers(dict(record.headers)["correlation-id"], id_of_reply(record), "400", "invalid")
+        return [(b"{}", headers)]
 
     with Counterpart(topics, answer), Requester(topics) as requester:
         assert requester.request(LAMP, timeout="soon").completed_by == "invalid"

@@ -284,9 +284,10 @@ def test_a_cluster_of_another_name_is_the_system_s_own_all_the_same(topics: Kafk
 
 def ledger(record: Any, *statuses: int) -> bytes:
     """Return what the correlate job notes of a request without response."""
-    labels = decode(record.value).headers["requested-acks"]
+    request = decode(record.value)
+    labels = request.headers["requested-acks"]
     acks = [accepted("", label, status) for label, status in zip(labels, statuses, strict=True)]
-    return outcome("", acks, requested=tuple(labels))
+    return outcome("", acks, requested=tuple(labels), thing_id=request.topic.thing_id)
 
 
 def test_without_response_the_ledger_tells_what_became_of_it(topics: Kafka, elsewhere: Elsewhere) -> None:

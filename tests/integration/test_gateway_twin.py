@@ -13,6 +13,7 @@ from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester
 from ackstream.gateway.passwords import hash_password
+from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway
 from tests.harness.gateway import LAMP, Client, Running, check_header_table, running_with_twin, serving
@@ -212,7 +213,7 @@ def started(running: Running, correlation_id: str) -> dict[str, Any]:
 
     def look() -> Any:
         signals = [record["signal"] for record in running.system.ledger() if "signal" in record]
-        return next((signal for signal in signals if signal["correlation_id"] == correlation_id), None)
+        return next((signal for signal in signals if shown_id(signal["correlation_id"]) == correlation_id), None)
 
     return eventually(look, f"the record of {correlation_id}")
 

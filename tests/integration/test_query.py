@@ -32,7 +32,7 @@ from ackstream.jobs.persist import job
 from ackstream.jobs.query import job as query_job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.protocol.messages import decode_ack
+from ackstream.protocol.messages import StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.model import QueryRule
@@ -378,6 +378,22 @@ def a_second_client_of_a_name_ends_the_first(system: System) -> None:
             first.close()
             system.publish("orders-33", [{"n": 1}])
             assert _numbers(_next(other, 1)) == [1]
+
+
+@story
+def a_forged_report_of_what_is_stored_hides_no_message(system: System) -> None:
+    with system.client("wary") as client:
+        stream = client.subscribe("orders-34")
+        forged = write_stored(StoredRange("nobody", 1, 1, 2**40))
+        with KafkaProducer(bootstrap_servers=system.kafka.bootstrap) as producer:
+            producer.send(system.kafka.topic("stored"), forged, b"nobody").get(PATIENCE_SECONDS)
+        # a batch with the forged report has been carried out
+        client.flush()
+        system.publish("orders-34", [{"n": 1}])
+        assert _numbers(_next(stream, 1)) == [1]
+        later = client.subscribe("orders-34")
+        system.publish("orders-34", [{"n": 2}])
+        assert _numbers(_next(later, 1)) == _numbers(_next(stream, 1)) == [2]
 
 
 @pytest.mark.parametrize("name", story)

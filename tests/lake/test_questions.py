@@ -8,12 +8,14 @@ import duckdb
 import pytest
 
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import questions, tables
+from ackstream.lake import questions, reading, tables
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Lake
 from tests.lake import records
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
@@ -97,7 +99,25 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
         (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3)),
         (AT + timedelta(hours=1) + step, 2, "acknowledgement", "billing:booked", 204, "late", None, "acks-0-4-0"),
     ]
-    assert ask_duckdb(filled, "story", *["c-3"] * 4) == told
+    assert ask_duckdb(filled, "story", *["c-3"] * questions.sql("story").count("?")) == told
+
+
+def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(path=str(tmp_path))
+    tables.create(spark, lake)
+    refused = {"correlation_id": "c-6#AAAAAAAAAAAAAAAA", "disposition": "invalid", "reason": "Another thing."}
+    others = [records.acknowledgement(number, correlation_id=name) for number, name in ((7, "c-60"), (8, "c-6 x"))]
+    ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
+    (told,) = questions.ask(spark, lake, "story", correlation_id="c-6").collect()
+    assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
+    (found,) = ask_duckdb(lake, "story", *["c-6"] * questions.sql("story").count("?"))
+    assert found[-1] == "acks-0-6-0"
+    columns = ["id", "reason"]
+    assert reading.request_rows(lake, "acknowledgements", columns, "c-6") == [
+        {"id": "acks-0-6-0", "reason": "Another thing."}
+    ]
 
 
 def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.protocol.correlation_ids import MAX_BYTES, RecentIds, UniqueIds, correlation_id, is_too_long
+from ackstream.protocol.correlation_ids import (
+    MAX_BYTES,
+    ForwardedIds,
+    RecentIds,
+    correlation_id,
+    is_too_long,
+    shown_id,
+    wire_id,
+)
 from tests.prose import each
 
 
@@ -32,53 +40,74 @@ def test_a_correlation_id_is_taken_from_where_correlate_takes_it(
 
 
 def test_an_id_that_is_free_stays_as_it_is() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     assert [ids.issue("a", 0), ids.issue("b", 0)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("identity", ["mine", "mine#0", "ü", "a\nb", "c#AAAAAAAAAAAAAAAA", "x" * MAX_BYTES])
+def test_the_id_of_a_gateways_client_is_on_the_wire_with_what_nobody_guesses_and_is_shown_without(
+    identity: str,
+) -> None:
+    found = {wire_id(identity) for _ in range(100)}
+    assert len(found) == 100
+    assert not any(map(is_too_long, found))
+    assert {len(one) - len(shown_id(one)) for one in found} == {17}
+    assert identity.startswith(shown_id(found.pop()))
+    assert [shown_id(identity) for identity in ("mine", "mine#0", "#" + "A" * 16)] == ["mine", "mine#0", "#" + "A" * 16]
+
+
+def test_a_client_receives_a_signal_without_the_random_part_and_answers_it_with() -> None:
+    ids = ForwardedIds(10)
+    first, second = wire_id("c"), wire_id("c")
+    assert [ids.issue(first, 0), ids.issue(second, 0), ids.issue("c", 0)] == ["c", "c#0", "c#1"]
+    assert [ids.original(shown, 0) for shown in ("c", "c#0", "c#1")] == [first, second, "c"]
+    # knowing the id on the wire is no right to answer
+    assert ids.original(first, 0) is None
+
+
 def test_an_id_in_use_gets_a_suffix() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     assert [ids.issue("a", 0) for _ in range(3)] == ["a", "a#0", "a#1"]
 
 
 def test_a_suffix_that_is_there_already_counts_up() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     assert [ids.issue("a#7", 0) for _ in range(3)] == ["a#7", "a#8", "a#9"]
 
 
 def test_a_suffix_that_a_client_chose_itself_is_skipped() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     assert [ids.issue("a#0", 0), ids.issue("a", 0), ids.issue("a", 0)] == ["a#0", "a", "a#1"]
 
 
 def test_an_id_is_free_again_after_its_time() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     assert [ids.issue("a", 0), ids.issue("a", 9.9), ids.issue("a", 10)] == ["a", "a#0", "a"]
-    assert ids.original("a#0") == "a"
-    assert [ids.issue("a", 20), ids.original("a#0")] == ["a", "a#0"]
+    assert [ids.original("a#0", 19.8), ids.original("a#0", 19.9)] == ["a", None]
+    assert [ids.issue("a", 20), ids.original("a#0", 20)] == ["a", None]
 
 
 def test_the_time_of_an_id_can_differ_from_the_usual_one() -> None:
-    ids = UniqueIds(65)
+    ids = ForwardedIds(65)
     ids.issue("c", 0, 5)
     assert [ids.issue("c", 4.9, 5.1), ids.issue("c", 5, 15)] == ["c#0", "c"]
 
 
 @each("aggregation", "forwarder-conflict-free")
 def test_signals_that_are_open_at_once_have_different_correlation_ids(given_: dict[str, Any], expect: dict[str, Any]):
-    ids = UniqueIds(65)
+    ids = ForwardedIds(65)
     identity = given_["correlation-id"]
     published = [ids.issue(identity, 0) for _ in range(given_["signals with that id"])]
     assert published == expect["published correlation-ids"]
-    assert [ids.original(each_) for each_ in published] == [identity] * len(published)
+    assert [ids.original(each_, 0) for each_ in published] == [identity] * len(published)
 
 
 @each("aggregation", "forwarder-through")
 def test_an_acknowledgement_finds_the_signal_it_is_for(given_: dict[str, Any], expect: dict[str, Any]):
     assert given_["requested"] == [given_["ack"]["label"]]
-    ids = UniqueIds(65)
-    assert (ids.original(ids.issue("c", 0)) == "c") is expect["delivered to requester"]
-    assert ids.original("someone else's") == "someone else's"
+    ids = ForwardedIds(65)
+    assert (ids.original(ids.issue("c", 0), 0) == "c") is expect["delivered to requester"]
+    assert ids.original("someone else's", 0) is None
 
 
 def test_ids_are_recent_for_a_while() -> None:
@@ -95,10 +124,10 @@ def test_ids_are_recent_for_a_while() -> None:
 
 
 def test_an_id_that_has_expired_is_issued_as_it_is_behind_one_that_lasts_longer() -> None:
-    ids = UniqueIds(10)
+    ids = ForwardedIds(10)
     ids.issue("long", 0, 1_000)
     assert [ids.issue("c", 1), ids.issue("c", 1)] == ["c", "c#0"]
-    assert [ids.issue("c#0", 20), ids.original("c#0")] == ["c#0", "c#0"]
+    assert [ids.issue("c#0", 20), ids.original("c#0", 20)] == ["c#0", "c#0"]
 
 
 @pytest.mark.parametrize("character", ["x", "\x01", "ü", "😀", '"'])
@@ -110,8 +139,8 @@ def test_the_length_of_an_id_is_that_of_its_json(character: str) -> None:
 
 @pytest.mark.parametrize("identity", ["x" * MAX_BYTES, "\x01" * 170, "ü" * 512, "x" * (MAX_BYTES - 2) + "#9"])
 def test_a_suffix_makes_no_id_too_long(identity: str) -> None:
-    ids = UniqueIds(65)
+    ids = ForwardedIds(65)
     issued = [ids.issue(identity, 0) for _ in range(12)]
     assert len(set(issued)) == len(issued)
     assert not any(map(is_too_long, issued))
-    assert {ids.original(one) for one in issued} == {identity}
+    assert {ids.original(one, 0) for one in issued} == {identity}

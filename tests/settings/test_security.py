@@ -210,3 +210,14 @@ def test_a_connection_and_a_route_have_the_same_security() -> None:
     elsewhere = {"ACKSTREAM_CONNECTIONS": json.dumps([own | {"options": {"acks": "1"}}])}
     with pytest.raises(SettingsError, match=r"connections\.0\.options: acks is set by ackstream itself"):
         load(environment=elsewhere)
+
+
+def test_a_key_that_signs_is_long_and_is_not_shown() -> None:
+    key = "0123456789abcdef0123456789abcdef"
+    kafka = load(environment={"ACKSTREAM_KAFKA_ORIGINATOR_KEY": key}).kafka
+    assert kafka.originator_key is not None
+    assert (kafka.originator_key.reveal(), key in repr(kafka)) == (key, False)
+    with pytest.raises(SettingsError, match=r"kafka\.originator_key: must have 32 random characters") as refused:
+        load(environment={"ACKSTREAM_KAFKA_ORIGINATOR_KEY": key[:-1]})
+    assert key[:-1] not in str(refused.value)
+    assert load(environment={"ACKSTREAM_KAFKA_ORIGINATOR_KEY": ""}).kafka.originator_key is None

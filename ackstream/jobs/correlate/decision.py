@@ -15,7 +15,7 @@ from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
-from ackstream.protocol.ditto.requests import response_matches
+from ackstream.protocol.ditto.requests import foreign_to, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, TOO_LARGE, DittoError
 
@@ -83,12 +83,14 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
 
     :raises DittoError: a header of a response has the wrong type
     """
+    of_twin, reason = record.source == TWIN_ACKS, foreign_to(pending.request, reading.envelope)
+    if reading.kind != "acks" and of_twin != (pending.request.kind in TWIN_KINDS):
+        reason = FOREIGN
+    if reason is not None:
+        pending.note = reason
+        return [(received, "invalid") for received in reading.received(record)], None
     if reading.kind == "acks":
         return _acknowledge(pending, reading.received(record))
-    of_twin = record.source == TWIN_ACKS
-    if of_twin != (pending.request.kind in TWIN_KINDS):
-        pending.note = FOREIGN
-        return [(received, "invalid") for received in reading.received(record)], None
     # a subscriber's error is a response, the twin's is not
     if reading.kind == "error" and of_twin:
         return _fail(pending, reading.envelope, record)

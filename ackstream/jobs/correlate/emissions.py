@@ -215,4 +215,6 @@ class Writer:
             offset=received.offset,
             index=received.index,
             payload=msgspec.UNSET if received.payload is None else msgspec.Raw(received.payload),
+            # the latest note is that of this record
+            reason=pending.note if pending is not None and disposition == "invalid" else None,
         )

@@ -124,8 +124,8 @@ JOB = Job(
     # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-    # 2: answers of the twin come from a topic of their own and name their command
-    # 3: a message has a limited number of headers, arrays and objects
+    # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
+    # channel of its request, and a message has a limited number of headers, arrays and objects
     rules=3,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
@@ -223,6 +223,7 @@ _headers = msgspec.json.Decoder(list[_Header]).decode
 _USED = {
     record_headers.REPLY_ID,
     record_headers.REPLY_TO,
+    record_headers.ORIGINATOR_SIGNATURE,
     record_headers.SPRING_REPLY_TOPIC,
     record_headers.SPRING_CORRELATION_ID,
 }

@@ -14,9 +14,10 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack,
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
+from ackstream.protocol.ditto.originators import believed
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
+from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
@@ -65,6 +66,7 @@ class RecordReader:
         """Read by the limits of the settings."""
         self._limits = limits
         self._topics = topics
+        self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
 
     def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
         """Read a command or message from a record of the signals topic.
@@ -84,6 +86,7 @@ class RecordReader:
         key = record.correlation_id or ""
         signals = self._topics.signals
         signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
+        signed = record.headers.get(ORIGINATOR_SIGNATURE)
         row = ledger.SignalRow(
             correlation_id=key,
             thing_id=request.thing_id,
@@ -94,7 +97,7 @@ class RecordReader:
             requested_acks=request.awaited,
             response_required=request.response_required,
             timeout_ms=request.timeout_ms,
-            headers=envelope.headers,
+            headers=believed(envelope.headers, self._originator_key, key, record.value, signed),
             received_at=record.timestamp,
             topic=signals,
             partition=record.partition,

@@ -19,6 +19,7 @@ from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, system_topics
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.record_headers import REPLY_TO, SPRING_REPLY_TOPIC
+from ackstream.settings.security import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     """The topics of the job with their prefix, and the limits of their records, in bytes.
 
     ``reply_topics`` are those that a request may choose for its reply, with their limits; ``record_bytes`` is the limit
-    of the topics that the job writes itself.
+    of the topics that the job writes itself; ``originator_key`` signs who sent a signal.
     """
 
     signals: str = "signals"
@@ -70,6 +71,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     record_bytes: int = MAX_RECORD_BYTES
     twin_acks: str = "twin-acks"
     declarations: str = "declarations"
+    originator_key: Secret | None = None
 
     @classmethod
     def of(cls, settings: Settings, limits: Mapping[str, int]) -> CorrelateTopics:
@@ -80,7 +82,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
         return cls(
             topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
-            topic("twin-acks"), topic("declarations"),
+            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key,
         )  # fmt: skip
 
     @property

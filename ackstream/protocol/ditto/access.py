@@ -1,8 +1,8 @@
 """Access control: who may read and write what, by subject, thing and path.
 
 A rule grants; everything else is refused. Paths are JSON pointers, and a rule applies to everything below its path too;
-messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects and thing ids ``*``
-stands for any run of characters.
+messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects, thing ids and labels
+``*`` stands for any run of characters.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Permission = Literal["READ", "WRITE"]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Grants permissions on the things that match, at a path and below."""
+    """Grants permissions on the things that match, at a path and below; and the right to declare labels."""
 
     subjects: tuple[str, ...]
     things: tuple[str, ...] = ("*",)
     path: str = "/"
     grant: tuple[Permission, ...] = ("READ",)
+    labels: tuple[str, ...] = ()
 
 
 class Access:
@@ -65,6 +66,11 @@ class Access:
         denied = _not_covered(below, patch)
         return None if denied is None else write_pointer((*keys, *denied))
 
+    def may_declare(self, subjects: Iterable[str], label: str) -> bool:
+        """Return whether one of the subjects may hold a label: what it acknowledges counts as that party's word."""
+        subjects = tuple(subjects)
+        return any(_any(rule.subjects, subjects) and matches_any(rule.labels, label) for rule in self._rules)
+
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
         wanted = keys_of(path)
@@ -100,7 +106,7 @@ class Access:
         return tuple(rule for rule in self._rules if _any(rule.subjects, subjects))
 
 
-OPEN = Access([Rule(("*",), grant=("READ", "WRITE"))])
+OPEN = Access([Rule(("*",), grant=("READ", "WRITE"), labels=("*",))])
 """Everyone may do everything: without authentication there are no subjects to distinguish."""
 
 

@@ -5,12 +5,14 @@ lease expires, and appends a tombstone when it no longer wants them. All readers
 without a coordinator: **the earliest live claim wins**. A claim holds its labels if no earlier live claim conflicts
 with it. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
 
-The topic is compacted, so a decision may depend only on the last record of each key:
+Nothing that a client writes makes its claim earlier: the rank of a claim is the offset of its first record, and a
+renewal keeps it if the claim is live, and the same, when the broker appends the renewal. For that no reader needs the
+first records of all claims, which the compacted topic soon drops: it reads from :data:`MAX_LEASE_MS` back, so it knows
+whatever is live before it makes a claim of its own, and has every record of its own. Of others it may take a renewal
+for the first record. That is earlier than its own claim, too, and only this matters to it.
 
-* the key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's;
-* a renewal replaces the first record, whose offset was the claim's rank, so it carries that rank (``since``);
-* a late renewal keeps nothing, because another claim may hold the labels by then. Whether it is late must be visible
-  from the renewal alone, so it carries the expiry of the lease that it renews (``until``).
+The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. A record
+does not show who wrote it: who may write the topic can end a claim, under its key, but not take its labels before that.
 
 A refused claim counts against later ones until its tombstone arrives or its lease expires. That makes a held label
 safe: no claim that becomes live later can precede it.
@@ -98,14 +100,13 @@ sent before waits for the broker for 120 s at most, and brokers' clocks differ."
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """The value of a record: the claimed labels, and for how long (milliseconds).
 
-    Claims of one ``group`` share their labels, which must be exactly the same. ``since`` and ``until`` make it a
-    renewal: the rank of the claim and the broker's time at which its lease expires, both as in the log.
+    Claims of one ``group`` share their labels, which must be exactly the same. ``until`` is the broker's time at which
+    the lease expires that a renewal renews: by it the owner knows its own records; nothing else follows from it.
     """
 
     labels: frozenset[str]
     group: str | None = None
     lease_ms: int = LEASE_MS
-    since: int | None = None
     until: int | None = None
 
     def conflicts(self, other: Claim) -> bool:
@@ -124,7 +125,13 @@ class DeclarationEntry(msgspec.Struct, frozen=True):
 
     def renewal(self) -> Claim:
         """Return the next record of the claim."""
-        return msgspec.structs.replace(self.claim, since=self.rank, until=self.expires)
+        return msgspec.structs.replace(self.claim, until=self.expires)
+
+    def renewed_by(self, claim: Claim, timestamp: int) -> bool:
+        """Return whether a record under the same key renews it, and is not a new claim."""
+        own = self.claim
+        # at that very time another one may have got the labels
+        return timestamp < self.expires and (claim.labels, claim.group) == (own.labels, own.group)
 
 
 _decode = msgspec.json.Decoder(Claim).decode
@@ -133,8 +140,8 @@ _decode = msgspec.json.Decoder(Claim).decode
 class Declarations:
     """The claims in the log up to some offset.
 
-    Two readers of the log up to the same offset agree, whether they started at the first record, after a compaction, or
-    at a record ``MAX_LEASE_MS`` older than the time in question. Times are epoch milliseconds of the broker.
+    Two readers of the log up to the same offset agree on each claim that both have read from its first record, if they
+    started ``MAX_LEASE_MS`` before that. Times are epoch milliseconds of the broker.
     """
 
     def __init__(self) -> None:
@@ -144,12 +151,11 @@ class Declarations:
 
     def apply(self, key: str, value: bytes | None, offset: int, timestamp: int) -> DeclarationEntry | None:
         """Read the next record; return ``None`` if it holds no claim (a tombstone, unreadable, a built-in label)."""
-        self._remove(key)
+        before = self._remove(key)
         claim = _read(value)
         if claim is None:
             return None
-        in_time = claim.since is not None and claim.until is not None and timestamp <= claim.until
-        rank = claim.since if claim.since is not None and in_time else offset
+        rank = before.rank if before is not None and before.renewed_by(claim, timestamp) else offset
         entry = DeclarationEntry(claim, rank, timestamp + min(claim.lease_ms, MAX_LEASE_MS))
         self._entries[key] = entry
         for name in _contested(claim):
@@ -176,13 +182,14 @@ class Declarations:
         for key in [key for key, entry in self._entries.items() if time >= entry.expires]:
             self._remove(key)
 
-    def _remove(self, key: str) -> None:
+    def _remove(self, key: str) -> DeclarationEntry | None:
         entry = self._entries.pop(key, None)
         for name in () if entry is None else _contested(entry.claim):
             rivals = self._rivals[name]
             rivals.discard(key)
             if not rivals:
                 del self._rivals[name]
+        return entry
 
 
 def _contested(claim: Claim) -> list[tuple[str, str]]:

@@ -156,6 +156,31 @@ def _why_not(envelope: Envelope) -> str:
     return f"Only commands and messages can be requested; this is {what}."
 
 
+UNKNOWN_THING = "unknown:unknown"
+"""The thing of an acknowledgement of a document, which has none."""
+
+
+def foreign_to(request: Request, answer: Envelope) -> str | None:
+    """Return why an answer is that of another thing or channel than a request, ``None`` if it is not.
+
+    An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
+    """
+    topic = answer.topic
+    thing_id, ack = f"{topic.namespace}:{topic.entity}", topic.criterion == "acks"
+    if thing_id == request.thing_id and (ack or topic.channel == request.channel):
+        # nearly all
+        return None
+    if ack:
+        same = thing_id == UNKNOWN_THING
+        return None if same else _differs("Entity ID", thing_id, request.thing_id, "acknowledgement")
+    if request.thing_id is None:
+        return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
+    if thing_id != request.thing_id:
+        return _differs("Entity ID", thing_id, request.thing_id, f"{request.channel} response")
+    same = answer.headers.get(CHANNEL) == request.channel
+    return None if same else _differs("Channel", topic.channel, request.channel, "response")
+
+
 def response_matches(request: Request, response: Envelope) -> str | None:
     """Return why a response does not answer a live or smart command, ``None`` if it does.
 
@@ -165,7 +190,7 @@ def response_matches(request: Request, response: Envelope) -> str | None:
     topic = response.topic
     wanted, found = request.headers.get(CORRELATION_ID), response.headers.get(CORRELATION_ID)
     if wanted is not None and found is not None and not str(found).startswith(str(wanted)):
-        return _differs("Correlation ID", found, wanted)
+        return _differs("Correlation ID", found, wanted, "live response")
     typed = topic.criterion not in ("acks", "errors")
     if typed:
         # only requests about things are validated
@@ -175,17 +200,16 @@ def response_matches(request: Request, response: Envelope) -> str | None:
             found = found.replace("Message", "ResponseMessage")
             return f"Type of live response <{found}> is not related to type of command <{wanted}>."
     if topic.thing_id != request.thing_id:
-        return _differs("Entity ID", topic.thing_id, request.thing_id)
+        return _differs("Entity ID", topic.thing_id, request.thing_id, "live response")
     wanted, found = request.path or "/", response.path or "/"
     if typed and request.criterion == "commands" and found != wanted:
-        return _differs("Resource path", found, wanted)
+        return _differs("Resource path", found, wanted, "live response")
     return None
 
 
-def _differs(what: str, found: object, wanted: object) -> str:
+def _differs(what: str, found: object, wanted: object, answer: str) -> str:
     return (
-        f"{what} of live response <{shown(found)}> differs from {what[0].lower() + what[1:]} of command"
-        f" <{shown(wanted)}>."
+        f"{what} of {answer} <{shown(found)}> differs from {what[0].lower() + what[1:]} of command <{shown(wanted)}>."
     )
 
 

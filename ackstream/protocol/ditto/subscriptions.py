@@ -18,6 +18,7 @@ from ackstream.protocol.ditto.field_selectors import parse_selector
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     REQUESTED_ACKS,
+    TIMEOUT,
     WEAK_ACK,
     read_headers,
     reply_headers,
@@ -25,7 +26,9 @@ from ackstream.protocol.ditto.headers import (
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
+from ackstream.protocol.durations import Duration
 from ackstream.protocol.rql import evaluation, parser
 
 if TYPE_CHECKING:
@@ -70,7 +73,8 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
 
     ``labels`` are the requested custom labels whose acknowledgements are forwarded back, in order of the request,
     without duplicates; ``response_required`` is that of a live command or message; ``timeout_ms`` is how long
-    acknowledgements are accepted, ``None`` if the signal does not specify it.
+    acknowledgements are accepted, ``None`` if the signal does not specify it; by the ``correlation_id`` they find their
+    request, whatever the envelope shows.
     """
 
     envelope: Envelope
@@ -78,16 +82,12 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
     labels: tuple[str, ...]
     response_required: bool
     timeout_ms: int | None
+    correlation_id: str
 
     @property
     def thing_id(self) -> str:
         """The id of the thing."""
         return self.envelope.topic.thing_id
-
-    @property
-    def correlation_id(self) -> str:
-        """The correlation-id, by which acknowledgements find their request."""
-        return str(self.envelope.headers[CORRELATION_ID])
 
     @cached_property
     def thing(self) -> dict[str, Any]:
@@ -117,13 +117,15 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     headers = {name: value for name, value in envelope.headers.items() if name.lower() != CORRELATION_ID}
     signal = msgspec.structs.replace(envelope, headers=headers | {CORRELATION_ID: correlation_id})
     if stream in ("events", "live-events"):
-        requested, wanted, timeout_ms = read_headers(envelope.headers).get(REQUESTED_ACKS) or (), False, None
+        user = read_headers(envelope.headers)
+        requested, wanted, timeout = user.get(REQUESTED_ACKS) or (), False, user.get(TIMEOUT)
+        timeout_ms = None if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
     else:
         request = read_request(envelope)
         requested, wanted, timeout_ms = request.awaited, request.response_required, request.timeout_ms
     forwarded = dict.fromkeys(requested) if forwards_acks(stream, requested, response_required=wanted) else ()
     labels = tuple(label for label in forwarded if label not in BUILT_IN)
-    return Publication(signal, stream, labels, wanted, timeout_ms)
+    return Publication(signal, stream, labels, wanted, timeout_ms, correlation_id)
 
 
 def stream_of(envelope: Envelope) -> Stream | None:
@@ -272,7 +274,8 @@ def weak_acks(signal: Publication, drop: Drop) -> list[Acknowledgement]:
     """Return the weak acknowledgements of a dropped signal: status 200 and the headers of the signal."""
     if not drop.labels:
         return []
-    headers = reply_headers(read_headers(signal.envelope.headers)) | {WEAK_ACK: True}
+    own = {WEAK_ACK: True, CORRELATION_ID: signal.correlation_id}
+    headers = reply_headers(read_headers(signal.envelope.headers)) | own
     return [Acknowledgement(label, OK, raw(drop.text), headers) for label in drop.labels]
 
 

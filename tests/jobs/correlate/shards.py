@@ -61,10 +61,11 @@ class Log:
         return self.record(SIGNALS, time, correlation_id, value)
 
     def ack(
-        self, time: int, label: str, status: int = 200, correlation_id: str = "c", payload: Any = None, **headers: Any
-    ) -> Record:
+        self, time: int, label: str, status: int = 200, correlation_id: str = "c", payload: Any = None,
+        thing: str = THING, **headers: Any,
+    ) -> Record:  # fmt: skip
         value = {
-            "topic": f"{THING}/things/twin/acks/{label}",
+            "topic": f"{thing}/things/twin/acks/{label}",
             "headers": {"correlation-id": correlation_id, **headers},
             "path": "/",
             "status": status,
@@ -91,24 +92,24 @@ class Log:
 
     def error(
         self, time: int, status: int = 404, code: str = "things:thing.notfound", correlation_id: str = "c",
-        channel: str = "twin", *, source: int | None = None,
+        channel: str = "twin", *, thing: str = THING, source: int | None = None,
     ) -> Record:  # fmt: skip
         """Return an error, from where a response of its channel comes."""
         usual = ACKS if channel == "live" else TWIN_ACKS
         body = {"status": status, "error": code, "message": "It went wrong."}
         return self.record(
             usual if source is None else source, time, correlation_id,
-            {"topic": f"{THING}/things/{channel}/errors", "headers": {"correlation-id": correlation_id}, "path": "/",
+            {"topic": f"{thing}/things/{channel}/errors", "headers": {"correlation-id": correlation_id}, "path": "/",
              "value": body, "status": status},
         )  # fmt: skip
 
     def acks(
         self, time: int, *labels: str, source: int = ACKS, channel: str = "twin", status: int = 200,
-        correlation_id: str = "c",
+        correlation_id: str = "c", thing: str = THING,
     ) -> Record:  # fmt: skip
         """Return an aggregate of acknowledgements with one status."""
         value = {
-            "topic": f"{THING}/things/{channel}/acks",
+            "topic": f"{thing}/things/{channel}/acks",
             "headers": {"correlation-id": correlation_id},
             "path": "/",
             "status": status,
@@ -164,6 +165,10 @@ class Run:
     def acks(self) -> list[tuple[str | None, str]]:
         """Label and disposition of all acknowledgements recorded so far."""
         return [(ack["label"], ack["disposition"]) for record in self.ledger() for ack in record.get("acks", ())]
+
+    def reasons_of_acks(self) -> list[str | None]:
+        """Why the acknowledgements recorded so far are invalid."""
+        return [ack.get("reason") for record in self.ledger() for ack in record.get("acks", ())]
 
     def reasons(self) -> list[str]:
         return [record["dead_letter"]["reason"] for record in self.ledger() if "dead_letter" in record]

@@ -31,7 +31,7 @@ HORIZON = 400 * SECOND
 actions = st.tuples(
     st.integers(0, 150).map(lambda seconds: seconds * SECOND),
     st.sampled_from([0, 0, 0, 1, 5, 30]).map(lambda seconds: seconds * SECOND),
-    st.sampled_from(["request", "ack", "response", "error", "garbage"]),
+    st.sampled_from(["request", "ack", "response", "error", "garbage", "foreign"]),
     st.sampled_from(["x", "y"]),
     st.lists(st.sampled_from(LABELS), min_size=1, max_size=3, unique=True),
     st.integers(1, 70),
@@ -54,6 +54,9 @@ def _log(steps: list[Any]) -> tuple[list[Record], list[Record]]:
             acks.append(log.response(time, 204, key))
         elif what == "error":
             acks.append(log.error(time, correlation_id=key))
+        elif what == "foreign":
+            forged = log.acks(time, labels[0], source=TWIN_ACKS, correlation_id=key, thing="org.acme/other")
+            acks.append(forged if seconds % 2 else log.response(time, 204, key, thing="org.acme/other"))
         else:
             acks.append(log.record(ACKS, time, key, b"garbage"))
         if what != "request":

@@ -11,8 +11,10 @@ from ackstream.errors import StartError
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import SignalRecord, fold
-from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.protocol.ditto.originators import signature
+from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings
+from ackstream.settings.security import Secret
 from ackstream.spark.job import compare_values, fixed_values
 from tests.jobs.correlate.shards import THING, Log, Run
 
@@ -98,6 +100,97 @@ def test_rows_and_dead_letters_name_the_topic_of_the_twin() -> None:
     rows = {(ack["topic"], ack["offset"]): ack["label"] for record in run.ledger() for ack in record.get("acks", ())}
     assert rows == {("acks", 0): "a-ack", ("twin-acks", 0): "twin-persisted"}
     assert [r["dead_letter"]["topic"] for r in run.ledger() if "dead_letter" in r] == ["twin-acks"]
+
+
+# -- answers that are another thing's or channel's ---------------------------------------------------------------------
+
+OTHER = "org.acme/mine"
+"""The thing of the attacker; the request is about another one."""
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["request-first", "planted-before"])
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [
+        (lambda log: log.response(2, topic="things/live/commands/modify", thing=OTHER), "only the twin answers"),
+        (lambda log: log.error(2, 403, channel="live", thing=OTHER), "only the twin answers"),
+        (lambda log: log.ack(2, "a-ack", thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.acks(2, "a-ack", thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.acks(2, "twin-persisted", source=TWIN_ACKS, thing=OTHER), "<org.acme:mine> differs"),
+        (lambda log: log.response(2, thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.error(2, thing=OTHER), "<org.acme:mine> differs from entity ID of command"),
+        (lambda log: log.response(2, topic="things/live/commands/modify", source=TWIN_ACKS), "Channel of response"),
+    ],
+    ids=["live-response", "live-error", "ack", "aggregate", "aggregate-of-twin", "of-twin", "error-of-twin", "channel"],
+)
+def test_an_answer_of_another_thing_or_channel_does_not_count_and_its_row_says_why(
+    forged: Any, reason: str, *, first: bool
+) -> None:
+    log, run = Log(), Run()
+    request = log.command(3 if first else 1, requested_acks=["twin-persisted", "a-ack"])
+    for record in [forged(log), request] if first else [request, forged(log)]:
+        run.feed(record)
+    assert (run.replies(), [disposition for _, disposition in run.acks()]) == ([], ["invalid"])
+    assert reason in str(run.reasons_of_acks())
+    run.feed(log.response(4), log.ack(5, "a-ack"))
+    assert [(reply["status"], reply["completed-by"]) for reply in run.replies()] == [(200, "acknowledgements")]
+    assert run.reasons_of_acks()[1:] == [None, None]
+
+
+@pytest.mark.parametrize("thing", [OTHER, "unknown/unknown"])
+@pytest.mark.parametrize("form", ["response", "error"])
+def test_nobody_answers_a_live_command_for_another_thing(form: str, thing: str) -> None:
+    log, run = Log(), Run()
+    topic = "things/live/commands/modify"
+    forged = {
+        "response": lambda: log.response(2, topic=topic, thing=thing),
+        "error": lambda: log.error(2, 403, channel="live", thing=thing),
+    }
+    run.feed(log.live(1), forged[form]())
+    assert (run.replies(), [disposition for _, disposition in run.acks()]) == ([], ["invalid"])
+    run.feed(log.response(3, topic=topic))
+    assert [reply["status"] for reply in run.replies()] == [204]
+
+
+def test_an_acknowledgement_of_a_document_names_no_thing_and_counts() -> None:
+    log, run = Log(), Run()
+    run.feed(log.command(1, requested_acks=["a-ack"]), log.ack(2, "a-ack", thing="unknown/unknown"))
+    assert run.acks() == [("a-ack", "accepted")]
+
+
+@pytest.mark.parametrize(("of_header", "counts"), [({}, False), ({"channel": "live"}, True)])
+def test_a_command_that_its_header_makes_live_is_answered_on_the_live_channel(
+    of_header: dict[str, str], *, counts: bool
+) -> None:
+    log, run = Log(), Run()
+    topic = f"{THING}/things/twin/commands/modify"
+    body = {"topic": topic, "headers": {"correlation-id": "c", **of_header}, "path": "/attributes/x", "status": 204}
+    run.feed(log.signal(1, "c", topic, channel="live"), log.record(ACKS, 2, "c", body))
+    assert run.acks() == [("live-response" if counts else "twin-persisted", "accepted" if counts else "invalid")]
+
+
+# -- who sent a signal -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "k" * 32], ids=["without-key", "with-key"])
+@pytest.mark.parametrize("name", ["ditto-originator", "Ditto-Originator"])
+def test_a_forged_sender_is_in_no_table(key: str | None, name: str) -> None:
+    log, run = Log(), Run()
+    run.topics = replace(run.topics, originator_key=None if key is None else Secret(key))
+    signed = log.signal(1, "c", f"{THING}/things/twin/commands/modify", **{name: "user:ann"})
+    value = signed.value or b""
+    run.feed(
+        replace(signed, headers={ORIGINATOR_SIGNATURE: signature("k" * 32, "c", value)}),
+        log.signal(2, "d", f"{THING}/things/twin/commands/modify", **{name: "user:root"}),
+        # the signature of another command
+        replace(
+            log.signal(3, "e", f"{THING}/things/twin/commands/modify", **{name: "user:ann"}),
+            headers={ORIGINATOR_SIGNATURE: signature("k" * 32, "c", value)},
+        ),
+    )
+    rows = {record["signal"]["correlation_id"]: record["signal"] for record in run.ledger() if "signal" in record}
+    senders = {identity: row["headers"].get(name) for identity, row in rows.items()}
+    assert senders == {"c": None if key is None else "user:ann", "d": None, "e": None}
 
 
 # -- several commands of one correlation-id ----------------------------------------------------------------------------

@@ -105,3 +105,15 @@ def test_what_may_be_read_is_visible_whole(paths: list[str], place: str) -> None
 
 def test_without_authentication_everything_is_open() -> None:
     assert OPEN.may("WRITE", ["anonymous"], "any:thing", "/x")
+
+
+def test_labels_are_granted_by_rules_and_to_nobody_without() -> None:
+    access = Access([Rule(("user:ann",), labels=("fleet:*", "my-ack")), Rule(("user:*",), grant=("READ", "WRITE"))])
+    for subject, label, allowed in (
+        ("user:ann", "fleet:done", True),
+        ("user:ann", "my-ack", True),
+        ("user:ann", "my-ack-2", False),
+        ("user:bob", "fleet:done", False),
+    ):
+        assert access.may_declare((subject,), label) is allowed
+    assert OPEN.may_declare(("anonymous",), "fleet:done")

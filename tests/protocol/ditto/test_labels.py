@@ -197,15 +197,57 @@ def test_who_does_not_renew_loses_its_labels_when_the_lease_ends():
     assert holders(log, log.read()) == {"second": {"a1"}}
 
 
-def test_a_renewal_keeps_the_rank_of_the_claim_also_behind_a_compaction():
+def test_a_renewal_keeps_the_rank_of_the_claim():
     log = Log()
     log.append("first", claim("a1"))
     log.time = 5 * SECOND
     log.append("second", claim("a1"))
     renew(log, "first")
-    for reader in (log.read(), log.compacted(3), log.compacted(3, tombstones=False)):
+    assert holders(log, log.read()) == {"first": {"a1"}}
+
+
+def test_a_client_that_starts_behind_a_compaction_is_refused_what_is_held():
+    log = Log()
+    log.append("first", claim("a1"))
+    log.time = 5 * SECOND
+    renew(log, "first")
+    log.append("second", claim("a1"))
+    for reader in (log.compacted(2), log.compacted(2, tombstones=False), log.read(1)):
         assert reader.holds("first", log.time)
         assert not reader.holds("second", log.time)
+
+
+FORGED = [
+    {"since": 0, "until": 2**60},
+    {"since": -1, "until": 2**60, "lease_ms": 2**60},
+    {"since": 0, "until": 0},
+    {"since": 0},
+    {"until": 2**60},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=map(str, FORGED))
+def test_a_forged_renewal_takes_no_label_from_who_holds_it(forged: dict[str, int]):
+    log = Log()
+    log.append("holder", claim("fleet:done"))
+    log.time = 5 * SECOND
+    log.records.append(("thief", msgspec.json.encode({"labels": ["fleet:done"], **forged}), 1, log.time))
+    assert holders(log, log.read()) == {"holder": {"fleet:done"}}
+    renew(log, "holder")
+    assert holders(log, log.read()) == {"holder": {"fleet:done"}}
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_an_early_claim_gets_no_other_labels_and_no_other_group_by_a_renewal(group: str | None):
+    log = Log()
+    log.append("thief", claim("a-free-one", group=group))
+    log.append("holder", claim("fleet:done"))
+    log.append("thief", claim("fleet:done", group=group))
+    assert holders(log, log.read()) == {"holder": {"fleet:done"}}
+    log.append("other", claim("a-free-one", group="g"))
+    log.append("thief", claim("a-free-one", group="h"))
+    assert log.read().holds("other", log.time)
+    assert not log.read().holds("thief", log.time)
 
 
 def test_a_renewal_that_comes_too_late_takes_nothing_back():
@@ -219,6 +261,16 @@ def test_a_renewal_that_comes_too_late_takes_nothing_back():
     for reader in (log.read(), log.compacted(3)):
         assert reader.holds("second", log.time)
         assert not reader.holds("first", log.time)
+
+
+def test_a_renewal_at_the_very_end_of_the_lease_is_too_late():
+    log = Log()
+    log.append("first", claim("a1", lease=10 * SECOND))
+    log.time = 10 * SECOND
+    log.append("second", claim("a1"))
+    assert log.read().holds("second", log.time)
+    log.append("first", claim("a1"))
+    assert holders(log, log.read()) == {"second": {"a1"}}
 
 
 def test_a_renewal_that_comes_too_late_is_a_new_claim_where_the_label_is_free():
@@ -318,18 +370,60 @@ class Clients:
 
 @given(st.lists(ACTION, max_size=30), st.data())
 @settings(max_examples=200)
-def test_all_readers_agree_wherever_they_start(actions: list[Any], data: st.DataObject):
+def test_all_readers_agree_on_the_claims_that_they_have_read_from_their_first_record(
+    actions: list[Any], data: st.DataObject
+):
     clients = Clients()
     for action in actions:
         clients.act(*action)
     log = clients.log
     whole = holders(log, log.read())
+    first = {key: (offset, time) for key, _, offset, time in reversed(log.records)}
+
+    def later(held: dict[str, frozenset[str]], start: int, time: int) -> dict[str, frozenset[str]]:
+        return {key: labels for key, labels in held.items() if first[key][0] >= start and first[key][1] >= time}
+
     upto = data.draw(st.integers(0, len(log.records)))
-    assert holders(log, log.compacted(upto)) == whole
-    assert holders(log, log.compacted(upto, tombstones=False)) == whole
-    recent = [offset for *_, offset, time in log.records if time <= log.time - MAX_LEASE_MS]
-    start = data.draw(st.integers(0, max(recent, default=0)))
-    assert holders(log, log.read(start)) == whole
+    for tombstones in (True, False):
+        found = holders(log, log.compacted(upto, tombstones=tombstones))
+        assert later(found, upto, 0) == later(whole, upto, 0)
+    start = data.draw(st.integers(0, max(0, len(log.records) - 1)))
+    began = log.records[start][3] + MAX_LEASE_MS if log.records else 0
+    assert later(holders(log, log.read(start)), start, began) == later(whole, start, began)
+
+
+FORGERY = st.tuples(
+    st.integers(0, 2),
+    st.sets(st.sampled_from(["a1", "a2"]), min_size=1),
+    st.sampled_from([None, "g1"]),
+    st.none() | st.integers(-1, 40) | st.just(2**60),
+    st.none() | st.integers(-1, 40_000) | st.just(2**60),
+    st.integers(0, 2**60),
+    st.integers(0, 9).map(lambda seconds: seconds * SECOND),
+)
+
+
+@given(st.lists(FORGERY, max_size=12), st.lists(FORGERY, max_size=12))
+@settings(max_examples=300)
+def test_whatever_others_write_under_their_keys_who_holds_a_label_and_renews_keeps_it(
+    before: list[Any], after: list[Any]
+):
+    log = Log()
+
+    def forge(attacker: int, labels: set[str], group: str | None, since: Any, until: Any, lease: int, wait: int):
+        log.time += wait
+        forged = {"labels": labels, "group": group, "since": since, "until": until, "lease_ms": lease}
+        log.records.append((f"attacker-{attacker}", msgspec.json.encode(forged), len(log.records), log.time))
+
+    for forgery in before:
+        forge(*forgery)
+    log.append("own", claim("a1"))
+    held = log.read().holds("own", log.time)
+    for forgery in after:
+        forge(*forgery)
+        assert not held or log.read().holds("own", log.time)
+        renew(log, "own")
+        assert not held or log.read().holds("own", log.time)
 
 
 @given(st.lists(ACTION, max_size=30))
