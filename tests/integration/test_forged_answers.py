@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester, RequestTimeout, Subscriber
 from ackstream.client.labels import Declarer
-from ackstream.gateway.authentication import hash_password
+from ackstream.gateway.passwords import hash_password
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.correlation_ids import shown_id

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from ackstream.client import Response
-from ackstream.gateway.authentication import hash_password
+from ackstream.gateway.passwords import hash_password
 from ackstream.gateway.server import HEADER_SECONDS
 from ackstream.settings import Gateway, Kafka
 from tests.harness.gateway import LAMP, TwinAndDevices
