@@ -36,7 +36,8 @@ PERSISTED = {
         "correlation-id": ID,
         "version": 2,
         "etag": '"rev:1"',
-        "location": "http://127.0.0.1:8080/api/2/things/org.eclipse.ditto:thing-1",
+        # http://127.0.0.1:8080 in the document: here a path, as the host of a request is what a client says it is
+        "location": "/api/2/things/org.eclipse.ditto:thing-1",
     },
 }
 SUCCESS = {
@@ -91,7 +92,7 @@ def body(subscriber: str) -> tuple[int, dict[str, Any]]:
     }
     reply = read_reply([(name, str(text).encode()) for name, text in named.items()], emission.value, 0)
     assert reply is not None
-    response = of_reply(reply, decode(command), ID, "http://127.0.0.1:8080/api/2")
+    response = of_reply(reply, decode(command), ID)
     return response.status_code, msgspec.json.decode(bytes(response.body))
 
 
