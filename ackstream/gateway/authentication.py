@@ -1,19 +1,15 @@
-"""Authenticate clients: by a named proxy, a password, a token or a certificate, or not on the loopback address."""
+"""Authenticate clients: by a proxy, Basic with passwords, Bearer with tokens, a certificate, or not on loopback."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from math import ceil
-from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
 from ackstream.gateway.certificates import certified_name
-from ackstream.gateway.errors import authentication_failed, too_many_attempts
-from ackstream.gateway.limits import address_of
-from ackstream.gateway.passwords import Passwords, check_users, read_basic
+from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
+from ackstream.gateway.limits import ANONYMOUS, THIS_MACHINE, address_of
+from ackstream.gateway.passwords import Passwords, check_users
 from ackstream.gateway.proxies import proxied_subjects
 from ackstream.gateway.tokens import Tokens
 from ackstream.kafka.clients import Closing
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANONYMOUS = ("anonymous",)
 UNAUTHORIZED = 401
 
 
@@ -52,9 +47,10 @@ class Identity(NamedTuple):
 
 
 class Authenticator(Closing):
-    """Maps a connection to its subjects: ``proxy:NAME``, ``certificate:NAME``, ``user:NAME``, or those of a token.
+    """Maps a connection to its subjects: ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token.
 
-    Without any authentication in the settings all are ``anonymous``.
+    A client without any of these is ``certificate:NAME`` if it has shown one. Without any authentication in the
+    settings all are ``anonymous``.
     """
 
     def __init__(
@@ -82,7 +78,6 @@ class Authenticator(Closing):
                 f"The setting gateway.host is {settings.host!r}, which other hosts can reach, while authentication is "
                 f"off: set gateway.users, gateway.issuers or gateway.access_file, or listen on 127.0.0.1."
             )
-        self._attempts = Attempts()
         if not self.required:
             log.warning("Authentication is off: every user of this machine may read and write all things.")
         self._passwords = Passwords(settings.users) if by_password else None
@@ -112,7 +107,7 @@ class Authenticator(Closing):
         :raises DittoError: 401 ``gateway:authentication.failed``; 503, credentials cannot be checked at the moment
         """
         if not self.required:
-            return Identity(ANONYMOUS)
+            return Identity((ANONYMOUS,))
         try:
             proxied = proxied_subjects(connection)
         except DittoError as error:
@@ -135,7 +130,7 @@ class Authenticator(Closing):
         :raises DittoError: as :meth:`admit` does
         """
         if not self.required:
-            return Identity(ANONYMOUS)
+            return Identity((ANONYMOUS,))
         if self._tokens is None:
             raise self._refused(connection, "The request has no credentials of an accepted scheme.")
         try:
@@ -169,19 +164,12 @@ class Authenticator(Closing):
         return lambda: self._changed.discard(look)
 
     async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
-        name, password = read_basic(credentials)
-        right = passwords.known(name, password)
-        if not right:
-            user, address = name[:NAME_CHARACTERS], address_of(connection) or "this machine"
-            if wait := self._attempts.begin(user, address, monotonic()):
-                error = too_many_attempts(ceil(wait))
-                self._failed(connection, error, name if passwords.account(name) else None)
-                # over one connection no more than one attempt a second is refused: that is work, too
-                await asyncio.sleep(min(wait, HELD_SECONDS))
-                raise error
-            right = await passwords.check(name, password)
-            if right:
-                self._attempts.succeeded(user, address)
+        try:
+            name, right = await passwords.check(credentials, address_of(connection) or THIS_MACHINE)
+        except DittoError as error:
+            if error.status == TOO_MANY_REQUESTS:
+                self._failed(connection, error, None)
+            raise
         account = passwords.account(name)
         if not right or account is None:
             known = None if account is None else name

@@ -40,6 +40,9 @@ STORIES = 3
 THIS_MACHINE = "this machine"
 """Stands for its addresses where each client has to have one."""
 
+ANONYMOUS = "anonymous"
+"""All clients of a gateway without authentication, which are on its machine: how many they are does not matter."""
+
 _MAX_KEYS = 50_000
 _PREFIX = 64
 """Bits of an IPv6 address that name a network, all of whose addresses one client may have."""
@@ -126,10 +129,13 @@ class Limits:
 
         :raises DittoError: 429 ``too.many.requests``
         """
-        self._request(f"subject {subject}", now)
+        if subject != ANONYMOUS:
+            self._request(f"subject {subject}", now)
 
     def message(self, subject: str, now: float | None = None) -> float:
         """Count a message on a WebSocket; return after how many seconds it is its turn."""
+        if subject == ANONYMOUS:
+            return 0.0
         return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
 
     @contextmanager
@@ -138,7 +144,7 @@ class Limits:
 
         :raises DittoError: 429 ``too.many.requests``: the subject or the address has as many as it may have
         """
-        most = {f"subject {subject}": self._max_sockets}
+        most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
         if (address := address_of(connection)) is not None:
             most[f"address {address}"] = self._max_per_address
         for key, maximum in most.items():

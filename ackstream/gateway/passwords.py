@@ -12,10 +12,13 @@ import os
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import unavailable
+from ackstream.gateway.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
+from ackstream.gateway.errors import too_many_attempts, unavailable
 from ackstream.settings.identity import ROLE
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class Passwords:
         # one processor of two stays free for everyone else
         self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
         self._users: Mapping[str, User] = users
+        self._attempts = Attempts()
 
     def replace(self, users: Mapping[str, User]) -> None:
         """Know these users from now on; may be called in another thread."""
@@ -76,39 +80,45 @@ class Passwords:
         stamp = self._keyed(user.password.get_secret_value(), *roles)
         return Account((f"user:{name}", *roles), stamp)
 
-    def known(self, name: str, password: str) -> bool:
-        """Return whether a password was right before, and still is."""
-        key = self._keyed(self._hash(name), name, password)
-        if key not in self._known:
-            return False
-        self._known.move_to_end(key)
-        return True
+    async def check(self, credentials: str, address: str) -> tuple[str, bool]:
+        """Return the name in the credentials of HTTP Basic (RFC 7617), and whether they are right.
 
-    async def check(self, name: str, password: str) -> bool:
-        """Return whether a password is right, which takes a while.
-
-        :raises DittoError: 503, too many passwords are being checked
+        :param address: of the client
+        :raises DittoError: 429, too many wrong ones came before; 503, too many passwords are being checked
         """
-        exists, hashed = name in self._users, self._hash(name)
+        try:
+            name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
+        except ValueError:
+            name = colon = password = ""
+        user = self._users.get(name)
+        hashed = self._nobody if user is None else user.password.get_secret_value()
         # with the hash, so that a password is forgotten with it
         key = self._keyed(hashed, name, password)
-        right = await self._hashed(key, password, hashed) and exists
+        if not colon:
+            return name, False
+        if key in self._known:
+            self._known.move_to_end(key)
+            return name, True
+        guessed = name[:NAME_CHARACTERS]
+        if key not in self._checking:
+            if len(self._checking) >= WAITING:
+                raise unavailable("Too many clients are signing in at the moment.", "Try again in a moment.")
+            if wait := self._attempts.begin(guessed, address, monotonic()):
+                # over one connection no more than one attempt a second is refused: that is work, too
+                await asyncio.sleep(min(wait, HELD_SECONDS))
+                raise too_many_attempts(ceil(wait))
+        right = await self._hashed(key, password, hashed) and user is not None
         if right:
+            self._attempts.succeeded(guessed, address)
             self._known[key] = None
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
-        return right
-
-    def _hash(self, name: str) -> str:
-        user = self._users.get(name)
-        return self._nobody if user is None else user.password.get_secret_value()
+        return name, right
 
     async def _hashed(self, key: bytes, password: str, hashed: str) -> bool:
         """Compare a password with a hash; connections that bring the same one share the work."""
         task = self._checking.get(key)
         if task is None:
-            if len(self._checking) >= WAITING:
-                raise unavailable("Too many clients are signing in at the moment.", "Try again in a moment.")
             task = asyncio.get_running_loop().create_task(self._compare(password, hashed))
             self._checking[key] = task
             task.add_done_callback(lambda _: self._checking.pop(key, None))
@@ -124,15 +134,6 @@ class Passwords:
             found.update(b"%d:" % len(text))
             found.update(text.encode())
         return found.digest()
-
-
-def read_basic(credentials: str) -> tuple[str, str]:
-    """Return name and password of the credentials of HTTP Basic (RFC 7617); empty ones if they cannot be read."""
-    try:
-        name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
-    except ValueError:
-        return "", ""
-    return (name, password) if colon else ("", "")
 
 
 def check_users(users: Mapping[str, User], where: str) -> None:

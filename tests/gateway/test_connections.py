@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import ssl
@@ -314,27 +315,35 @@ def test_passwords_are_not_asked_for_where_others_can_read_them(
 # -- sockets -----------------------------------------------------------------------------------------------------------
 
 
+ONE_USER: Any = {
+    "users": {"admin": USERS["admin"]},
+    "access": [{"subjects": ["user:admin"], "grant": ["READ", "WRITE"]}],
+}
+SIGNED_IN = {"authorization": "Basic " + base64.b64encode(b"admin:admin's").decode()}
+
+
 def test_a_socket_or_stream_too_many_is_refused_before_it_opens() -> None:
-    with serving(max_sockets=2) as running, ExitStack() as stack:
+    with serving(max_sockets=2, **ONE_USER) as running, ExitStack() as stack:
         url = f"ws://{HOST}:{running.port}/ws/2"
-        first = stack.enter_context(connect(url))
-        events = {"accept": "text/event-stream"}
+        first = stack.enter_context(connect(url, additional_headers=SIGNED_IN))
+        events = {"accept": "text/event-stream", **SIGNED_IN}
         stack.enter_context(httpx.stream("GET", f"{running.url}{THING}", headers=events, timeout=PATIENCE_SECONDS))
         with running.raw() as late:
             late.sendall(
                 b"GET /ws/2 HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-                b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+                b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                + f"authorization: {SIGNED_IN['authorization']}\r\n\r\n".encode()
             )
             assert status(late) == 429
         refused = httpx.get(f"{running.url}{THING}", headers=events)
         assert (refused.status_code, refused.json()["error"]) == (429, "too.many.requests")
         assert refused.headers["retry-after"] == "1"
-        assert running.ask().status_code == 204
+        assert running.ask(headers=SIGNED_IN).status_code == 204
         first.close()
 
         def opened() -> bool:
             try:
-                stack.enter_context(connect(url))
+                stack.enter_context(connect(url, additional_headers=SIGNED_IN))
             except Exception:  # noqa: BLE001 - not yet
                 return False
             return True
@@ -343,8 +352,11 @@ def test_a_socket_or_stream_too_many_is_refused_before_it_opens() -> None:
 
 
 def test_a_subject_that_sends_too_much_is_slowed_down_and_others_are_not() -> None:
-    with serving(max_requests=5) as running, connect(f"ws://{HOST}:{running.port}/ws/2") as client:
-        statuses = [running.ask().status_code for _ in range(20)]
+    with (
+        serving(max_requests=5, **ONE_USER) as running,
+        connect(f"ws://{HOST}:{running.port}/ws/2", additional_headers=SIGNED_IN) as client,
+    ):
+        statuses = [running.ask(headers=SIGNED_IN).status_code for _ in range(20)]
         assert statuses[:9] == [204] * 9
         assert 429 in statuses
         began = time.monotonic()

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.gateway.errors import GatewayError
-from ackstream.gateway.limits import SEARCHES, STEPS_PER_SECOND, STEPS_PER_SIGNAL, STORIES, Limits, Rate, Tally, network
+from ackstream.gateway.limits import (
+    ANONYMOUS,
+    SEARCHES,
+    STEPS_PER_SECOND,
+    STEPS_PER_SIGNAL,
+    STORIES,
+    Limits,
+    Rate,
+    Tally,
+    network,
+)
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.effort import MAX_STEPS
 from ackstream.settings import Gateway
@@ -116,6 +126,16 @@ def test_requests_are_limited_by_subject_and_by_address() -> None:
     for host in ("127.0.0.1", None):
         for _ in range(100):
             limits.arrive(client(host), NOW)
+
+
+def test_without_authentication_nobody_is_told_apart_and_what_all_send_together_is_not_counted() -> None:
+    limits = Limits(Gateway(max_requests=1, max_sockets=1))
+    with ExitStack() as stack:
+        for _ in range(10):
+            limits.arrive(client("127.0.0.1"), NOW)
+            limits.admit(ANONYMOUS, NOW)
+            assert limits.message(ANONYMOUS, NOW) == 0
+            stack.enter_context(limits.socket(client("127.0.0.1"), ANONYMOUS))
 
 
 def test_messages_of_sockets_wait_where_requests_are_refused() -> None:
