@@ -11,6 +11,7 @@ from benchmarks import broker, common
 
 NAMES = (
     "pure", "settling", "queueing", "throughput", "latency", "growth", "archive", "twin", "index", "persist", "acks",
+    "gateway",
 )  # fmt: skip
 
 
