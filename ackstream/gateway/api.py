@@ -94,11 +94,8 @@ class Api:
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
             return responses.of_methods(methods(path))
-        limits = self._dependencies.limits
-        limits.arrive(request)
-        sender = Sender.of(request, await self._dependencies.authenticator.identify(request))
-        subjects = sender.subjects
-        limits.admit(subjects[0])
+        sender = Sender.of(request, (await self._dependencies.admit(request)).subjects)
+        limits, subjects = self._dependencies.limits, sender.subjects
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
             return await self._stream(request, match, sender)
