@@ -174,9 +174,9 @@ class Api:
                 attempt.sent(client_id)
             return event_response(events, client_id, self._dependencies.socket(request, subjects))
         asked = command(match, given, request.query_params, "", b"")
-        restrict(self._dependencies.access, subjects, kind, asked)
+        with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
+            restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        attempt = self._dependencies.audit.attempt(sender, kind, asked)
         search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id, attempt), identify)
         with self._dependencies.limits.search(subjects[0]):
             first = await search.begin(request.headers.get("last-event-id"))

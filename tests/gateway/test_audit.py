@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.gateway.audit import ADDRESSES, FREE, WINDOW_SECONDS, Audit, FailureCounts, Sender
 from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.limits import SEARCHES
 from ackstream.protocol.errors import DittoError
 from tests.gateway.parts import Web, response
 from tests.gateway.sockets import Closed
@@ -187,6 +189,19 @@ def test_too_many_requests_of_a_subject_are_recorded_and_counted() -> None:
     assert shown(client.rows[0], "event", "subject", "status") == ("request", "user:ada", 429)
     assert sum(row.count for row in client.rows) == refused
     assert len(client.rows) == FREE + 1
+
+
+def test_a_search_that_was_not_sent_is_not_recorded_as_allowed() -> None:
+    client = web(response(200, {"items": []}), audit="all")
+    for accept in ("application/json", "text/event-stream"):
+        with ExitStack() as others:
+            for _ in range(SEARCHES):
+                others.enter_context(client.dependencies.limits.search("user:ada"))
+            assert client("GET", "/search/things", headers={"accept": accept}, **as_("ada")).status_code == 429
+        assert client.rows == []
+    client.audit._full = lambda: True
+    for accept in ("application/json", "text/event-stream"):
+        assert client("GET", "/search/things", headers={"accept": accept}, **as_("ada")).status_code == 503
 
 
 # -- WebSockets --------------------------------------------------------------------------------------------------------
