@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 300
-_JAR = re.compile(r"([\w.-]+?)-(\d+(?:\.\d+)*)[\w.-]*\.jar")
+_JAR = re.compile(r"([\w.-]+?)-(\d+(?:\.\d+)*(?:-\d+)?)[\w.-]*\.jar")
 
 
 class Pinned(NamedTuple):
@@ -39,12 +39,14 @@ class Pinned(NamedTuple):
 
 
 class Advisory(NamedTuple):
-    """A vulnerability of all versions below one."""
+    """A vulnerability of all versions from one on and below another; ``accepted``: why it does no harm here."""
 
     name: str
     fixed: str
     ids: tuple[str, ...]
     kind: str = "package"
+    since: str = "0"
+    accepted: str = ""
 
 
 def packages(text: str) -> list[Requirement]:
@@ -70,7 +72,9 @@ def advisories() -> list[Advisory]:
     """Read the list of the repository."""
     entries = tomllib.loads((HERE / "advisories.toml").read_text("utf-8"))["advisory"]
     return [
-        Advisory(entry[kind], entry["fixed"], tuple(entry["ids"]), kind)
+        Advisory(
+            entry[kind], entry["fixed"], tuple(entry["ids"]), kind, entry.get("since", "0"), entry.get("accepted", "")
+        )
         for entry in entries
         for kind in ("package", "jar")
         if kind in entry
@@ -78,13 +82,15 @@ def advisories() -> list[Advisory]:
 
 
 def known(found: Iterable[Pinned], against: Iterable[Advisory]) -> list[str]:
-    """Return a line for each version that is below the one an advisory was resolved in."""
-    by_name = {(advisory.kind, advisory.name): advisory for advisory in against}
+    """Return a line for each version that an advisory is about."""
     lines = []
+    listed = list(against)
     for one in sorted(found):
-        advisory = by_name.get((one.kind, one.name))
-        if advisory is not None and Version(one.version) < Version(advisory.fixed):
-            lines.append(f"{one.name} {one.version}: {', '.join(advisory.ids)}; fixed in {advisory.fixed}")
+        for advisory in listed:
+            same = (one.kind, one.name) == (advisory.kind, advisory.name)
+            if same and Version(advisory.since) <= Version(one.version) < Version(advisory.fixed):
+                why = f" ({advisory.accepted})" if advisory.accepted else ""
+                lines.append(f"{one.name} {one.version}: {', '.join(advisory.ids)}; fixed in {advisory.fixed}{why}")
     return lines
 
 
@@ -112,7 +118,7 @@ def audited() -> tuple[list[str], int]:
 def main() -> int:
     """Print what is known; return the exit code."""
     found, listed = pinned(), advisories()
-    lines = known(found, listed)
+    lines = known(found, [advisory for advisory in listed if not advisory.accepted])
     try:
         by_database, reached = audited()
     except subprocess.TimeoutExpired:
@@ -122,6 +128,8 @@ def main() -> int:
     else:
         print("The advisories of PyPI cannot be reached: new vulnerabilities would not be noticed.")
     print(f"{len(found)} packages and jars were compared with the {len(listed)} entries of advisories.toml.")
+    for line in known(found, [advisory for advisory in listed if advisory.accepted]):
+        print(f"ACCEPTED {line}")
     for line in [*lines, *by_database]:
         print(f"VULNERABLE {line}")
     return int(bool(lines or by_database))

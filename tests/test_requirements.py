@@ -84,7 +84,14 @@ def test_every_package_of_a_list_has_hashes(name: str) -> None:
 
 
 def test_nothing_that_is_pinned_has_a_known_hole() -> None:
-    assert audit.known(audit.pinned(), audit.advisories()) == []
+    assert audit.known(audit.pinned(), [one for one in audit.advisories() if not one.accepted]) == []
+
+
+def test_a_hole_is_accepted_only_with_a_reason_and_while_it_is_there() -> None:
+    accepted = [one for one in audit.advisories() if one.accepted]
+    for advisory in accepted:
+        assert advisory.kind == "jar"
+        assert any(advisory.accepted in line for line in audit.known(audit.pinned(), [advisory])), advisory.name
 
 
 def test_the_bounds_of_the_project_exclude_what_has_a_known_hole() -> None:
@@ -103,7 +110,9 @@ def test_the_bounds_of_the_project_exclude_what_has_a_known_hole() -> None:
         (audit.Pinned("pyjwt", "2.11.0"), "CVE-2026-32597"),
         (audit.Pinned("starlette", "0.46"), "CVE-2025-54121"),
         (audit.Pinned("h11", "0.14.0"), "CVE-2025-43859"),
+        (audit.Pinned("starlette", "1.0.0"), "CVE-2026-48710"),
         (audit.Pinned("kafka-clients", "3.9.0", "jar"), "CVE-2025-27817"),
+        (audit.Pinned("kafka-clients", "4.1.0", "jar"), "CVE-2026-35554"),
         (audit.Pinned("log4j-core", "2.24.3", "jar"), "CVE-2025-68161"),
     ],
 )

@@ -25,11 +25,11 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.permissions import check_address, conceal, kind_of, restrict
+from ackstream.protocol.ditto.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.thing_errors import thing_not_found, unknown_path
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -177,7 +177,7 @@ class Inbound:
         """Return an acknowledgement or live response to forward.
 
         A sender that may not have received the signal has nothing to answer: for an acknowledgement some part of the
-        thing must be readable, for a live response what it is about.
+        thing must be readable, for a live response what it is about, of a message the box of its subject.
 
         :raises DittoError: 400; 404
         """
@@ -186,6 +186,8 @@ class Inbound:
         if answer.topic.criterion == "acks":
             received = self._access.knows(subjects, thing_id)
         else:
+            if answer.topic.criterion == "messages" and self._access is not OPEN and not addresses_subject(answer):
+                raise unknown_path(answer.path)
             received = self._access.may("READ", subjects, thing_id, answer.path)
         if not (self._access is OPEN or received):
             raise thing_not_found(thing_id)

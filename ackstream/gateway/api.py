@@ -94,11 +94,8 @@ class Api:
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
             return responses.of_methods(methods(path))
-        limits = self._dependencies.limits
-        limits.arrive(request)
-        sender = Sender.of(request, await self._dependencies.authenticator.identify(request))
-        subjects = sender.subjects
-        limits.admit(subjects[0])
+        sender = Sender.of(request, (await self._dependencies.admit(request)).subjects)
+        limits, subjects = self._dependencies.limits, sender.subjects
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
             return await self._stream(request, match, sender)
@@ -177,9 +174,9 @@ class Api:
                 attempt.sent(client_id)
             return event_response(events, client_id, self._dependencies.socket(request, subjects))
         asked = command(match, given, request.query_params, "", b"")
-        restrict(self._dependencies.access, subjects, kind, asked)
+        with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
+            restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        attempt = self._dependencies.audit.attempt(sender, kind, asked)
         search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id, attempt), identify)
         with self._dependencies.limits.search(subjects[0]):
             first = await search.begin(request.headers.get("last-event-id"))

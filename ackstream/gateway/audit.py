@@ -1,8 +1,9 @@
 """The audit: who did what at the gateway, or was refused, as records that no text of a client can forge.
 
-Recorded are all refusals, sign-ins that fail, WebSockets that open, changes of the access file, and commands that are
-carried out: those that change something, or all (``gateway.audit``). Each part of a record has a field of its own, cut
-to a length; what a client claims to be is in none.
+Recorded are refusals, sign-ins that fail, WebSockets that open, changes of the access file, and commands that are
+carried out: those that change something, or all (``gateway.audit``). What clients can cause without any right, failed
+sign-ins and requests that are refused unread, is counted where it is too much. Each part of a record has a field of its
+own, cut to a length; what a client claims to be is in none.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.gateway.errors import unavailable
 from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.errors import AccessDeniedError
+from ackstream.protocol.errors import AccessDeniedError, DittoError
 from ackstream.protocol.ledger import AuditRow
 from ackstream.settings.identity import ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from starlette.requests import HTTPConnection
@@ -28,16 +30,18 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind
-    from ackstream.protocol.errors import DittoError
 
 MAX_CHARACTERS = 1_024
 """Of each text in a record."""
 
 FREE = 5
-"""Failed sign-ins of an address that are recorded one by one within :data:`WINDOW_SECONDS`; others are counted."""
+"""Failures of one kind of an address that are recorded one by one within :data:`WINDOW_SECONDS`; others are counted."""
 WINDOW_SECONDS = 60.0
 ADDRESSES = 1_000
 """Addresses with counts of their own within that time; those of all others are counted together."""
+
+SIGN_IN, REQUEST = "sign-in", "request"
+"""Events: who opens a WebSocket or fails to sign in; a request that is refused before it is read."""
 
 _READING = frozenset({"retrieve", "many", "list", "search", "count", "messages"})
 _REPEATED = "further attempts of this address"
@@ -146,26 +150,45 @@ class Audit:
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
-        self.write("sign-in", Sender.of(connection, subjects), command=connection.url.path, allowed=True)
+        self.write(SIGN_IN, Sender.of(connection, subjects), command=connection.scope["path"], allowed=True)
 
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
         """Record, or count, a failed sign-in.
 
         :param user: that it was about, if there is one; a name that is none may be a password
         """
-        sender = Sender.of(connection, () if user is None else (f"user:{user}",))
+        self._fail(SIGN_IN, connection, error, () if user is None else (f"user:{user}",))
+
+    def refused(self, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...] = ()) -> None:
+        """Record, or count, a request or WebSocket that is refused unread: for its names, a label, or a limit.
+
+        :param subjects: empty if the sender is not known
+        """
+        self._fail(REQUEST, connection, error, subjects)
+
+    @contextmanager
+    def refusals(self, connection: HTTPConnection, subjects: tuple[str, ...] = ()) -> Iterator[None]:
+        """Record, or count, what is raised within the block, as :meth:`refused` does."""
+        try:
+            yield
+        except DittoError as error:
+            self.refused(connection, error, subjects)
+            raise
+
+    def _fail(self, event: str, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...]) -> None:
+        sender = Sender.of(connection, subjects)
         with self._lock:
-            recorded = self._failures.take(sender.address, self._clock())
+            recorded = self._failures.take(event, sender.address, self._clock())
         if recorded:
             how = {"status": error.status, "reason": error.message}
-            self.write("sign-in", sender, command=connection.url.path, allowed=False, **how)
+            self.write(event, sender, command=connection.scope["path"], allowed=False, **how)
 
     def turn(self, *, closing: bool = False) -> None:
-        """Record the failed sign-ins that were counted; to be called from time to time, in any thread."""
+        """Record the failures that were counted; to be called from time to time, in any thread."""
         with self._lock:
             due = self._failures.due(self._clock(), everything=closing)
-        for address, count in due:
-            self.write("sign-in", Sender((), address), allowed=False, count=count, reason=_REPEATED)
+        for event, address, count in due:
+            self.write(event, Sender((), address), allowed=False, count=count, reason=_REPEATED)
 
     def read_rules(self, name: str, problem: str | None) -> None:
         """Record that the access file was read again, or refused."""
@@ -200,24 +223,24 @@ class _Failures:
 
 
 class FailureCounts:
-    """Which failed sign-ins are recorded one by one, and how many others there were; times are seconds."""
+    """Which failures are recorded one by one, and how many others there were; times are seconds."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[str | None, _Failures] = OrderedDict()
+        self._of: OrderedDict[tuple[str, str | None], _Failures] = OrderedDict()
 
-    def take(self, address: str | None, now: float) -> bool:
+    def take(self, event: str, address: str | None, now: float) -> bool:
         """Return whether to record one; else it is counted."""
-        if address not in self._of and len(self._of) >= ADDRESSES:
+        if (event, address) not in self._of and len(self._of) >= ADDRESSES:
             address = None
-        found = self._of.setdefault(address, _Failures(now))
+        found = self._of.setdefault((event, address), _Failures(now))
         if found.recorded < FREE:
             found.recorded += 1
             return True
         found.counted += 1
         return False
 
-    def due(self, now: float, *, everything: bool = False) -> list[tuple[str | None, int]]:
-        """Return the addresses whose time is over, and how many failures were counted, if any; they begin anew."""
-        over = [address for address, found in self._of.items() if everything or now - found.since >= WINDOW_SECONDS]
-        ended = [(address, self._of.pop(address).counted) for address in over]
-        return [(address, count) for address, count in ended if count]
+    def due(self, now: float, *, everything: bool = False) -> list[tuple[str, str | None, int]]:
+        """Return events and addresses whose time is over, and how many were counted, if any; they begin anew."""
+        over = [key for key, found in self._of.items() if everything or now - found.since >= WINDOW_SECONDS]
+        ended = [(*key, self._of.pop(key).counted) for key in over]
+        return [(event, address, count) for event, address, count in ended if count]

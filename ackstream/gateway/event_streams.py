@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
+from ackstream.gateway.responses import sendable
 from ackstream.gateway.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol import json
@@ -86,7 +87,8 @@ class _EventResponse(StreamingResponse):
 
     def __init__(self, source: EventSource, correlation_id: str, counted: AbstractContextManager[None]) -> None:
         self._source, self._counted = source, counted
-        super().__init__(source.frames(), headers=_HEADERS | {CORRELATION_ID: correlation_id}, media_type=MEDIA_TYPE)
+        headers = _HEADERS | {CORRELATION_ID: sendable(correlation_id)}
+        super().__init__(source.frames(), headers=headers, media_type=MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._counted, self._source.open():

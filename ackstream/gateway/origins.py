@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from ackstream.gateway import responses
@@ -23,6 +24,8 @@ from ackstream.protocol.patterns import matches_any
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ackstream.protocol.errors import DittoError
@@ -40,13 +43,16 @@ _HEADERS = {
 """Of all responses that have none of their own; those of the gateway's own pages have a policy of their own."""
 
 
-def origin_middleware(settings: Gateway, *, authenticated: bool) -> list[Middleware]:
+def origin_middleware(
+    settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
+) -> list[Middleware]:
     """Return the middleware of the application, outermost first.
 
     :param authenticated: whether clients must authenticate
+    :param refused: called with each request or WebSocket that is refused, and the error
     """
-    allowed = settings.allowed_origins
-    own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=Hosts(settings, authenticated=authenticated))
+    allowed, hosts = settings.allowed_origins, Hosts(settings, authenticated=authenticated)
+    own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=hosts, refused=refused)
     if not allowed:
         return [Middleware(ResponseHeaders), own]
     cors = Middleware(
@@ -85,15 +91,24 @@ class Hosts:
 class OriginCheck:
     """Refuses what comes from pages of other sites, in an ASGI application."""
 
-    def __init__(self, app: ASGIApp, *, allowed: frozenset[str], hosts: Hosts) -> None:
-        self._app, self._allowed, self._hosts = app, allowed, hosts
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed: frozenset[str],
+        hosts: Hosts,
+        refused: Callable[[HTTPConnection, DittoError], None],
+    ) -> None:
+        self._app, self._allowed, self._hosts, self._refused = app, allowed, hosts, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket, or refuse it with 403."""
         error = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if error is None:
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
+            return
+        self._refused(HTTPConnection(scope), error)
+        if scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(responses.of_error(error))
         else:
             await responses.of_error(error)(scope, receive, send)

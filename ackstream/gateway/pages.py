@@ -151,10 +151,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     access, reading = dependencies.access, asyncio.Semaphore(STORIES)
 
     async def identify(request: Request) -> tuple[str, ...]:
-        dependencies.limits.arrive(request)
-        subjects = await dependencies.authenticator.identify(request)
-        dependencies.limits.admit(subjects[0])
-        return subjects
+        return (await dependencies.admit(request)).subjects
 
     directory = Path(__file__).parent / "page"
     contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}

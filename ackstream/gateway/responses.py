@@ -66,9 +66,9 @@ _SINGLE = frozenset(RESPONSE_LABELS.values())
 
 def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
     """Convert an error."""
-    headers = {name: _sendable(value) for name, value in getattr(error, "headers", ())}
+    headers = {name: sendable(value) for name, value in getattr(error, "headers", ())}
     if correlation_id is not None:
-        headers[CORRELATION_ID] = _sendable(correlation_id)
+        headers[CORRELATION_ID] = sendable(correlation_id)
     return Response(msgspec.json.encode(error.to_dict()), error.status, headers, JSON_CONTENT_TYPE)
 
 
@@ -148,7 +148,7 @@ def of_methods(methods: Iterable[str]) -> Response:
 
 def accepted(correlation_id: str) -> Response:
     """Return 202 for a request without response that is stored, or has all it requested."""
-    return Response(None, ACCEPTED, {CORRELATION_ID: _sendable(correlation_id)})
+    return Response(None, ACCEPTED, {CORRELATION_ID: sendable(correlation_id)})
 
 
 def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: str) -> Response:
@@ -167,7 +167,7 @@ def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: 
 def _answer(
     status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
 ) -> Response:
-    shown = {name: _sendable(text) for name, text in map(_header, headers.items()) if name in _SHOWN}
+    shown = {name: sendable(text) for name, text in map(_header, headers.items()) if name in _SHOWN}
     if status < OK:
         # 101 would end HTTP on this connection
         return of_error(status_refused(status), shown.get(CORRELATION_ID))
@@ -185,7 +185,7 @@ def _answer(
         shown["content-disposition"] = "attachment"
     if kind.startswith("text/"):
         return Response(decoded.encode(), status, shown, f"{kind}; charset=utf-8")
-    return Response(_binary(decoded), status, shown, _sendable(content_type))
+    return Response(_binary(decoded), status, shown, sendable(content_type))
 
 
 def _binary(text: str) -> bytes:
@@ -200,7 +200,7 @@ def _header(item: tuple[str, Any]) -> tuple[str, str]:
     return name.lower(), value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Return text from outside as an HTTP header may have it: what it may not is percent-encoded."""
     found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
     return found.strip(" ")

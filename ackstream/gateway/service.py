@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
+    from ackstream.gateway.authentication import Identity
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
@@ -227,7 +228,9 @@ def application(dependencies: Dependencies) -> Starlette:
     return Starlette(
         middleware=[
             proxy_middleware(gateway.proxy),
-            *origin_middleware(gateway, authenticated=dependencies.authenticator.required),
+            *origin_middleware(
+                gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
+            ),
         ],
         routes=[
             socket_route(dependencies),
@@ -265,6 +268,18 @@ class Dependencies:
         """What one subject, or one address, may have of this gateway."""
         return Limits(self.settings.gateway)
 
+    async def admit(self, connection: HTTPConnection) -> Identity:
+        """Return who sends a request or opens a WebSocket.
+
+        :raises DittoError: as ``Authenticator.admit`` does; 429, its address or subject sends too many
+        """
+        with self.audit.refusals(connection):
+            self.limits.arrive(connection)
+        identity = await self.authenticator.admit(connection)
+        with self.audit.refusals(connection, identity.subjects):
+            self.limits.admit(identity.subjects[0])
+        return identity
+
     @cached_property
     def open_sockets(self) -> OpenCounts:
         """The WebSockets and event streams that are open, of those whose number a quota limits."""
@@ -276,7 +291,10 @@ class Dependencies:
 
         :raises DittoError: 429 ``too.many.requests``: the subject, its address or its tenant has as many as it may have
         """
-        with self.limits.socket(connection, subjects[0]), self.open_sockets.one(subjects):
+        with ExitStack() as opened:
+            with self.audit.refusals(connection, subjects):
+                opened.enter_context(self.limits.socket(connection, subjects[0]))
+                opened.enter_context(self.open_sockets.one(subjects))
             yield
 
     @cached_property

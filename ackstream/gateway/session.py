@@ -175,10 +175,10 @@ class SocketSession:
     async def _query(self, command: Envelope) -> Envelope:
         """Send a query of a search, and return its reply."""
         originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
-        attempt = self._dependencies.audit.attempt(self._client.sender, "search", command)
-        command.headers = {CORRELATION_ID: attempt.sent(str(uuid.uuid4())), **originator}
-        restrict(self._dependencies.access, self._client.subjects, "search", command)
+        with self._dependencies.audit.attempt(self._client.sender, "search", command) as attempt:
+            restrict(self._dependencies.access, self._client.subjects, "search", command)
         with self._dependencies.limits.search(self._client.subjects[0]):
+            command.headers = {CORRELATION_ID: attempt.sent(str(uuid.uuid4())), **originator}
             return (await self._dependencies.exchange.ask(command)).envelope
 
     async def _ask(self, incoming: Incoming) -> None:

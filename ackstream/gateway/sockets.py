@@ -19,30 +19,38 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from ackstream.gateway.service import Dependencies
+    from ackstream.protocol.ditto.access import Access
 
 
 def socket_route(dependencies: Dependencies) -> WebSocketRoute:
     """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
-    limits = dependencies.limits
+    access, audit = dependencies.access, dependencies.audit
 
     async def endpoint(websocket: WebSocket) -> None:
         with ExitStack() as opened:
             try:
-                limits.arrive(websocket)
-                identity = await dependencies.authenticator.admit(websocket)
-                limits.admit(identity.subjects[0])
+                identity = await dependencies.admit(websocket)
                 check_parameters(websocket.query_params, ())
                 given = read_request_headers(websocket)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
-                for label in sorted(labels):
-                    if not dependencies.access.may_declare(identity.subjects, label):
-                        raise label_not_allowed(label)
+                with audit.refusals(websocket, identity.subjects):
+                    check_labels(access, identity.subjects, labels)
                 opened.enter_context(dependencies.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
                 return
-            dependencies.audit.opened(websocket, identity.subjects)
+            audit.opened(websocket, identity.subjects)
             await websocket.accept()
             await SocketSession(websocket, dependencies, identity, given).run(labels)
 
     return WebSocketRoute("/ws/2", endpoint)
+
+
+def check_labels(access: Access, subjects: tuple[str, ...], labels: frozenset[str]) -> None:
+    """Reject labels that no rule lets the subjects declare.
+
+    :raises DittoError: 403 ``acknowledgement:label.notallowed``
+    """
+    for label in sorted(labels):
+        if not access.may_declare(subjects, label):
+            raise label_not_allowed(label)

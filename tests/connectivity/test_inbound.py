@@ -352,8 +352,17 @@ OWN = Access(
             command("org.acme/lamp/things/live/messages/on", 200, correlation_id="x") | {"path": "/inbox/messages/on"},
             None,
         ),
+        # a path that may be read does not stand for a subject that may not
+        (
+            command("org.acme/lamp/things/live/messages/secret", 200, correlation_id="x")
+            | {"path": "/inbox/messages/on"},
+            400,
+        ),
         (command("org.acme/lamp/things/live/errors", 403, correlation_id="x") | {"path": "/"}, 404),
-        (command("org.bank/vault/things/live/messages/on", 200, correlation_id="x"), 404),
+        (
+            command("org.bank/vault/things/live/messages/on", 200, correlation_id="x") | {"path": "/inbox/messages/on"},
+            404,
+        ),
         (command("org.acme/lamp/things/twin/acks/plant:done", 200, correlation_id="x"), None),
         (command("org.bank/vault/things/twin/acks/plant:done", 200, correlation_id="x"), 404),
     ],

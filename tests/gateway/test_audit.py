@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.gateway.audit import ADDRESSES, FREE, WINDOW_SECONDS, Audit, FailureCounts, Sender
 from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.limits import SEARCHES
 from ackstream.protocol.errors import DittoError
 from tests.gateway.parts import Web, response
+from tests.gateway.sockets import Closed
 from tests.gateway.test_authentication import LAMP, THING, as_, web
 from tests.gateway.test_session import ANN, COMMAND, reader
 from tests.harness.issuers import AUDIENCE, pem, rsa_key, signed
@@ -160,6 +163,47 @@ def test_a_stream_that_may_not_be_read_is_recorded() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"origin": "https://evil.example"}, "Pages of the origin 'https://evil.example' may not do this."),
+        ({"host": "evil.example"}, "The gateway is not known by the name 'evil.example'."),
+        ({"host": "["}, "The gateway is not known by the name '['."),
+    ],
+)
+def test_a_request_from_a_foreign_page_or_to_a_foreign_name_is_recorded(headers: dict[str, str], reason: str) -> None:
+    client = web(DONE)
+    assert client("PUT", f"{THING}/attributes/a", json=1, headers=headers, **as_("ada")).status_code == 403
+    row = only(client)
+    assert shown(row, "event", "allowed", "status", "reason") == ("request", False, 403, reason)
+    # whose browser it was is not known: its credentials were not looked at
+    assert shown(row, "subject", "address", "command") == (None, "127.0.0.1", f"/api/2{THING}/attributes/a")
+
+
+def test_too_many_requests_of_a_subject_are_recorded_and_counted() -> None:
+    client = web(DONE, max_requests=1)
+    statuses = [client("GET", f"{THING}/attributes", **as_("ada")).status_code for _ in range(FREE + 10)]
+    refused = statuses.count(429)
+    assert refused > FREE
+    client.audit.turn(closing=True)
+    assert shown(client.rows[0], "event", "subject", "status") == ("request", "user:ada", 429)
+    assert sum(row.count for row in client.rows) == refused
+    assert len(client.rows) == FREE + 1
+
+
+def test_a_search_that_was_not_sent_is_not_recorded_as_allowed() -> None:
+    client = web(response(200, {"items": []}), audit="all")
+    for accept in ("application/json", "text/event-stream"):
+        with ExitStack() as others:
+            for _ in range(SEARCHES):
+                others.enter_context(client.dependencies.limits.search("user:ada"))
+            assert client("GET", "/search/things", headers={"accept": accept}, **as_("ada")).status_code == 429
+        assert client.rows == []
+    client.audit._full = lambda: True
+    for accept in ("application/json", "text/event-stream"):
+        assert client("GET", "/search/things", headers={"accept": accept}, **as_("ada")).status_code == 503
+
+
 # -- WebSockets --------------------------------------------------------------------------------------------------------
 
 
@@ -180,14 +224,31 @@ def test_a_socket_that_opens_and_what_it_does_or_may_not_do_is_recorded() -> Non
     assert shown(event, "event", "allowed", "reason") == ("answer", False, "WRITE of /features/f")
 
 
+def test_a_label_that_no_rule_grants_is_recorded_with_who_wanted_it() -> None:
+    here = reader(DONE)
+    with pytest.raises(Closed, match="403"), here.client("declared-acks=others:ack", **ANN):
+        pass
+    (row,) = here.rows
+    assert shown(row, "event", "subject", "allowed", "status") == ("request", "user:ann", False, 403)
+    assert row.reason == "The label <others:ack> may not be declared by this client."
+
+
+def test_a_socket_too_many_is_recorded() -> None:
+    here = reader(DONE, max_sockets=1)
+    with here.client("", **ANN), pytest.raises(Closed, match="429"), here.client("", **ANN):
+        pass
+    opened, refused = here.rows
+    assert shown(opened, "event", "allowed") == ("sign-in", True)
+    assert shown(refused, "event", "subject", "status", "method") == ("request", "user:ann", 429, "WEBSOCKET")
+
+
 # -- many failures -----------------------------------------------------------------------------------------------------
 
 
 class Peer:
     def __init__(self, address: str) -> None:
         self.client = type("Client", (), {"host": address})()
-        self.scope = {"method": "GET"}
-        self.url = type("Url", (), {"path": "/api/2/things"})()
+        self.scope = {"method": "GET", "path": "/api/2/things"}
 
 
 def test_ten_thousand_wrong_passwords_are_a_handful_of_records_and_none_is_missing() -> None:
@@ -211,10 +272,22 @@ def test_ten_thousand_wrong_passwords_are_a_handful_of_records_and_none_is_missi
 
 def test_attempts_from_very_many_addresses_are_counted_together() -> None:
     counts = FailureCounts()
-    shown_ = sum(counts.take(f"10.0.{n // 256}.{n % 256}", 0.0) for n in range(10 * ADDRESSES))
+    shown_ = sum(counts.take("sign-in", f"10.0.{n // 256}.{n % 256}", 0.0) for n in range(10 * ADDRESSES))
     assert shown_ <= ADDRESSES * FREE
-    assert sum(count for _, count in counts.due(0.0, everything=True)) + shown_ == 10 * ADDRESSES
+    assert sum(count for *_, count in counts.due(0.0, everything=True)) + shown_ == 10 * ADDRESSES
     assert counts.due(1e9) == []
+
+
+def test_requests_that_are_refused_unread_hide_no_failed_sign_in() -> None:
+    rows: list[AuditRow] = []
+    audit = Audit("changes", rows.append)
+    for _ in range(10_000):
+        audit.refused(Peer("10.0.0.9"), DittoError(403, "x", "y"))  # type: ignore[arg-type]
+    audit.failed(Peer("10.0.0.9"), DittoError(401, "x", "y"), "ada")  # type: ignore[arg-type]
+    assert shown(rows[-1], "event", "subject", "count") == ("sign-in", "user:ada", 1)
+    audit.turn(closing=True)
+    assert shown(rows[-1], "event", "address", "count") == ("request", "10.0.0.9", 10_000 - FREE)
+    assert len(rows) == FREE + 2
 
 
 def test_a_gateway_that_stops_leaves_no_count_behind() -> None:

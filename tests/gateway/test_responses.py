@@ -70,6 +70,17 @@ def test_an_error_names_any_correlation_id(value: str, parameters: dict[str, str
     assert Web(response(200, {}))("GET", f"{THING}?{query}").status_code in (200, 400)
 
 
+@pytest.mark.parametrize("value", ["x\r\nset-cookie: a=b", "\u20ac", "\x00", "plain"])
+def test_an_event_stream_has_any_correlation_id(value: str) -> None:
+    query = urlencode({"correlation-id": value})
+    found = Web(response(200, {"items": []}))("GET", f"/search/things?{query}", headers={"accept": "text/event-stream"})
+    assert found.status_code == 200
+    assert "set-cookie" not in found.headers
+    sent = found.headers["correlation-id"]
+    assert sent.isascii()
+    assert sent.isprintable()
+
+
 def web_with_users(method: str, path: str) -> httpx.Response:
     return Web(users=USERS, access=ACCESS)(method, path)
 

@@ -313,8 +313,8 @@ READER = {
 ANN = {"authorization": "Basic YW5uOnNlY3JldA=="}
 
 
-def reader(answer: Callable[[Envelope], Any] = response(204)) -> World:  # noqa: B008 - it has no state
-    return world(answer, users={"ann": hash_password("secret")}, access=(READER,))
+def reader(answer: Callable[[Envelope], Any] = response(204), **gateway: Any) -> World:  # noqa: B008 - it has no state
+    return world(answer, users={"ann": hash_password("secret")}, access=(READER,), **gateway)
 
 
 def test_an_ack_of_an_undeclared_label_is_an_error_for_its_sender_alone():

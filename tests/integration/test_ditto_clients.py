@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SECRET = "the secret that signs the tokens of the tests"
-ACCESS = [{"subjects": ["user:ditto", "jwt:robot"], "grant": ["READ", "WRITE"]}]
+ACCESS = [{"subjects": ["user:ditto", "jwt:robot"], "grant": ["READ", "WRITE"], "labels": ["*"]}]
 
 
 @pytest.fixture(scope="module")

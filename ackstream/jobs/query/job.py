@@ -77,7 +77,7 @@ JOB = Job(
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),
-    # 2: RE2 in filters, their limits
+    # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table
     rules=2,
 )
 
