@@ -43,7 +43,7 @@ def settings(kafka: Kafka, tmp_path: Path) -> Settings:
         archive=ArchiveSettings(trigger="0 seconds", max_offsets_per_trigger=90),
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
     )
-    ensure_topics(settings, ["ledger"])
+    ensure_topics(settings, ["ledger", "audit"])
     return settings
 
 

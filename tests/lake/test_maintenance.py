@@ -50,6 +50,7 @@ def test_all_tables_are_maintained_by_default_with_the_settings_of_now(spark: Sp
         ("acknowledgements", 0),
         ("outcomes", 0),
         ("dead_letters", 0),
+        ("audit", 0),
     ]
     configuration = deltalake.DeltaTable(lake.table("signals")).metadata().configuration
     assert configuration["delta.deletedFileRetentionDuration"] == "interval 86400000 milliseconds"
@@ -76,6 +77,7 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
         ("acknowledgements", "a file was removed"),
         ("outcomes", ""),
         ("dead_letters", ""),
+        ("audit", ""),
     ]
     assert len(attempts) == 1 + maintenance.COMPACTION_ATTEMPTS + 2 + 1
 

@@ -1,0 +1,124 @@
+"""What attackers do to a gateway, as a process of its own: ``python -m tests.harness.attacks PORT``.
+
+It prints what came of it as JSON. Attackers have machines of their own: here they get the processors that nobody else
+needs, so that it is the gateway that is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from base64 import b64encode
+from collections import Counter
+from contextlib import suppress
+
+import httpx
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.harness.gateway import LAMP
+from tests.harness.waiting import PATIENCE_SECONDS
+
+HALF_OPEN, GUESSES, SOCKETS, GUESSERS = 100, 10_000, 1_000, 250
+GET = f"GET {LAMP} HTTP/1.1\r\nhost: localhost\r\n"
+UPGRADE = (
+    "GET /ws/2 HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+def authorization(name: str, password: str | None = None) -> str:
+    return "Basic " + b64encode(f"{name}:{f'of {name}' if password is None else password}".encode()).decode()
+
+
+class Attacks:
+    """All at once, each until it is over; what came of them is counted."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.found: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        await asyncio.gather(self._half_open(), self._guess(), self._filters(), self._sockets())
+
+    async def _open(self, sent: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(sent.encode())
+        await writer.drain()
+        return reader, writer
+
+    async def _half_open(self) -> None:
+        """Connections without a request, with a part of a head, with a part of a body."""
+        own = f"authorization: {authorization('mallory')}\r\ncontent-type: application/json\r\n"
+        body = f"PUT {LAMP} HTTP/1.1\r\nhost: localhost\r\n{own}content-length: 9\r\n\r\n{{"
+        heads = [*[""] * (HALF_OPEN // 4), *[f"{GET}x-a: "] * (HALF_OPEN // 2)]
+        began = time.monotonic()
+        opened = await asyncio.gather(*(self._open(sent) for sent in heads))
+        bodies = await asyncio.gather(*(self._open(body) for _ in range(HALF_OPEN - len(heads))))
+        for reader, writer in opened:
+            assert await reader.read() == b""
+            writer.close()
+            self.found["half-open ended"] += 1
+        self.found["half-open seconds"] = int(time.monotonic() - began)
+        for _, writer in bodies:
+            writer.close()
+
+    async def _guess(self) -> None:
+        """Wrong passwords of a user, over connections that stay open."""
+        numbers = iter(range(GUESSES))
+
+        async def guess() -> None:
+            reader, writer = await self._open("")
+            for number in numbers:
+                writer.write(f"{GET}authorization: {authorization('eve', f'guess {number}')}\r\n\r\n".encode())
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r\n")[0]))
+                self.found[f"guess {head.split(' ', 2)[1]}"] += 1
+            writer.close()
+
+        await asyncio.gather(*(guess() for _ in range(GUESSERS)))
+
+    async def _filters(self) -> None:
+        """Filters of 5 MB in messages and bodies, and the dearest that are accepted."""
+        url, own = f"ws://127.0.0.1:{self.port}/ws/2", {"authorization": authorization("mallory")}
+        large = f"or({','.join(['eq(attributes/a,1)'] * 260_000)})"
+        assert len(large) > 4_900_000
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_SECONDS) as client:
+            for _ in range(10):
+                with suppress(ConnectionClosed):
+                    async with connect(url, additional_headers=own) as socket:
+                        await socket.send(f"START-SEND-EVENTS?filter={large}")
+                        await socket.recv()
+                        self.found["5 MB accepted"] += 1
+                with suppress(httpx.WriteError):
+                    sent = await client.post("/api/2/search/things", data={"filter": large}, headers=own)
+                    self.found[f"5 MB form {sent.status_code}"] += 1
+                async with connect(url, additional_headers=own) as socket:
+                    await socket.send(f"START-SEND-EVENTS?filter={large[:990_000]}")
+                    self.found[f"1 MB message {json.loads(await socket.recv())['status']}"] += 1
+                    deep = f'like(attributes/a,"{"*a?" * 16}")'
+                    await socket.send(f"START-SEND-EVENTS?filter=or({','.join([deep] * 120)})")
+                    self.found[f"dear {await socket.recv()}"] += 1
+
+    async def _sockets(self) -> None:
+        """As many WebSockets of one user as there can be, all open at a time."""
+        own = f"authorization: {authorization('eve')}\r\n\r\n"
+        opened = []
+        for _ in range(SOCKETS // 50):
+            found = await asyncio.gather(*(self._open(UPGRADE + own) for _ in range(50)))
+            for reader, writer in found:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.found[f"socket {head.split(b' ', 2)[1].decode()}"] += 1
+                opened.append(writer)
+        for writer in opened:
+            writer.close()
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    attacks = Attacks(int(sys.argv[1]))
+    asyncio.run(attacks.run())
+    sys.stdout.write(json.dumps(attacks.found))
