@@ -383,16 +383,16 @@ def a_second_client_of_a_name_ends_the_first(system: System) -> None:
 @story
 def a_forged_report_of_what_is_stored_hides_no_message(system: System) -> None:
     with system.client("wary") as client:
-        stream = client.subscribe("orders-34")
+        stream = client.subscribe("orders-36")
         forged = write_stored(StoredRange("nobody", 1, 1, 2**40))
         with KafkaProducer(bootstrap_servers=system.kafka.bootstrap) as producer:
             producer.send(system.kafka.topic("stored"), forged, b"nobody").get(PATIENCE_SECONDS)
         # a batch with the forged report has been carried out
         client.flush()
-        system.publish("orders-34", [{"n": 1}])
+        system.publish("orders-36", [{"n": 1}])
         assert _numbers(_next(stream, 1)) == [1]
-        later = client.subscribe("orders-34")
-        system.publish("orders-34", [{"n": 2}])
+        later = client.subscribe("orders-36")
+        system.publish("orders-36", [{"n": 2}])
         assert _numbers(_next(later, 1)) == _numbers(_next(stream, 1)) == [2]
 
 
