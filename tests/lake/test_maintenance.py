@@ -79,7 +79,7 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
         ("dead_letters", ""),
         ("audit", ""),
     ]
-    assert len(attempts) == 1 + maintenance.COMPACTION_ATTEMPTS + 2 + 1
+    assert len(attempts) == 1 + maintenance.COMPACTION_ATTEMPTS + 2 + 1 + 1
 
 
 def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSession, lake: Lake) -> None:
