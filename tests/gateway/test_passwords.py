@@ -16,7 +16,7 @@ from ackstream.gateway.passwords import Passwords, check_users, hash_password, m
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway
 
-HASH, HOME = hash_password("right"), "192.0.2.1"
+HASH, HOME = hash_password("right", b"a salt of theirs"), "192.0.2.1"
 SALT, DIGEST = HASH.split("$")[4:]
 
 
