@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from ackstream.jobs.query.regular_expressions import (
     found,
     instructions,
 )
+from tests.harness.effort import soon
 
 LETTERS = bytes(random.Random(1).choices(b"ab", k=1_000_000))
 
@@ -24,11 +24,9 @@ LETTERS = bytes(random.Random(1).choices(b"ab", k=1_000_000))
 )  # fmt: skip
 def test_no_expression_takes_long_on_any_text(pattern: str) -> None:
     text = LETTERS[: MAX_STEPS // instructions(pattern)]
-    started = time.process_time()
-    for letters in (text, b"a" * len(text)):
-        found(pattern, letters, len(text))
-    # 100 ms on a quiet machine, for both
-    assert time.process_time() - started < 0.4
+    with soon(0.1):
+        for letters in (text, b"a" * len(text)):
+            found(pattern, letters, len(text))
 
 
 def test_an_expression_is_found_in_a_part_of_a_text() -> None:

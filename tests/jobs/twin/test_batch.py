@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ackstream.jobs.twin import batch
 from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka, Settings
+from tests.harness.effort import soon
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
 
 if TYPE_CHECKING:
@@ -293,12 +293,10 @@ def test_no_command_holds_the_twin(command: Any, status: int, error: str) -> Non
     list(fold(records(body("create", value={"attributes": {"x": "y"}}), LONG), things, Settings()))
     taken = [SignalRecord(START + 9, 0, 9, "c-9", json.dumps(command, separators=(",", ":")).encode())]
     assert len(taken[0].value or b"") <= 1_000_000
-    began = time.thread_time()
-    (result,) = fold(taken, things, Settings())
-    took = time.thread_time() - began
+    with soon(0.1):
+        (result,) = fold(taken, things, Settings())
     (told,) = [json.loads(message.value) for message in result.messages]
     assert (told["status"], told["value"]["error"]) == (status, error)
-    assert took < 0.25
 
 
 def test_a_value_may_be_written_with_blanks() -> None:

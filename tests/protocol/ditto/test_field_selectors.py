@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from ackstream.protocol.ditto.field_selectors import select, select_of_thing
 from ackstream.protocol.errors import DittoError
+from tests.harness.effort import soon
 
 THING = {
     "thingId": "a:b",
@@ -61,7 +61,6 @@ def test_fields_that_things_do_not_have_here_are_refused(selector: str) -> None:
 
 def test_many_fields_are_selected_from_many_at_once() -> None:
     large = {"attributes": {f"k{number}": number for number in range(10_000)}}
-    began = time.thread_time()
-    found = select(large, f"attributes({','.join(f'k{number}' for number in range(1_600))})")
+    with soon(0.1):
+        found = select(large, f"attributes({','.join(f'k{number}' for number in range(1_600))})")
     assert len(found["attributes"]) == 1_600
-    assert time.thread_time() - began < 0.1
