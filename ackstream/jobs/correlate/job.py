@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from itertools import starmap, zip_longest
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
@@ -61,15 +61,21 @@ if TYPE_CHECKING:
 NAME, TICKS = "correlate", "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PIECE_BYTES = 64 * 1024 * 1024
-"""How much of a shard's records is processed at once, and how much goes back in a frame; Spark's own frames, by its
+"""How much of a shard's records is processed at once, and how much goes back in a row; Spark's own frames, by its
 default, are not larger."""
 
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
 OUTPUT_SCHEMA = StructType(
-    [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
+    [
+        StructField(name, ArrayType(BinaryType() if name in BINARY_FIELDS else StringType()))
+        for name in Emission.__struct_fields__
+    ]
 )
+"""A row has the emissions of a piece, an array for each of their fields: a row for each would cost more than to decide
+and write what it holds."""
+
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
@@ -244,32 +250,30 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
 
 
 def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out emissions in frames of about :data:`PIECE_BYTES`, each of which goes to Spark by itself.
+    """Lay out emissions in rows of about :data:`PIECE_BYTES`, each of which goes to Spark in a frame by itself.
 
-    Spark collects frames until they have more than :data:`FRAME_ROWS`, however large they are.
+    Spark collects frames until they have more than :data:`FRAME_ROWS` rows, however large these are.
     """
     start = size = 0
     for end, emission in enumerate(emissions, start=1):
         size += len(emission.value or b"")
         if size > PIECE_BYTES:
-            fillers = [_FILLER] * (FRAME_ROWS + 1 - (end - start))
-            yield write_frame(emissions[start:end] + fillers)
+            yield write_frame(emissions[start:end], FRAME_ROWS)
             start, size = end, 0
     if start < len(emissions):
         yield write_frame(emissions[start:])
 
 
-_FILLER = Emission("", None, None)
-
-
-def write_frame(emissions: list[Emission]) -> pd.DataFrame:
-    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`."""
+def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
+    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`, in one row, and as many empty ones as wanted."""
     columns = zip(*map(msgspec.structs.astuple, emissions), strict=True)
-    return pd.DataFrame(dict(zip_longest(Emission.__struct_fields__, columns, fillvalue=())), dtype=object)
+    rows = [[list(column), *[None] * empty] for column in columns]
+    return pd.DataFrame(dict(zip(Emission.__struct_fields__, rows, strict=True)), dtype=object)
 
 
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
+    emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
     reply = [
         header_entry(record_headers.CORRELATION_ID, F.col("key")),
         header_entry(record_headers.REPLY_ID, F.col("reply_id")),
@@ -284,8 +288,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
-    # without the fillers of frames
-    return emissions.where(F.col("topic") != "").select("topic", "key", "value", headers.alias("headers"))
+    return emissions.select("topic", "key", "value", headers.alias("headers"))
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
