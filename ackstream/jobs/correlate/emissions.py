@@ -164,9 +164,9 @@ class Writer:
                 row = self._ack(correlation_id, received, disposition, pending)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
 
-    def unmatched(self, reading: AckReading, record: Record, disposition: str) -> None:
+    def unmatched(self, reading: AckReading, disposition: str) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
-        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received(record)], None)
+        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""

@@ -10,18 +10,19 @@ from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.originators import believed
 from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.single_acks import read_single
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
-    from ackstream.protocol.ditto.topics import TopicPath
     from ackstream.settings import Correlate
 
 
@@ -38,25 +39,15 @@ class InvalidRequestError(Exception):
 class AckReading(msgspec.Struct, frozen=True):
     """An answer of a subscriber or of the twin.
 
-    ``acks`` holds the entries of a single or aggregated acknowledgement. It is empty for a command response or an
-    error, whose label depends on the request.
+    ``received`` has the entries of a single or aggregated acknowledgement. Of a command response or an error it has
+    one, whose label depends on the request: here it follows from the channel. These have their ``envelope``.
     """
 
     correlation_id: str
     kind: Literal["acks", "response", "error"]
-    envelope: Envelope
-    acks: list[Acknowledgement]
-
-    def received(self, record: Record) -> list[Received]:
-        """Return the entries; the label of a response without an open request follows from its channel."""
-        if self.kind == "acks":
-            return [
-                Received.of(record, ack.label, ack.status, ack.payload, ack.headers, index, weak=ack.weak)
-                for index, ack in enumerate(self.acks)
-            ]
-        answer = self.envelope
-        label = RESPONSE_LABELS[answer.topic.channel or "twin"] if self.kind == "response" else None
-        return [Received.of(record, label, answer.status or 500, answer.value, answer.headers)]
+    topic: TopicPath
+    received: list[Received]
+    envelope: Envelope | None = None
 
 
 class RecordReader:
@@ -123,8 +114,13 @@ class RecordReader:
 
         :raises DittoError: with the reason for its dead letter
         """
-        envelope = decode(self._value(record))
-        if not record.correlation_id:
+        value, key = self._value(record), record.correlation_id
+        single = read_single(value, key) if key else None
+        if key and single is not None:
+            topic, ack = single
+            return AckReading(key, "acks", topic, [Received.of(record, ack)])
+        envelope = decode(value)
+        if not key:
             raise errors.correlation_id_missing()
         topic = envelope.topic
         if topic.criterion == "acks":
@@ -132,11 +128,13 @@ class RecordReader:
                 acks = read_issued(envelope)
             else:
                 acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
-            return AckReading(record.correlation_id, "acks", envelope, acks)
+            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
+            return AckReading(key, "acks", topic, received)
         if topic.criterion == "errors":
-            return AckReading(record.correlation_id, "error", envelope, [])
+            return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)
         if topic.criterion in ("commands", "messages") and envelope.status is not None:
-            return AckReading(record.correlation_id, "response", envelope, [])
+            label = RESPONSE_LABELS[topic.channel or "twin"]
+            return AckReading(key, "response", topic, [Received.whole(record, envelope, label)], envelope)
         raise errors.unknown_topic_path(
             str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )

@@ -73,6 +73,21 @@ class Acknowledgement(msgspec.Struct):
         return self.headers.get(WEAK_ACK) is True
 
 
+class AckText(msgspec.Struct, frozen=True):
+    """An acknowledgement as an aggregate repeats it: its headers are JSON text."""
+
+    label: str
+    status: int
+    payload: Raw | UnsetType
+    headers: Raw
+    weak: bool = False
+
+
+def write_text(ack: Acknowledgement) -> AckText:
+    """Return an acknowledgement with its headers as JSON text."""
+    return AckText(ack.label, ack.status, ack.payload, raw(ack.headers), ack.weak)
+
+
 def is_success(status: int) -> bool:
     """Return whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
     return OK <= status < 300  # noqa: PLR2004 - the class of successes
@@ -115,7 +130,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
     status: int
     payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any] | UnsetType = UNSET
+    headers: dict[str, Any] | Raw | UnsetType = UNSET
 
 
 _OPENING_BRACE = ord("{")
@@ -213,7 +228,7 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
 
 
 def write_acks(
-    entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
+    entries: Sequence[Acknowledgement | AckText], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
 ) -> Envelope:
     """Write an aggregate; if a label occurs twice, the last entry stays.
 
@@ -232,10 +247,13 @@ def write_acks(
     )
 
 
-def aggregate_headers(entries: Sequence[Acknowledgement], headers: dict[str, Any]) -> dict[str, Any]:
+def aggregate_headers(entries: Sequence[Acknowledgement | AckText], headers: dict[str, Any]) -> dict[str, Any]:
     """Return the headers of an aggregate: the command's, over those of the entry if there is only one."""
     reply = reply_headers(headers)
-    return entries[0].headers | reply if len(entries) == 1 else reply
+    if len(entries) != 1:
+        return reply
+    own = entries[0].headers
+    return {**(own if isinstance(own, dict) else _decode(own)), **reply}
 
 
 def combined_status(statuses: Sequence[int]) -> int:
