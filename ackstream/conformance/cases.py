@@ -18,9 +18,7 @@ from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol.ditto import connections
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
-    AckText,
     acknowledgement,
-    aggregate_headers,
     combined_status,
     http_body,
     is_success,
@@ -28,9 +26,8 @@ from ackstream.protocol.ditto.acknowledgements import (
     read_acks,
     response_type,
     write_ack,
-    write_acks,
-    write_text,
 )
+from ackstream.protocol.ditto.aggregates import AckText, aggregate_headers, write_acks, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,

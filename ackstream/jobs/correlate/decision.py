@@ -6,18 +6,19 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from ackstream.jobs.correlate.state import TWIN_ACKS, Received
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import AckText, response_to_ack, write_acks, write_text
+from ackstream.protocol.ditto.acknowledgements import response_to_ack
+from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import foreign_to, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
-from ackstream.protocol.errors import REQUEST_TIMEOUT, TOO_LARGE, DittoError
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -65,12 +66,13 @@ def _timeout_payload(timeout_ms: int) -> msgspec.Raw:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How a request ended: combined status, what completed it, the labels that timed out, and the reply."""
+    """How a request ended: combined status, what completed it, the labels that timed out, and the text of the reply."""
 
     status: int
     completed_by: str
     missing: list[str]
-    reply: Envelope
+    reply: bytes
+    aggregate: bool = False
 
 
 Applied: TypeAlias = "tuple[list[Disposed], Callable[[], Decision] | None]"
@@ -103,8 +105,7 @@ def time_out(pending: Pending) -> Decision:
     if request.waits_for_acks and request.awaited not in SINGLE:
         return _aggregate(pending, "timeout")
     error = errors.command_timeout(request.timeout_ms, pending.note)
-    reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
-    return Decision(error.status, "timeout", list(request.awaited), reply)
+    return _refuse(pending, "timeout", list(request.awaited), error, read_text(pending.headers))
 
 
 def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
@@ -137,8 +138,7 @@ def _fail(pending: Pending, error: Envelope, received: Received) -> Applied:
     pending.received.append(received)
     if _error_code(error) == COMMAND_TIMEOUT:
         return [(received, "accepted")], partial(time_out, pending)
-    reply = msgspec.structs.replace(error, headers=_reply_headers(pending, error.headers))
-    return [(received, "accepted")], partial(Decision, received.status, "error", [], reply)
+    return [(received, "accepted")], partial(_plain, pending, received.status, error, "error")
 
 
 def _receive(pending: Pending, received: Received) -> str:
@@ -156,7 +156,8 @@ def _complete(pending: Pending) -> bool:
 
 def fail(pending: Pending, error: Exception) -> Decision:
     """Decide a request that cannot be answered as it should be: 500, without what it has received."""
-    return _refuse(pending, "error", [], errors.internal_error(type(error).__name__))
+    own = {"correlation-id": pending.correlation_id}
+    return _refuse(pending, "error", [], errors.internal_error(type(error).__name__), own)
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
@@ -166,25 +167,27 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
 
     :param limit: bytes of a reply
     """
-    if decision.reply.topic.criterion == "acks":
+    if decision.aggregate:
         acks, notes = _entries(pending), {}
-        excess = len(encode(decision.reply)) - limit
+        excess = len(decision.reply) - limit
         for ack in sorted(acks, key=_weight, reverse=True):
             if excess <= 0:
                 break
             notes[ack.label] = note = _left_out(ack, pending.correlation_id)
             excess -= _weight(ack) - _weight(note)
-        reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
-        if len(encode(reply)) <= limit:
-            return Decision(reply.status or TOO_LARGE, decision.completed_by, decision.missing, reply)
-    error = errors.reply_too_large(len(encode(decision.reply)), limit)
-    return _refuse(pending, decision.completed_by, decision.missing, error)
+        status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
+        if len(reply) <= limit:
+            return Decision(status, decision.completed_by, decision.missing, reply)
+    error, own = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
+    return _refuse(pending, decision.completed_by, decision.missing, error, own)
 
 
-def _refuse(pending: Pending, completed_by: str, missing: list[str], error: DittoError) -> Decision:
-    request, headers = pending.request, {"correlation-id": pending.correlation_id}
+def _refuse(
+    pending: Pending, completed_by: str, missing: list[str], error: DittoError, headers: dict[str, Any]
+) -> Decision:
+    request = pending.request
     reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=headers)
-    return Decision(error.status, completed_by, missing, reply)
+    return Decision(error.status, completed_by, missing, encode(reply))
 
 
 def _left_out(ack: AckText, correlation_id: str) -> AckText:
@@ -199,10 +202,10 @@ def _weight(ack: AckText) -> int:
 
 def _aggregate(pending: Pending, completed_by: str) -> Decision:
     found = _entries(pending)
-    reply = _write(pending, found)
+    status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label for ack in found if ack.status == REQUEST_TIMEOUT]
-    return Decision(reply.status or 200, completed_by, missing, reply)
+    return Decision(status, completed_by, missing, reply, aggregate=True)
 
 
 def _entries(pending: Pending) -> list[AckText]:
@@ -211,14 +214,14 @@ def _entries(pending: Pending) -> list[AckText]:
     return entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
 
 
-def _write(pending: Pending, acks: list[AckText]) -> Envelope:
-    request = pending.request
-    return write_acks(acks, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
+def _write(pending: Pending, acks: list[AckText]) -> tuple[int, bytes]:
+    request, headers = pending.request, msgspec.Raw(pending.headers)
+    return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=headers)
 
 
-def _plain(pending: Pending, status: int, response: Envelope) -> Decision:
+def _plain(pending: Pending, status: int, response: Envelope, completed_by: str = "response") -> Decision:
     reply = msgspec.structs.replace(response, headers=_reply_headers(pending, response.headers))
-    return Decision(status, "response", [], reply)
+    return Decision(status, completed_by, [], encode(reply))
 
 
 def _reply_headers(pending: Pending, headers: dict[str, object]) -> dict[str, object]:

@@ -71,10 +71,9 @@ class Writer:
         :param row: the request's signal row if it is not recorded yet
         """
         request = pending.request
-        reply = encode(decision.reply) if request.response_required else None
-        if reply is not None and len(reply) > self._limit:
+        if request.response_required and len(decision.reply) > self._limit:
             decision = shorten(pending, decision, self._limit)
-            reply = encode(decision.reply)
+        reply = decision.reply if request.response_required else None
         reply_topic = None if reply is None else self._topics.destination(pending.reply_topic, len(reply))
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,

@@ -10,7 +10,8 @@ from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued, write_text
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.aggregates import headers_text, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
@@ -100,12 +101,13 @@ class RecordReader:
         pending = Pending(
             correlation_id=key,
             hash=record.hash,
-            request=request,
+            request=msgspec.structs.replace(request, headers={CORRELATION_ID: key}),
             started_at=record.timestamp,
             deadline=record.timestamp + request.timeout_ms,
             reply_id=signal_id,
             reply_topic=reply_topic,
             spring_correlation=spring_correlation,
+            headers=bytes(headers_text(request.headers)),
         )
         return signal_id, row, pending
 

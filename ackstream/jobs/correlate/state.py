@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.protocol.ditto.acknowledgements import AckText
+from ackstream.protocol.ditto.aggregates import AckText, headers_text
+from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.requests import Request
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 STATE_VERSION = 3
 _READABLE = (1, 2, STATE_VERSION)
 """Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; up to
-version 2 the headers of acknowledgements are maps."""
+version 2 the headers of requests and acknowledgements are maps."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,6 +104,8 @@ class Pending(msgspec.Struct, array_like=True):
     note: str | None = None
     # records of a later request with the same correlation-id, which starts when this one is decided
     successors: list[Record] = []
+    # what an aggregate repeats of the request's headers, as JSON text; the request keeps its correlation-id alone
+    headers: bytes = b"{}"
 
 
 class ShardState(msgspec.Struct, array_like=True):
@@ -140,11 +143,16 @@ def decode_state(version: int, blob: bytes) -> ShardState:
 
 
 def _with_texts(pending: bytes) -> bytes:
-    """Return an open request of an earlier version with the headers of its acknowledgements as texts."""
+    """Return an open request of an earlier version with its headers and those of its acknowledgements as texts."""
     fields = msgspec.msgpack.decode(pending)
     for received in fields[Pending.__struct_fields__.index("received")]:
         headers = Received.__struct_fields__.index("headers")
         received[headers] = msgspec.json.encode(received[headers])
+    request = fields[Pending.__struct_fields__.index("request")]
+    headers = Request.__struct_fields__.index("headers")
+    # they become the last field
+    fields.append(bytes(headers_text(request[headers])))
+    request[headers] = {CORRELATION_ID: fields[0]}
     return encode(fields)
 
 

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
     PROTOCOL_CONTENT_TYPE,
     STATUS_MAX,
     STATUS_MIN,
@@ -73,21 +72,6 @@ class Acknowledgement(msgspec.Struct):
         return self.headers.get(WEAK_ACK) is True
 
 
-class AckText(msgspec.Struct, frozen=True):
-    """An acknowledgement as an aggregate repeats it: its headers are JSON text."""
-
-    label: str
-    status: int
-    payload: Raw | UnsetType
-    headers: Raw
-    weak: bool = False
-
-
-def write_text(ack: Acknowledgement) -> AckText:
-    """Return an acknowledgement with its headers as JSON text."""
-    return AckText(ack.label, ack.status, ack.payload, raw(ack.headers), ack.weak)
-
-
 def is_success(status: int) -> bool:
     """Return whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
     return OK <= status < 300  # noqa: PLR2004 - the class of successes
@@ -125,7 +109,7 @@ def read_ack(envelope: Envelope) -> Acknowledgement:
     return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
 
 
-class _Entry(msgspec.Struct, omit_defaults=True):
+class Entry(msgspec.Struct, omit_defaults=True):
     """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
 
     status: int
@@ -227,35 +211,6 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
 
 
-def write_acks(
-    entries: Sequence[Acknowledgement | AckText], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
-) -> Envelope:
-    """Write an aggregate; if a label occurs twice, the last entry stays.
-
-    :param thing_id: ``None`` if the thing is unknown
-    :param channel: ``live``, or anything else for twin
-    :param headers: of the request
-    """
-    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    value = {ack.label: _Entry(ack.status, ack.payload, ack.headers or UNSET) for ack in entries}
-    return Envelope(
-        TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "acks"),
-        {**aggregate_headers(entries, headers), CONTENT_TYPE: JSON_CONTENT_TYPE},
-        "/",
-        raw(value),
-        status=combined_status([ack.status for ack in entries]),
-    )
-
-
-def aggregate_headers(entries: Sequence[Acknowledgement | AckText], headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the headers of an aggregate: the command's, over those of the entry if there is only one."""
-    reply = reply_headers(headers)
-    if len(entries) != 1:
-        return reply
-    own = entries[0].headers
-    return {**(own if isinstance(own, dict) else _decode(own)), **reply}
-
-
 def combined_status(statuses: Sequence[int]) -> int:
     """Return the status of an aggregate.
 
@@ -280,10 +235,10 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[_Entry]] = {}
+    body: dict[str, list[Entry]] = {}
     for ack in entries:
         headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        body.setdefault(ack.label, []).append(_Entry(ack.status, ack.payload, headers))
+        body.setdefault(ack.label, []).append(Entry(ack.status, ack.payload, headers))
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
 
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.acknowledgements import AckText, acknowledgement, write_text
+from ackstream.protocol.ditto.acknowledgements import acknowledgement
+from ackstream.protocol.ditto.aggregates import AckText, write_text
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, check_depth, check_parts, check_storable
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.topics import TopicPath
