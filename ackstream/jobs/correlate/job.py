@@ -51,7 +51,7 @@ from ackstream.spark.operator import operate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Correlate, Settings
@@ -146,11 +146,16 @@ JOB = Job(
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
     text = F.col("value").cast("string")
+    # most records have no header but the correlation-id: to look for others is interpreted, header by header
+    first = F.get("headers", F.lit(0))
+    alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)
     # few expressions: a batch plans them anew, at about 2 ms each
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            header(record_headers.CORRELATION_ID).cast("string"), json_correlation_id(text), spring_correlation()
+            F.coalesce("only", header(record_headers.CORRELATION_ID)).cast("string"),
+            json_correlation_id(text),
+            spring_correlation(),
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
@@ -167,6 +172,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         stream = stream.where(~declaration)
     return (
         ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
+        .withColumn("only", F.when(alone, first["value"]))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
@@ -185,14 +191,16 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-            # most records have no header but the correlation-id, which has a column of its own
-            F.when(
-                F.exists("headers", lambda header: header["key"] != record_headers.CORRELATION_ID), F.to_json("headers")
-            ).alias("headers"),
+            # the correlation-id has a column of its own
+            F.when(F.col("only").isNull() & F.exists("headers", _is_another), F.to_json("headers")).alias("headers"),
             # always null here, but the operator's input must have the watermark column
             "clock",
         )
     )
+
+
+def _is_another(header: Column) -> Column:
+    return header["key"] != record_headers.CORRELATION_ID
 
 
 def correlate(

@@ -11,12 +11,13 @@ from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
-from ackstream.protocol.ditto.aggregates import headers_text, write_text
+from ackstream.protocol.ditto.aggregates import write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.originators import believed
 from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
 from ackstream.protocol.ditto.single_acks import read_single
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
@@ -25,6 +26,10 @@ from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATU
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
     from ackstream.settings import Correlate
+
+
+SMALL_BYTES = 16_384
+"""Headers of larger messages are not remembered."""
 
 
 class InvalidRequestError(Exception):
@@ -70,7 +75,7 @@ class RecordReader:
         try:
             envelope = decode(self._value(record))
             topic = envelope.topic
-            request = self._request(envelope, record)
+            request, headers = self._request(envelope, record)
             reply_topic = self._topics.reply_topic(record)
             spring_correlation = spring_id(record)
         except DittoError as error:
@@ -101,13 +106,13 @@ class RecordReader:
         pending = Pending(
             correlation_id=key,
             hash=record.hash,
-            request=msgspec.structs.replace(request, headers={CORRELATION_ID: key}),
+            request=request,
             started_at=record.timestamp,
             deadline=record.timestamp + request.timeout_ms,
             reply_id=signal_id,
             reply_topic=reply_topic,
             spring_correlation=spring_correlation,
-            headers=bytes(headers_text(request.headers)),
+            headers=headers,
         )
         return signal_id, row, pending
 
@@ -141,9 +146,14 @@ class RecordReader:
             str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )
 
-    def _request(self, envelope: Envelope, record: Record) -> Request:
-        limits = self._limits
-        request = read_request(envelope, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout)
+    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
+        """Read a request; return it, and what an aggregate repeats of its headers."""
+        limits, key = self._limits, record.correlation_id or ""
+        default, longest = limits.default_timeout, limits.max_timeout
+        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
+        request, headers = shaped or answered(
+            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
+        )
         if request.kind == "smartQuery":
             why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
             raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
@@ -153,8 +163,7 @@ class RecordReader:
                 f"The header 'requested-acks' has {len(request.awaited)} labels.",
                 f"Request at most {limits.max_labels} acknowledgements at once.",
             )
-        request.headers["correlation-id"] = record.correlation_id
-        return request
+        return request, headers
 
     def _value(self, record: Record) -> bytes:
         if record.value is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ import pandas as pd
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Emission
-from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, read_records, write_frames
+from ackstream.jobs.correlate.job import (
+    OUTPUT_SCHEMA,
+    correlate,
+    read_records,
+    records,
+    sink_columns,
+    write_frame,
+    write_frames,
+)
 from ackstream.jobs.correlate.state import Record
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.settings import Correlate, Kafka, Settings
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
+    from pyspark.sql import SparkSession
 
 FIELDS = list(Record.__struct_fields__)
 
@@ -159,3 +169,58 @@ def test_the_session_has_what_the_settings_say() -> None:
         ),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     }
+
+
+OWN = ("correlation-id", b"own")
+IN_JSON = b'{"headers":{"correlation-id":"json"}}'
+HEADERS: list[tuple[list[tuple[str, bytes | None]] | None, bytes | None, str | None, list[str]]] = [
+    ([OWN], IN_JSON, "own", []),
+    ([("correlation-id", b"\xff")], IN_JSON, "\ufffd", []),
+    ([("correlation-id", b"")], IN_JSON, "json", []),
+    ([("correlation-id", None)], None, None, []),
+    ([OWN, ("correlation-id", b"last")], IN_JSON, "last", []),
+    ([OWN, ("reply-to", b"mine")], IN_JSON, "own", ["correlation-id", "reply-to"]),
+    ([("reply-to", b"mine")], IN_JSON, "json", ["reply-to"]),
+    ([("kafka_correlationId", b"\xff\x01")], b"{}", "FF01", ["kafka_correlationId"]),
+    ([], IN_JSON, "json", []),
+    (None, IN_JSON, "json", []),
+    (None, b"x", None, []),
+]
+"""Record headers and value; the correlation-id of an acknowledgement, and the names of the headers that are read."""
+
+
+def test_a_record_has_its_correlation_id_from_a_header_or_the_json_and_headers_if_there_are_others(
+    spark: SparkSession,
+) -> None:
+    schema = (
+        "topic STRING, key BINARY, value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>, partition INT,"
+        " offset LONG, timestamp TIMESTAMP"
+    )
+    at = datetime.fromtimestamp(1, tz=timezone.utc)
+    rows = [("acks", b"k", value, headers, 0, n, at) for n, (headers, value, *_) in enumerate(HEADERS)]
+    found = records(spark.createDataFrame(rows, schema), Settings(), CorrelateTopics()).orderBy("offset").collect()
+    named = [[entry["key"] for entry in json.loads(row.headers or "[]")] for row in found]
+    assert [(row.correlation_id, names) for row, names in zip(found, named, strict=True)] == [
+        (wanted, names) for *_, wanted, names in HEADERS
+    ]
+
+
+def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkSession) -> None:
+    emissions = [
+        Emission("replies", b"c", b"{}", "r", "200", "timeout", b"\x00"),
+        Emission("replies", b"c", b"{}", "r", "200", "timeout"),
+        Emission("ledger", b"c", b"1"),
+        Emission("dead-letters", None, None, reason="why"),
+    ]
+    rows = [
+        row
+        for frame in (write_frame(emissions, 2), write_frame(emissions[:1]))
+        for row in frame.itertuples(index=False)
+    ]
+    found = sink_columns(spark.createDataFrame(list(map(tuple, rows)), OUTPUT_SCHEMA)).collect()
+    assert [(row.topic, row.key, row.value) for row in found] == [
+        (emission.topic, emission.key, emission.value) for emission in [*emissions, emissions[0]]
+    ]
+    reply = ["correlation-id", "reply-id", "status", "completed-by", "content-type"]
+    named = [[header.key for header in row.headers or []] for row in found]
+    assert named[:4] == [[*reply, "kafka_correlationId"], reply, [], ["reason"]]
