@@ -58,8 +58,10 @@ def write_aggregate(
     :param headers: of the request (:func:`headers_text`)
     :return: its status and its text
     """
+    namespace, name, channel = _topic(thing_id, channel)
     status = combined_status([ack.status for ack in entries])
-    return status, write(str(_topic(thing_id, channel)), _headers(entries, headers), "/", _value(entries), status)
+    topic = f"{namespace}/{name}/things/{channel}/acks"
+    return status, write(topic, _headers(entries, headers), "/", _value(entries), status)
 
 
 def write_acks(
@@ -71,8 +73,9 @@ def write_acks(
     """
     texts = list(map(write_text, entries))
     own = read_text(_headers(texts, headers_text(headers)))
-    status = combined_status([ack.status for ack in entries])
-    return Envelope(_topic(thing_id, channel), own, "/", _value(texts), status=status)
+    namespace, name, channel = _topic(thing_id, channel)
+    topic = TopicPath(namespace, name, "things", channel, "acks")
+    return Envelope(topic, own, "/", _value(texts), status=combined_status([ack.status for ack in entries]))
 
 
 def aggregate_headers(entries: Sequence[AckText], headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,13 +88,17 @@ def _headers(entries: Sequence[AckText], headers: Raw) -> Raw:
 
 
 def _value(entries: Sequence[AckText]) -> Raw:
-    return raw({ack.label: Entry(ack.status, ack.payload, _shown(ack.headers)) for ack in entries})
+    # headers without entries are left out
+    empty = len(_NO_HEADERS)
+    return raw(
+        {
+            ack.label: Entry(ack.status, ack.payload, ack.headers if len(ack.headers) > empty else UNSET)
+            for ack in entries
+        }
+    )
 
 
-def _shown(headers: Raw) -> Raw | UnsetType:
-    return UNSET if len(headers) == len(_NO_HEADERS) else headers
-
-
-def _topic(thing_id: str | None, channel: str | None) -> TopicPath:
+def _topic(thing_id: str | None, channel: str | None) -> tuple[str, str, str]:
+    """Return what the topic path of an aggregate names: namespace, name and channel."""
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    return TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "acks")
+    return namespace, name, "live" if channel == "live" else "twin"
