@@ -61,8 +61,10 @@ if TYPE_CHECKING:
 NAME, TICKS = "correlate", "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PIECE_BYTES = 64 * 1024 * 1024
-"""How much of a shard's records is processed at once, and how much goes back in a row; Spark's own frames, by its
-default, are not larger."""
+"""How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
+
+ROW_BYTES = 32 * 1024 * 1024
+"""How much goes back in a row; less than this of each shard may wait for the other shards of its task."""
 
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
@@ -258,14 +260,14 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
 
 
 def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out emissions in rows of about :data:`PIECE_BYTES`, each of which goes to Spark in a frame by itself.
+    """Lay out emissions in rows of about :data:`ROW_BYTES`, each of which goes to Spark in a frame by itself.
 
     Spark collects frames until they have more than :data:`FRAME_ROWS` rows, however large these are.
     """
     start = size = 0
     for end, emission in enumerate(emissions, start=1):
         size += len(emission.value or b"")
-        if size > PIECE_BYTES:
+        if size > ROW_BYTES:
             yield write_frame(emissions[start:end], FRAME_ROWS)
             start, size = end, 0
     if start < len(emissions):

@@ -150,7 +150,7 @@ def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypa
 def test_frames_are_cut_and_filled_up_so_that_spark_takes_none_that_is_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job, "PIECE_BYTES", 10)
+    monkeypatch.setattr(job, "ROW_BYTES", 10)
     emissions = [Emission("t", None, b"x" * size) for size in (4, 4, 4, 11, 1)] + [Emission("t", b"k", None)]
     monkeypatch.setattr(job, "FRAME_ROWS", 2)
     frames = list(write_frames(emissions))
