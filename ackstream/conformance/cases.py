@@ -19,7 +19,6 @@ from ackstream.protocol.ditto import connections
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
-    aggregate_headers,
     combined_status,
     http_body,
     is_success,
@@ -27,8 +26,8 @@ from ackstream.protocol.ditto.acknowledgements import (
     read_acks,
     response_type,
     write_ack,
-    write_acks,
 )
+from ackstream.protocol.ditto.aggregates import AckText, aggregate_headers, write_acks, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
@@ -160,7 +159,7 @@ def _read_acks(given: Json) -> Json:
     again = write_acks(entries, thing_id=envelope.topic.thing_id, channel=headers.get("channel"), headers=headers)
     return {
         "status": envelope.status,
-        "entries": _entries(entries),
+        "entries": _entries(map(write_text, entries)),
         "headers": headers,
         "written-again": _json(msgspec.structs.replace(again, status=envelope.status)),
     }
@@ -175,14 +174,14 @@ def _write_ack(given: Json) -> Json:
 def _aggregate(given: Json) -> Json:
     correlation_id, timeout = given["correlation-id"], Duration.parse(given["timeout"]).milliseconds
     awaited = tuple(dict.fromkeys(given["requested"]))
-    received: list[Acknowledgement] = []
-    for ack in map(_ack, given["received"]):
+    received: list[AckText] = []
+    for ack in map(write_text, map(_ack, given["received"])):
         if correlate_decision.disposition(ack.label, awaited, received) == "accepted":
             received.append(ack)
     entries = correlate_decision.entries(awaited, received, correlation_id, timeout)
     return {
         "status": combined_status([ack.status for ack in entries]),
-        "missing": [ack.label for ack in entries if ack.timed_out],
+        "missing": [ack.label for ack in entries if ack.status == REQUEST_TIMEOUT],
         "successful": [ack.label for ack in entries if is_success(ack.status)],
         "failed": [ack.label for ack in entries if not is_success(ack.status)],
         "entries": _entries(entries),
@@ -232,9 +231,9 @@ def _ack(ack: Json, headers: Json | None = None) -> Acknowledgement:
     return acknowledgement(ack["label"], ack["status"], payload, (headers or {}) | ack.get("headers", {}))
 
 
-def _entries(acks: Iterable[Acknowledgement]) -> list[Json]:
+def _entries(acks: Iterable[AckText]) -> list[Json]:
     return [
-        {"label": ack.label, "status": ack.status, "headers": ack.headers}
+        {"label": ack.label, "status": ack.status, "headers": msgspec.json.decode(ack.headers)}
         | ({} if ack.payload is msgspec.UNSET else {"payload": msgspec.json.decode(ack.payload)})
         for ack in acks
     ]

@@ -18,8 +18,8 @@ from ackstream.protocol.ditto.acknowledgements import (
     acknowledgement,
     issued_ack,
     live_response,
-    write_acks,
 )
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.headers import CHANNEL

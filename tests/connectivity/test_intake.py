@@ -24,7 +24,8 @@ from ackstream.connectivity.system import STORED
 from ackstream.connectivity.transport import ExternalMessage, not_published
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.access import OPEN
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack, write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_declared

@@ -15,7 +15,8 @@ from ackstream.gateway.audit import Audit
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.service import Dependencies, application
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.settings import Gateway, Quota, Settings
 from ackstream.settings.access_file import with_access_file

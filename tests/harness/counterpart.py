@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.record_headers import COMPLETED_BY, CONTENT_TYPE, CORRELATION_ID, REPLY_ID, STATUS
 

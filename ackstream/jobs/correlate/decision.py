@@ -6,18 +6,19 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from ackstream.jobs.correlate.state import TWIN_ACKS, Received
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, response_to_ack, write_acks
+from ackstream.protocol.ditto.acknowledgements import response_to_ack
+from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import foreign_to, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
-from ackstream.protocol.errors import REQUEST_TIMEOUT, TOO_LARGE, DittoError
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,26 +39,25 @@ Disposed: TypeAlias = tuple[Received, str]
 """One acknowledgement of a record, with its disposition."""
 
 
-def disposition(
-    label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[Acknowledgement]
-) -> str:
+def disposition(label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[AckText]) -> str:
     """Return ``accepted`` for the first acknowledgement of an awaited label, else ``duplicate`` or ``unrequested``."""
     if label not in awaited:
         return "unrequested"
     return "duplicate" if label in [entry.label for entry in arrived] else "accepted"
 
 
-def entries(
-    awaited: Iterable[str], arrived: Iterable[Acknowledgement], correlation_id: str, timeout_ms: int
-) -> list[Acknowledgement]:
+def entries(awaited: Iterable[str], arrived: Iterable[AckText], correlation_id: str, timeout_ms: int) -> list[AckText]:
     """Return one entry per awaited label, in the order of the request; a 408 for what has not arrived in time."""
     known = {ack.label: ack for ack in arrived}
     return [known.get(label) or _timed_out(label, correlation_id, timeout_ms) for label in awaited]
 
 
-def _timed_out(label: str, correlation_id: str, timeout_ms: int) -> Acknowledgement:
-    headers = {"correlation-id": correlation_id, "response-required": False}
-    return Acknowledgement(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), headers)
+def _timed_out(label: str, correlation_id: str, timeout_ms: int) -> AckText:
+    return AckText(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), _own_headers(correlation_id))
+
+
+def _own_headers(correlation_id: str) -> msgspec.Raw:
+    return raw({"correlation-id": correlation_id, "response-required": False})
 
 
 @lru_cache(maxsize=1024)
@@ -66,12 +66,13 @@ def _timeout_payload(timeout_ms: int) -> msgspec.Raw:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How a request ended: combined status, what completed it, the labels that timed out, and the reply."""
+    """How a request ended: combined status, what completed it, the labels that timed out, and the text of the reply."""
 
     status: int
     completed_by: str
     missing: list[str]
-    reply: Envelope
+    reply: bytes
+    aggregate: bool = False
 
 
 Applied: TypeAlias = "tuple[list[Disposed], Callable[[], Decision] | None]"
@@ -83,18 +84,19 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
 
     :raises DittoError: a header of a response has the wrong type
     """
-    of_twin, reason = record.source == TWIN_ACKS, foreign_to(pending.request, reading.envelope)
+    answer, of_twin = reading.envelope, record.source == TWIN_ACKS
+    reason = foreign_to(pending.request, reading.topic, {} if answer is None else answer.headers)
     if reading.kind != "acks" and of_twin != (pending.request.kind in TWIN_KINDS):
         reason = FOREIGN
     if reason is not None:
         pending.note = reason
-        return [(received, "invalid") for received in reading.received(record)], None
-    if reading.kind == "acks":
-        return _acknowledge(pending, reading.received(record))
+        return [(received, "invalid") for received in reading.received], None
+    if answer is None:
+        return _acknowledge(pending, reading.received)
     # a subscriber's error is a response, the twin's is not
     if reading.kind == "error" and of_twin:
-        return _fail(pending, reading.envelope, record)
-    return _respond(pending, reading.envelope, record)
+        return _fail(pending, answer, *reading.received)
+    return _respond(pending, answer, record)
 
 
 def time_out(pending: Pending) -> Decision:
@@ -103,19 +105,18 @@ def time_out(pending: Pending) -> Decision:
     if request.waits_for_acks and request.awaited not in SINGLE:
         return _aggregate(pending, "timeout")
     error = errors.command_timeout(request.timeout_ms, pending.note)
-    reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
-    return Decision(error.status, "timeout", list(request.awaited), reply)
+    return _refuse(pending, "timeout", list(request.awaited), error, read_text(pending.headers))
 
 
 def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
-    disposed = [_receive(pending, received) for received in acks]
+    disposed = [(received, _receive(pending, received)) for received in acks]
     return disposed, partial(_aggregate, pending, "acknowledgements") if _complete(pending) else None
 
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     request = pending.request
-    ack = response_to_ack(request, response)
-    received = Received.of(record, ack.label, ack.status, ack.payload, ack.headers, weak=ack.weak)
+    ack = write_text(response_to_ack(request, response))
+    received = Received.of(record, ack)
     invalid = response_matches(request, response) if request.live else None
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
@@ -124,7 +125,7 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     if not request.waits_for_acks:
         pending.received.append(received)
         return [(received, "accepted")], partial(_plain, pending, ack.status, response)
-    disposed = _receive(pending, received)
+    disposed = received, _receive(pending, received)
     if disposed[1] != "accepted" or not _complete(pending):
         return [disposed], None
     if request.awaited in SINGLE:
@@ -132,21 +133,20 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     return [disposed], partial(_aggregate, pending, "acknowledgements")
 
 
-def _fail(pending: Pending, error: Envelope, record: Record) -> Applied:
+def _fail(pending: Pending, error: Envelope, received: Received) -> Applied:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
-    received = Received.of(record, None, error.status or 500, error.value, error.headers)
     pending.received.append(received)
     if _error_code(error) == COMMAND_TIMEOUT:
         return [(received, "accepted")], partial(time_out, pending)
-    reply = msgspec.structs.replace(error, headers=_reply_headers(pending, error.headers))
-    return [(received, "accepted")], partial(Decision, received.status, "error", [], reply)
+    return [(received, "accepted")], partial(_plain, pending, received.status, error, "error")
 
 
-def _receive(pending: Pending, received: Received) -> Disposed:
+def _receive(pending: Pending, received: Received) -> str:
+    """Count an acknowledgement, if it is the first one of an awaited label; return its disposition."""
     found = disposition(received.label, pending.request.awaited, pending.received)
     if found == "accepted":
         pending.received.append(received)
-    return received, found
+    return found
 
 
 def _complete(pending: Pending) -> bool:
@@ -156,7 +156,8 @@ def _complete(pending: Pending) -> bool:
 
 def fail(pending: Pending, error: Exception) -> Decision:
     """Decide a request that cannot be answered as it should be: 500, without what it has received."""
-    return _refuse(pending, "error", [], errors.internal_error(type(error).__name__))
+    own = {"correlation-id": pending.correlation_id}
+    return _refuse(pending, "error", [], errors.internal_error(type(error).__name__), own)
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
@@ -166,60 +167,61 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
 
     :param limit: bytes of a reply
     """
-    if decision.reply.topic.criterion == "acks":
+    if decision.aggregate:
         acks, notes = _entries(pending), {}
-        excess = len(encode(decision.reply)) - limit
+        excess = len(decision.reply) - limit
         for ack in sorted(acks, key=_weight, reverse=True):
             if excess <= 0:
                 break
             notes[ack.label] = note = _left_out(ack, pending.correlation_id)
             excess -= _weight(ack) - _weight(note)
-        reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
-        if len(encode(reply)) <= limit:
-            return Decision(reply.status or TOO_LARGE, decision.completed_by, decision.missing, reply)
-    error = errors.reply_too_large(len(encode(decision.reply)), limit)
-    return _refuse(pending, decision.completed_by, decision.missing, error)
+        status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
+        if len(reply) <= limit:
+            return Decision(status, decision.completed_by, decision.missing, reply)
+    error, own = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
+    return _refuse(pending, decision.completed_by, decision.missing, error, own)
 
 
-def _refuse(pending: Pending, completed_by: str, missing: list[str], error: DittoError) -> Decision:
-    request, headers = pending.request, {"correlation-id": pending.correlation_id}
+def _refuse(
+    pending: Pending, completed_by: str, missing: list[str], error: DittoError, headers: dict[str, Any]
+) -> Decision:
+    request = pending.request
     reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=headers)
-    return Decision(error.status, completed_by, missing, reply)
+    return Decision(error.status, completed_by, missing, encode(reply))
 
 
-def _left_out(ack: Acknowledgement, correlation_id: str) -> Acknowledgement:
+def _left_out(ack: AckText, correlation_id: str) -> AckText:
     error = errors.acknowledgement_left_out(ack.status, _weight(ack))
-    headers = {"correlation-id": correlation_id, "response-required": False}
-    return Acknowledgement(ack.label, error.status, raw(error.to_dict()), headers)
+    return AckText(ack.label, error.status, raw(error.to_dict()), _own_headers(correlation_id))
 
 
-def _weight(ack: Acknowledgement) -> int:
+def _weight(ack: AckText) -> int:
     """Return about how many bytes an acknowledgement adds to a reply."""
-    return len(raw(ack.headers)) + (0 if ack.payload is msgspec.UNSET else len(ack.payload))
+    return len(ack.headers) + (0 if ack.payload is msgspec.UNSET else len(ack.payload))
 
 
 def _aggregate(pending: Pending, completed_by: str) -> Decision:
     found = _entries(pending)
-    reply = _write(pending, found)
+    status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
-    missing = [ack.label for ack in found if ack.timed_out]
-    return Decision(reply.status or 200, completed_by, missing, reply)
+    missing = [ack.label for ack in found if ack.status == REQUEST_TIMEOUT]
+    return Decision(status, completed_by, missing, reply, aggregate=True)
 
 
-def _entries(pending: Pending) -> list[Acknowledgement]:
+def _entries(pending: Pending) -> list[AckText]:
     request = pending.request
-    arrived = [received.acknowledgement() for received in pending.received if received.label is not None]
+    arrived = [received.text() for received in pending.received if received.label is not None]
     return entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
 
 
-def _write(pending: Pending, acks: list[Acknowledgement]) -> Envelope:
-    request = pending.request
-    return write_acks(acks, thing_id=request.thing_id, channel=request.channel, headers=request.headers)
+def _write(pending: Pending, acks: list[AckText]) -> tuple[int, bytes]:
+    request, headers = pending.request, msgspec.Raw(pending.headers)
+    return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=headers)
 
 
-def _plain(pending: Pending, status: int, response: Envelope) -> Decision:
+def _plain(pending: Pending, status: int, response: Envelope, completed_by: str = "response") -> Decision:
     reply = msgspec.structs.replace(response, headers=_reply_headers(pending, response.headers))
-    return Decision(status, "response", [], reply)
+    return Decision(status, completed_by, [], encode(reply))
 
 
 def _reply_headers(pending: Pending, headers: dict[str, object]) -> dict[str, object]:

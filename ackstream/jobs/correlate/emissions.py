@@ -71,10 +71,9 @@ class Writer:
         :param row: the request's signal row if it is not recorded yet
         """
         request = pending.request
-        reply = encode(decision.reply) if request.response_required else None
-        if reply is not None and len(reply) > self._limit:
+        if request.response_required and len(decision.reply) > self._limit:
             decision = shorten(pending, decision, self._limit)
-            reply = encode(decision.reply)
+        reply = decision.reply if request.response_required else None
         reply_topic = None if reply is None else self._topics.destination(pending.reply_topic, len(reply))
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,
@@ -164,9 +163,9 @@ class Writer:
                 row = self._ack(correlation_id, received, disposition, pending)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
 
-    def unmatched(self, reading: AckReading, record: Record, disposition: str) -> None:
+    def unmatched(self, reading: AckReading, disposition: str) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
-        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received(record)], None)
+        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""

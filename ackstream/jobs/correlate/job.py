@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from itertools import starmap, zip_longest
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
@@ -51,7 +51,7 @@ from ackstream.spark.operator import operate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Correlate, Settings
@@ -61,15 +61,23 @@ if TYPE_CHECKING:
 NAME, TICKS = "correlate", "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PIECE_BYTES = 64 * 1024 * 1024
-"""How much of a shard's records is processed at once, and how much goes back in a frame; Spark's own frames, by its
-default, are not larger."""
+"""How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
+
+ROW_BYTES = 32 * 1024 * 1024
+"""How much goes back in a row; less than this of each shard may wait for the other shards of its task."""
 
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 BINARY_FIELDS = {"key", "value", "spring_correlation"}
 OUTPUT_SCHEMA = StructType(
-    [StructField(name, BinaryType() if name in BINARY_FIELDS else StringType()) for name in Emission.__struct_fields__]
+    [
+        StructField(name, ArrayType(BinaryType() if name in BINARY_FIELDS else StringType()))
+        for name in Emission.__struct_fields__
+    ]
 )
+"""A row has the emissions of a piece, an array for each of their fields: a row for each would cost more than to decide
+and write what it holds."""
+
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
@@ -140,11 +148,16 @@ JOB = Job(
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
     text = F.col("value").cast("string")
+    # most records have no header but the correlation-id: to look for others is interpreted, header by header
+    first = F.get("headers", F.lit(0))
+    alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)
     # few expressions: a batch plans them anew, at about 2 ms each
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            header(record_headers.CORRELATION_ID).cast("string"), json_correlation_id(text), spring_correlation()
+            F.coalesce("only", header(record_headers.CORRELATION_ID)).cast("string"),
+            json_correlation_id(text),
+            spring_correlation(),
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
@@ -161,6 +174,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         stream = stream.where(~declaration)
     return (
         ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
+        .withColumn("only", F.when(alone, first["value"]))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
@@ -179,14 +193,16 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-            # most records have no header but the correlation-id, which has a column of its own
-            F.when(
-                F.exists("headers", lambda header: header["key"] != record_headers.CORRELATION_ID), F.to_json("headers")
-            ).alias("headers"),
+            # the correlation-id has a column of its own
+            F.when(F.col("only").isNull() & F.exists("headers", _is_another), F.to_json("headers")).alias("headers"),
             # always null here, but the operator's input must have the watermark column
             "clock",
         )
     )
+
+
+def _is_another(header: Column) -> Column:
+    return header["key"] != record_headers.CORRELATION_ID
 
 
 def correlate(
@@ -244,32 +260,30 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
 
 
 def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out emissions in frames of about :data:`PIECE_BYTES`, each of which goes to Spark by itself.
+    """Lay out emissions in rows of about :data:`ROW_BYTES`, each of which goes to Spark in a frame by itself.
 
-    Spark collects frames until they have more than :data:`FRAME_ROWS`, however large they are.
+    Spark collects frames until they have more than :data:`FRAME_ROWS` rows, however large these are.
     """
     start = size = 0
     for end, emission in enumerate(emissions, start=1):
         size += len(emission.value or b"")
-        if size > PIECE_BYTES:
-            fillers = [_FILLER] * (FRAME_ROWS + 1 - (end - start))
-            yield write_frame(emissions[start:end] + fillers)
+        if size > ROW_BYTES:
+            yield write_frame(emissions[start:end], FRAME_ROWS)
             start, size = end, 0
     if start < len(emissions):
         yield write_frame(emissions[start:])
 
 
-_FILLER = Emission("", None, None)
-
-
-def write_frame(emissions: list[Emission]) -> pd.DataFrame:
-    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`."""
+def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
+    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`, in one row, and as many empty ones as wanted."""
     columns = zip(*map(msgspec.structs.astuple, emissions), strict=True)
-    return pd.DataFrame(dict(zip_longest(Emission.__struct_fields__, columns, fillvalue=())), dtype=object)
+    rows = [[list(column), *[None] * empty] for column in columns]
+    return pd.DataFrame(dict(zip(Emission.__struct_fields__, rows, strict=True)), dtype=object)
 
 
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
+    emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
     reply = [
         header_entry(record_headers.CORRELATION_ID, F.col("key")),
         header_entry(record_headers.REPLY_ID, F.col("reply_id")),
@@ -284,8 +298,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
-    # without the fillers of frames
-    return emissions.where(F.col("topic") != "").select("topic", "key", "value", headers.alias("headers"))
+    return emissions.select("topic", "key", "value", headers.alias("headers"))
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

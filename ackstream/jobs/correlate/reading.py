@@ -10,19 +10,26 @@ from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.aggregates import write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.originators import believed
 from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
+from ackstream.protocol.ditto.single_acks import read_single
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
-    from ackstream.protocol.ditto.topics import TopicPath
     from ackstream.settings import Correlate
+
+
+SMALL_BYTES = 16_384
+"""Headers of larger messages are not remembered."""
 
 
 class InvalidRequestError(Exception):
@@ -38,25 +45,15 @@ class InvalidRequestError(Exception):
 class AckReading(msgspec.Struct, frozen=True):
     """An answer of a subscriber or of the twin.
 
-    ``acks`` holds the entries of a single or aggregated acknowledgement. It is empty for a command response or an
-    error, whose label depends on the request.
+    ``received`` has the entries of a single or aggregated acknowledgement. Of a command response or an error it has
+    one, whose label depends on the request: here it follows from the channel. These have their ``envelope``.
     """
 
     correlation_id: str
     kind: Literal["acks", "response", "error"]
-    envelope: Envelope
-    acks: list[Acknowledgement]
-
-    def received(self, record: Record) -> list[Received]:
-        """Return the entries; the label of a response without an open request follows from its channel."""
-        if self.kind == "acks":
-            return [
-                Received.of(record, ack.label, ack.status, ack.payload, ack.headers, index, weak=ack.weak)
-                for index, ack in enumerate(self.acks)
-            ]
-        answer = self.envelope
-        label = RESPONSE_LABELS[answer.topic.channel or "twin"] if self.kind == "response" else None
-        return [Received.of(record, label, answer.status or 500, answer.value, answer.headers)]
+    topic: TopicPath
+    received: list[Received]
+    envelope: Envelope | None = None
 
 
 class RecordReader:
@@ -78,7 +75,7 @@ class RecordReader:
         try:
             envelope = decode(self._value(record))
             topic = envelope.topic
-            request = self._request(envelope, record)
+            request, headers = self._request(envelope, record)
             reply_topic = self._topics.reply_topic(record)
             spring_correlation = spring_id(record)
         except DittoError as error:
@@ -115,6 +112,7 @@ class RecordReader:
             reply_id=signal_id,
             reply_topic=reply_topic,
             spring_correlation=spring_correlation,
+            headers=headers,
         )
         return signal_id, row, pending
 
@@ -123,8 +121,13 @@ class RecordReader:
 
         :raises DittoError: with the reason for its dead letter
         """
-        envelope = decode(self._value(record))
-        if not record.correlation_id:
+        value, key = self._value(record), record.correlation_id
+        single = read_single(value, key) if key else None
+        if key and single is not None:
+            topic, ack = single
+            return AckReading(key, "acks", topic, [Received.of(record, ack)])
+        envelope = decode(value)
+        if not key:
             raise errors.correlation_id_missing()
         topic = envelope.topic
         if topic.criterion == "acks":
@@ -132,18 +135,25 @@ class RecordReader:
                 acks = read_issued(envelope)
             else:
                 acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
-            return AckReading(record.correlation_id, "acks", envelope, acks)
+            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
+            return AckReading(key, "acks", topic, received)
         if topic.criterion == "errors":
-            return AckReading(record.correlation_id, "error", envelope, [])
+            return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)
         if topic.criterion in ("commands", "messages") and envelope.status is not None:
-            return AckReading(record.correlation_id, "response", envelope, [])
+            label = RESPONSE_LABELS[topic.channel or "twin"]
+            return AckReading(key, "response", topic, [Received.whole(record, envelope, label)], envelope)
         raise errors.unknown_topic_path(
             str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )
 
-    def _request(self, envelope: Envelope, record: Record) -> Request:
-        limits = self._limits
-        request = read_request(envelope, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout)
+    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
+        """Read a request; return it, and what an aggregate repeats of its headers."""
+        limits, key = self._limits, record.correlation_id or ""
+        default, longest = limits.default_timeout, limits.max_timeout
+        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
+        request, headers = shaped or answered(
+            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
+        )
         if request.kind == "smartQuery":
             why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
             raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
@@ -153,8 +163,7 @@ class RecordReader:
                 f"The header 'requested-acks' has {len(request.awaited)} labels.",
                 f"Request at most {limits.max_labels} acknowledgements at once.",
             )
-        request.headers["correlation-id"] = record.correlation_id
-        return request
+        return request, headers
 
     def _value(self, record: Record) -> bytes:
         if record.value is None:

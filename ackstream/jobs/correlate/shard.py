@@ -196,7 +196,7 @@ class CorrelateShard:
         reading = self._reader.acknowledgements(record)
         if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
             # the twin reports an error even if its command awaits nothing
-            self._writer.unmatched(reading, record, "unrequested")
+            self._writer.unmatched(reading, "unrequested")
         elif not (self._refuses and self._waits(reading, record)):
             self._match(reading, record)
 
@@ -208,17 +208,17 @@ class CorrelateShard:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             late = record.timestamp <= self._decided.get(record.hash, -1)
             if late or pending.started_at > record.timestamp + self._orphan_hold_ms:
-                self._writer.unmatched(reading, record, "late" if late else "orphan")
+                self._writer.unmatched(reading, "late" if late else "orphan")
                 return
         if pending is None or record.timestamp > pending.deadline:
             end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
             if end is None or record.timestamp > end:
                 self._hold(key, record)
             else:
-                self._writer.unmatched(reading, record, "late")
+                self._writer.unmatched(reading, "late")
         elif record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
-            self._writer.unmatched(reading, record, "unrequested")
+            self._writer.unmatched(reading, "unrequested")
         else:
             decide = self._apply(pending, reading, record)
             if decide is not None:
@@ -267,10 +267,11 @@ class CorrelateShard:
         """
         key = reading.correlation_id
         if key not in self._waiting:
-            if all(self._declared.covers(ack.label, record.timestamp) for ack in reading.acks if record.source == ACKS):
+            own = reading.received if record.source == ACKS and reading.kind == "acks" else ()
+            if all(self._declared.covers(received.label or "", record.timestamp) for received in own):
                 return False
             if record.timestamp < self._declared_until:
-                self._writer.unmatched(reading, record, "undeclared")
+                self._writer.unmatched(reading, "undeclared")
                 return True
             self._waiting.add(key)
         self._undeclared.append(record)
@@ -309,7 +310,7 @@ class CorrelateShard:
             emitted = len(self._writer.emissions)
             try:
                 # under limits that were lowered since then it may have become unreadable
-                self._writer.unmatched(self._reader.acknowledgements(record), record, "orphan")
+                self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
             except Exception as error:  # noqa: BLE001 - as in _take
                 self._writer.fail(record, error, emitted)
         if kept:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import AckText, headers_text
+from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.requests import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ackstream.protocol.ditto.envelopes import Envelope
+
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
-STATE_VERSION = 2
-_READABLE = (1, STATE_VERSION)
-"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``."""
+STATE_VERSION = 3
+_READABLE = (1, 2, STATE_VERSION)
+"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; up to
+version 2 the headers of requests and acknowledgements are maps."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -45,12 +49,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
-    """An accepted acknowledgement with the coordinates of its record; an error has no label."""
+    """An accepted acknowledgement with the coordinates of its record; an error has no label.
+
+    ``payload`` and ``headers`` are JSON text.
+    """
 
     label: str | None
     status: int
     payload: bytes | None
-    headers: dict[str, object]
+    headers: bytes
     timestamp: int
     partition: int
     offset: int
@@ -59,27 +66,26 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     source: int = ACKS
 
     @classmethod
-    def of(
-        cls,
-        record: Record,
-        label: str | None,
-        status: int,
-        payload: msgspec.Raw | msgspec.UnsetType,
-        headers: dict[str, object],
-        index: int = 0,
-        *,
-        weak: bool = False,
-    ) -> Received:
-        """Combine an answer with the coordinates of its record."""
-        data = None if payload is msgspec.UNSET else bytes(payload)
+    def of(cls, record: Record, ack: AckText, index: int = 0) -> Received:
+        """Combine an acknowledgement with the coordinates of its record."""
+        data = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
         # a starred call would cost as much as all else here
         at, partition, offset = record.timestamp, record.partition, record.offset
-        return cls(label, status, data, headers, at, partition, offset, index, weak, record.source)
+        return cls(
+            ack.label, ack.status, data, bytes(ack.headers), at, partition, offset, index, ack.weak, record.source
+        )
 
-    def acknowledgement(self) -> Acknowledgement:
+    @classmethod
+    def whole(cls, record: Record, answer: Envelope, label: str | None) -> Received:
+        """Combine a response or an error, which no aggregate repeats, with the coordinates of its record."""
+        payload = None if answer.value is msgspec.UNSET else bytes(answer.value)
+        at, partition, offset = record.timestamp, record.partition, record.offset
+        return cls(label, answer.status or 500, payload, b"{}", at, partition, offset, 0, source=record.source)
+
+    def text(self) -> AckText:
         """Return the acknowledgement without coordinates."""
         payload = msgspec.UNSET if self.payload is None else msgspec.Raw(self.payload)
-        return Acknowledgement(label=self.label or "", status=self.status, payload=payload, headers=self.headers)
+        return AckText(self.label or "", self.status, payload, msgspec.Raw(self.headers))
 
 
 class Pending(msgspec.Struct, array_like=True):
@@ -98,6 +104,8 @@ class Pending(msgspec.Struct, array_like=True):
     note: str | None = None
     # records of a later request with the same correlation-id, which starts when this one is decided
     successors: list[Record] = []
+    # what an aggregate repeats of the request's headers, as JSON text; the request keeps its correlation-id alone
+    headers: bytes = b"{}"
 
 
 class ShardState(msgspec.Struct, array_like=True):
@@ -128,7 +136,24 @@ def decode_state(version: int, blob: bytes) -> ShardState:
     """
     if version not in _READABLE:
         raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
-    return _decode_state(blob)
+    state = _decode_state(blob)
+    if version != STATE_VERSION:
+        state.open = {key: _with_texts(pending) for key, pending in state.open.items()}
+    return state
+
+
+def _with_texts(pending: bytes) -> bytes:
+    """Return an open request of an earlier version with its headers and those of its acknowledgements as texts."""
+    fields = msgspec.msgpack.decode(pending)
+    for received in fields[Pending.__struct_fields__.index("received")]:
+        headers = Received.__struct_fields__.index("headers")
+        received[headers] = msgspec.json.encode(received[headers])
+    request = fields[Pending.__struct_fields__.index("request")]
+    headers = Request.__struct_fields__.index("headers")
+    # they become the last field
+    fields.append(bytes(headers_text(request[headers])))
+    request[headers] = {CORRELATION_ID: fields[0]}
+    return encode(fields)
 
 
 BUCKETS = 8

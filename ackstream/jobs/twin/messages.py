@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin.changes import instant
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, encode, raw
 from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,

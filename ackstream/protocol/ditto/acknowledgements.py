@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
     PROTOCOL_CONTENT_TYPE,
     STATUS_MAX,
     STATUS_MIN,
@@ -110,12 +109,12 @@ def read_ack(envelope: Envelope) -> Acknowledgement:
     return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
 
 
-class _Entry(msgspec.Struct, omit_defaults=True):
+class Entry(msgspec.Struct, omit_defaults=True):
     """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
 
     status: int
     payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any] | UnsetType = UNSET
+    headers: dict[str, Any] | Raw | UnsetType = UNSET
 
 
 _OPENING_BRACE = ord("{")
@@ -212,32 +211,6 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
 
 
-def write_acks(
-    entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
-) -> Envelope:
-    """Write an aggregate; if a label occurs twice, the last entry stays.
-
-    :param thing_id: ``None`` if the thing is unknown
-    :param channel: ``live``, or anything else for twin
-    :param headers: of the request
-    """
-    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    value = {ack.label: _Entry(ack.status, ack.payload, ack.headers or UNSET) for ack in entries}
-    return Envelope(
-        TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "acks"),
-        {**aggregate_headers(entries, headers), CONTENT_TYPE: JSON_CONTENT_TYPE},
-        "/",
-        raw(value),
-        status=combined_status([ack.status for ack in entries]),
-    )
-
-
-def aggregate_headers(entries: Sequence[Acknowledgement], headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the headers of an aggregate: the command's, over those of the entry if there is only one."""
-    reply = reply_headers(headers)
-    return entries[0].headers | reply if len(entries) == 1 else reply
-
-
 def combined_status(statuses: Sequence[int]) -> int:
     """Return the status of an aggregate.
 
@@ -262,10 +235,10 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[_Entry]] = {}
+    body: dict[str, list[Entry]] = {}
     for ack in entries:
         headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        body.setdefault(ack.label, []).append(_Entry(ack.status, ack.payload, headers))
+        body.setdefault(ack.label, []).append(Entry(ack.status, ack.payload, headers))
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
 
 

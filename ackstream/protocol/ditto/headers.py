@@ -237,6 +237,7 @@ def _definitions() -> dict[str, Definition]:
 
 DEFINITIONS = _definitions()
 _PARSERS = {name: definition.parse for name, definition in DEFINITIONS.items()}
+TEXTS = frozenset(name for name, parse in _PARSERS.items() if parse is _text)
 _NEVER_READ = frozenset(name for name, definition in DEFINITIONS.items() if not definition.read)
 _NEVER_WRITTEN = frozenset(name for name, definition in DEFINITIONS.items() if not definition.written)
 _NOT_ANSWERED = _NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}

@@ -38,7 +38,10 @@ from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.topics import TopicPath
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -160,12 +163,13 @@ UNKNOWN_THING = "unknown:unknown"
 """The thing of an acknowledgement of a document, which has none."""
 
 
-def foreign_to(request: Request, answer: Envelope) -> str | None:
+def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -> str | None:
     """Return why an answer is that of another thing or channel than a request, ``None`` if it is not.
 
     An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
+
+    :param topic: of the answer; ``headers``: of a response or an error
     """
-    topic = answer.topic
     thing_id, ack = f"{topic.namespace}:{topic.entity}", topic.criterion == "acks"
     if thing_id == request.thing_id and (ack or topic.channel == request.channel):
         # nearly all
@@ -177,7 +181,7 @@ def foreign_to(request: Request, answer: Envelope) -> str | None:
         return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
     if thing_id != request.thing_id:
         return _differs("Entity ID", thing_id, request.thing_id, f"{request.channel} response")
-    same = answer.headers.get(CHANNEL) == request.channel
+    same = headers.get(CHANNEL) == request.channel
     return None if same else _differs("Channel", topic.channel, request.channel, "response")
 
 

@@ -96,7 +96,7 @@ def test_each_record_is_answered_a_row_or_a_dead_letter_whatever_has_the_wrong_t
     assert not [reason for reason in run.reasons() if "internalerror" in reason]
     assert ("error", 500) not in [(outcome["completed_by"], outcome["status"]) for outcome in run.outcomes()]
     _check_accounts(run, records)
-    assert sum(map(len, write_frames(run.emissions))) == len(run.emissions)
+    assert sum(len(frame["value"][0]) for frame in write_frames(run.emissions)) == len(run.emissions)
 
 
 def _record(log: Log, number: int, source: int, message: Any, headers: dict[str, bytes]) -> Record:
@@ -162,7 +162,7 @@ def test_a_request_that_cannot_be_answered_as_it_should_is_answered_with_500(
     log, run = Log(), Run()
     run.feed(log.command(1, requested_acks=["a-ack"], timeout="5s"), log.command(1, "other", requested_acks=["b-ack"]))
     with monkeypatch.context() as context:
-        context.setattr(decision, "write_acks", _breaks)
+        context.setattr(decision, "write_aggregate", _breaks)
         run.feed(*[log.ack(2, "a-ack")] * (by == "acknowledgement"), watermark=0 if by == "acknowledgement" else 6000)
     (reply,) = run.replies()
     assert (reply["status"], reply["completed-by"], reply["headers"]["correlation-id"]) == (500, "error", "c")

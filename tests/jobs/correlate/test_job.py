@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ import pandas as pd
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Emission
-from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, read_records, write_frames
+from ackstream.jobs.correlate.job import (
+    OUTPUT_SCHEMA,
+    correlate,
+    read_records,
+    records,
+    sink_columns,
+    write_frame,
+    write_frames,
+)
 from ackstream.jobs.correlate.state import Record
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.settings import Correlate, Kafka, Settings
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
+    from pyspark.sql import SparkSession
 
 FIELDS = list(Record.__struct_fields__)
 
@@ -63,18 +73,20 @@ def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.Da
 
 
 def _emissions(frames: list[pd.DataFrame]) -> list[Emission]:
-    return [Emission(*row) for frame in frames for row in frame.itertuples(index=False)]
+    """Take the emissions out of the arrays of the rows, as the query does; empty rows have none."""
+    rows = [row for frame in frames for row in frame.itertuples(index=False) if row.topic is not None]
+    return [Emission(*fields) for row in rows for fields in zip(*row, strict=True)]
 
 
-def test_a_batch_becomes_one_frame_and_a_state_with_the_next_timeout() -> None:
+def test_a_batch_becomes_one_row_and_a_state_with_the_next_timeout() -> None:
     log, state = Log(), State()
     (found,) = _call(state, [log.command(1000, "x", requested_acks=["a-ack"])], [log.ack(1100, "b-ack", 200, "x")])
     assert list(found.columns) == OUTPUT_SCHEMA.names
-    assert found["topic"].tolist() == ["ledger", "ledger"]
+    assert found["topic"].tolist() == [["ledger", "ledger"]]
     assert state.timeout == 61_000
     again = State(61_001, state.get)
     (late,) = _call(again)
-    assert late["status"].tolist() == ["408", None]
+    assert late["status"].tolist() == [["408", None]]
     assert again.removed is False, "the decided request is remembered"
     over = State(200_000, again.get)
     assert _call(over) == []
@@ -114,7 +126,7 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 
     def decided(frames: list[pd.DataFrame]) -> Any:
         run = Run()
-        run.emissions = [emission for emission in _emissions(frames) if emission.topic]
+        run.emissions = _emissions(frames)
         acks = sorted((ack["correlation_id"], ack["disposition"]) for r in run.ledger() for ack in r.get("acks", ()))
         return sorted(map(repr, run.replies())), sorted(map(repr, run.outcomes())), acks
 
@@ -128,21 +140,23 @@ def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypa
     request, ack = log.command(1000, "x", requested_acks=["a-ack"]), log.ack(1001, "a-ack", 200, "x")
     found = _call(State(), [request], [ack], [log.ack(1002, "a-ack", 200, "x"), log.command(1003, "x")])
     run = Run()
-    run.emissions = [emission for emission in _emissions(found) if emission.topic]
+    run.emissions = _emissions(found)
     assert run.acks() == [("a-ack", "accepted"), ("a-ack", "late")]
     # in one piece the outcome would have the signal
     assert [record["kind"] for record in run.ledger()] == ["signal", "outcome", "ack", "dead-letter"]
     assert len(run.reasons()) == 1
 
 
-def test_frames_are_cut_and_filled_up_so_that_spark_takes_none_that_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "PIECE_BYTES", 10)
+def test_frames_are_cut_and_filled_up_so_that_spark_takes_none_that_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job, "ROW_BYTES", 10)
     emissions = [Emission("t", None, b"x" * size) for size in (4, 4, 4, 11, 1)] + [Emission("t", b"k", None)]
     monkeypatch.setattr(job, "FRAME_ROWS", 2)
     frames = list(write_frames(emissions))
     # Spark passes on what has more than two rows
-    assert [len(frame) for frame in frames] == [3, 3, 2]
-    assert [emission for emission in _emissions(frames) if emission.topic] == emissions
+    assert [len(frame) for frame in frames] == [3, 3, 1]
+    assert _emissions(frames) == emissions
     assert list(write_frames([])) == []
 
 
@@ -155,3 +169,58 @@ def test_the_session_has_what_the_settings_say() -> None:
         ),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     }
+
+
+OWN = ("correlation-id", b"own")
+IN_JSON = b'{"headers":{"correlation-id":"json"}}'
+HEADERS: list[tuple[list[tuple[str, bytes | None]] | None, bytes | None, str | None, list[str]]] = [
+    ([OWN], IN_JSON, "own", []),
+    ([("correlation-id", b"\xff")], IN_JSON, "\ufffd", []),
+    ([("correlation-id", b"")], IN_JSON, "json", []),
+    ([("correlation-id", None)], None, None, []),
+    ([OWN, ("correlation-id", b"last")], IN_JSON, "last", []),
+    ([OWN, ("reply-to", b"mine")], IN_JSON, "own", ["correlation-id", "reply-to"]),
+    ([("reply-to", b"mine")], IN_JSON, "json", ["reply-to"]),
+    ([("kafka_correlationId", b"\xff\x01")], b"{}", "FF01", ["kafka_correlationId"]),
+    ([], IN_JSON, "json", []),
+    (None, IN_JSON, "json", []),
+    (None, b"x", None, []),
+]
+"""Record headers and value; the correlation-id of an acknowledgement, and the names of the headers that are read."""
+
+
+def test_a_record_has_its_correlation_id_from_a_header_or_the_json_and_headers_if_there_are_others(
+    spark: SparkSession,
+) -> None:
+    schema = (
+        "topic STRING, key BINARY, value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>, partition INT,"
+        " offset LONG, timestamp TIMESTAMP"
+    )
+    at = datetime.fromtimestamp(1, tz=timezone.utc)
+    rows = [("acks", b"k", value, headers, 0, n, at) for n, (headers, value, *_) in enumerate(HEADERS)]
+    found = records(spark.createDataFrame(rows, schema), Settings(), CorrelateTopics()).orderBy("offset").collect()
+    named = [[entry["key"] for entry in json.loads(row.headers or "[]")] for row in found]
+    assert [(row.correlation_id, names) for row, names in zip(found, named, strict=True)] == [
+        (wanted, names) for *_, wanted, names in HEADERS
+    ]
+
+
+def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkSession) -> None:
+    emissions = [
+        Emission("replies", b"c", b"{}", "r", "200", "timeout", b"\x00"),
+        Emission("replies", b"c", b"{}", "r", "200", "timeout"),
+        Emission("ledger", b"c", b"1"),
+        Emission("dead-letters", None, None, reason="why"),
+    ]
+    rows = [
+        row
+        for frame in (write_frame(emissions, 2), write_frame(emissions[:1]))
+        for row in frame.itertuples(index=False)
+    ]
+    found = sink_columns(spark.createDataFrame(list(map(tuple, rows)), OUTPUT_SCHEMA)).collect()
+    assert [(row.topic, row.key, row.value) for row in found] == [
+        (emission.topic, emission.key, emission.value) for emission in [*emissions, emissions[0]]
+    ]
+    reply = ["correlation-id", "reply-id", "status", "completed-by", "content-type"]
+    named = [[header.key for header in row.headers or []] for row in found]
+    assert named[:4] == [[*reply, "kafka_correlationId"], reply, [], ["reason"]]

@@ -83,22 +83,50 @@ def test_a_checkpoint_of_version_2_is_continued() -> None:
     assert rows == [("twin-persisted", "twin-acks"), ("a-ack", "acks"), ("c-ack", "acks"), (None, "twin-acks")]
 
 
+VERSION_3 = base64.b64decode(
+    "l4Gkb3BlbsUBr5ykb3Blbs8ecfFpP7Lo95ytb3JnLmFjbWU6bGFtcKR0d2lupHR3aW6TrnR3aW4tcGVyc2lzdGVkpWEtYWNrpWMtYWNrw8PNTiCBrmNvcn"
+    "JlbGF0aW9uLWlkpG9wZW6oY29tbWFuZHOmbW9kaWZ5wK0vYXR0cmlidXRlcy94zQPozVII2SBiNzEzMGRjN2I4OTc4MDUyMmM3NGQyN2ExOGU0MjljM6dy"
+    "ZXBsaWVzwJKarnR3aW4tcGVyc2lzdGVkzMnAxDN7ImNvcnJlbGF0aW9uLWlkIjoib3BlbiIsInJlc3BvbnNlLXJlcXVpcmVkIjpmYWxzZX3NBLAAAADCAp"
+    "qlYS1hY2vMysDEM3siY29ycmVsYXRpb24taWQiOiJvcGVuIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlfc0FFAAAAMIBwJDEZXsiY29ycmVsYXRpb24t"
+    "aWQiOiJvcGVuIiwidGltZW91dCI6IjIwcyIsInJlc3BvbnNlLXJlcXVpcmVkIjpmYWxzZSwiY29udGVudC10eXBlIjoiYXBwbGljYXRpb24vanNvbiJ9kZ"
+    "LNUgikb3BlboGlZWFybHmRms0F3AIAAdOJoeJA/pncvKVlYXJsecQDa2V5xMp7InRvcGljIjogIm9yZy5hY21lL2xhbXAvdGhpbmdzL3R3aW4vZXJyb3Jz"
+    "IiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5In0sICJwYXRoIjogIi8iLCAidmFsdWUiOiB7InN0YXR1cyI6IDQwNCwgImVycm9yIj"
+    "ogInRoaW5nczp0aGluZy5ub3Rmb3VuZCIsICJtZXNzYWdlIjogIkl0IHdlbnQgd3JvbmcuIn0sICJzdGF0dXMiOiA0MDR9zMqBqHJlcGx5LWlkxCAzNjM5"
+    "ZTc0ZWQxY2JlYzUwYzBiMDNmMTE4OTQyYzRjNpGSzSzspWVhcmx5kIKlYS1hY2uRks0B9M13JKViLWFja5GSzQH0zXckkZrNBXgBAAHPHnHxaT+y6Pekb3"
+    "BlbsQDa2V5xHR7InRvcGljIjogIm9yZy5hY21lL2xhbXAvdGhpbmdzL3R3aW4vYWNrcy9jLWFjayIsICJoZWFkZXJzIjogeyJjb3JyZWxhdGlvbi1pZCI6"
+    "ICJvcGVuIn0sICJwYXRoIjogIi8iLCAic3RhdHVzIjogMjAwfXSA"
+)
+"""The same, with the headers of requests and acknowledgements as JSON text."""
+
+
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
     run = Run(refuse_undeclared=True)
-    run.state = (2, VERSION_2)
+    run.state = (3, VERSION_3)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_2)
+    assert run.state == (STATE_VERSION, VERSION_3)
 
 
-def test_a_state_of_version_1_becomes_one_of_this_version() -> None:
-    run = Run()
-    run.state = (1, VERSION_1)
+@pytest.mark.parametrize(("version", "blob"), [(1, VERSION_1), (2, VERSION_2)])
+def test_a_state_of_an_earlier_version_becomes_one_of_this_version(version: int, blob: bytes) -> None:
+    run = Run(refuse_undeclared=version > 1)
+    run.state = (version, blob)
     run.feed()
     assert run.state is not None
     assert run.state[0] == STATE_VERSION
-    now, before = decode_state(*run.state), decode_state(1, VERSION_1)
+    now, before = decode_state(*run.state), decode_state(version, blob)
     assert now == before
-    assert (now.declared, now.undeclared) == ({}, [])
+    assert (now.declared == {}, now.undeclared == []) == (version == 1, version == 1)
+
+
+def test_the_same_requests_are_answered_alike_whichever_version_their_state_has() -> None:
+    log = Log()
+    ending = [log.claim(1350, "c-ack"), log.command(1600, "early")]
+    replies = []
+    for version, blob in ((2, VERSION_2), (3, VERSION_3)):
+        run = Run(refuse_undeclared=True)
+        run.state = (version, blob)
+        replies.append(run.feed(*ending))
+    assert replies[0] == replies[1]
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
-    aggregate_headers,
     combined_status,
     http_body,
     is_success,
@@ -25,8 +24,8 @@ from ackstream.protocol.ditto.acknowledgements import (
     response_to_ack,
     response_type,
     write_ack,
-    write_acks,
 )
+from ackstream.protocol.ditto.aggregates import aggregate_headers, write_acks, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN
@@ -190,8 +189,12 @@ def test_an_aggregate_about_no_known_thing_says_so() -> None:
 def test_the_headers_of_a_single_entry_are_laid_under_those_of_the_command() -> None:
     weak = acknowledgement("abc", 200, headers={"ditto-weak-ack": True, "tag": "ack"})
     command = {"tag": "command", "requested-acks": ["abc"], "response-required": True}
-    assert aggregate_headers([weak], command) == {"ditto-weak-ack": True, "tag": "command", "response-required": False}
-    assert aggregate_headers([weak, weak], command) == {"tag": "command", "response-required": False}
+    assert aggregate_headers([write_text(weak)], command) == {
+        "ditto-weak-ack": True,
+        "tag": "command",
+        "response-required": False,
+    }
+    assert aggregate_headers([write_text(weak)] * 2, command) == {"tag": "command", "response-required": False}
 
 
 # status and body

@@ -7,7 +7,8 @@ import pytest
 
 from ackstream.jobs.twin.commands import check_tags, read_tags
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.permissions import check_address, conceal, kind_of, restrict, seen_by
 from ackstream.protocol.ditto.subscriptions import Publication, publication
