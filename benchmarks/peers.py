@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.contenders.programs import Contender
 
 SAMPLE_SECONDS = 0.5
+SETTLING = 3.0
+"""Seconds from the last deadline of what is measured until the kill: the load starts later, and timeouts come later."""
 METHOD = (
     "Each contender is a program of its own, several processes where it says so, with empty state; they take turns. "
     "Backlog: all messages are in Kafka before it starts; warm rate = slope by least squares of the broker's times of "
@@ -107,7 +109,7 @@ def _live(bench: Bench, peer: Contender, size: Size) -> dict[str, Any]:
     settings = bench.settings("live")
     name = f"peer-{time.monotonic_ns()}"
     out = bench.directory / f"{name}.json"
-    before = case.warm_up + case.seconds + TIMEOUT
+    before = case.warm_up + case.seconds + TIMEOUT + SETTLING
     command = latency.load(settings, out, case.rate, before + size.after_kill, heartbeats=peer.heartbeats)
     place = Place(settings, name, bench.directory / name, bench.directory / "classes")
     with closing(Running(peer, place)) as running:
@@ -138,18 +140,18 @@ def _live(bench: Bench, peer: Contender, size: Size) -> dict[str, Any]:
         "cores": (last.processor - first.processor) / (last.time - first.time),
         "broker_cores": (last.broker - first.broker) / (last.time - first.time),
         "memory_bytes": max(used),
-        "kill": recovery(_replies(report), killed),
+        "kill": recovery(_replies(report, began), killed),
         "as_expected": not any(counts.get(figure) for figure in ("wrong", "contradicted", "unknown", "unanswered")),
     }
 
 
-def _replies(report: dict[str, Any]) -> list[tuple[float, float]]:
-    """Return for each reply when it could have come at the earliest, and when it came."""
+def _replies(report: dict[str, Any], began: float) -> list[tuple[float, float]]:
+    """Return for each reply, from a time on, when it could have come at the earliest, and when it came."""
     entries = zip(*(report[name] for name in ("sent", "last_ack", "replied", "completed_by")), strict=True)
     return [
         (last_ack if completed_by == "acknowledgements" else sent + TIMEOUT, replied)
         for sent, last_ack, replied, completed_by in entries
-        if replied
+        if replied and sent >= began
     ]
 
 

@@ -83,8 +83,9 @@ def main() -> None:
         state_dir=arguments.state,
         auto_offset_reset="earliest",
         loglevel="WARNING",
-        # a program that is started again gets its partitions back at once, not when the session of the killed one ends
-        consumer_extra_config={"group.instance.id": arguments.number},
+        # a program that is started again gets its partitions back at once, not when the session of the killed one ends;
+        # and a partition that was paused, as merging needs it, does not wait for a request on its way
+        consumer_extra_config={"group.instance.id": arguments.number, "fetch.wait.max.ms": 5},
         producer_extra_config={"linger.ms": 5},
     )
     signals, acks = (
