@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 PATIENCE_SECONDS = 30
+HEARTBEAT = (
+    b'{"topic":"org.acme/heartbeat/things/twin/commands/modify","headers":{"response-required":false},"path":"/",'
+    b'"value":{}}'
+)
+"""A command that awaits nothing and has no correlation-id."""
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def partitions(consumer: Consumer, topic: str) -> list[int]:
 def heartbeat(target: Producer, places: Iterable[tuple[str, int]]) -> None:
     """Write a record to each partition that says nothing but its time, for programs that have no clock of their own."""
     for topic, partition in places:
-        target.produce(topic, b"{}", b"heartbeat", partition)
+        target.produce(topic, HEARTBEAT, b"heartbeat", partition)
 
 
 class Offsets:

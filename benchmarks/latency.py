@@ -110,7 +110,8 @@ def load(settings: Settings, out: Path, rate: float, seconds: float, *, heartbea
 def evaluate(report: dict[str, Any], case: Case, found: Sequence[Batch] = ()) -> dict[str, Any]:
     """Return the figures of a case from what the load has written."""
     requests = list(zip(*(report[name] for name in ("sent", "last_ack", "replied", "completed_by")), strict=True))
-    began = requests[0][0] + case.warm_up
+    # the first has waited until there was someone to answer it
+    began = requests[1][0] + case.warm_up
     windows: list[dict[str, list[float]]] = [{"reply": [], "last_ack": [], "late": []} for _ in range(WINDOWS)]
     for sent, last_ack, replied, completed_by in requests:
         window = int((sent - began) // (case.seconds / WINDOWS))

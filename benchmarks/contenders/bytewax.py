@@ -49,7 +49,8 @@ class Partition(StatefulBatchLogic):
             timestamp = value.timestamp[1]
             self._times[value.topic] = timestamp
             message = msgspec.json.decode(value.value)
-            if "headers" in message:
+            # without a correlation-id it only tells the time
+            if "correlation-id" in message["headers"]:
                 replies += self._receive(message, timestamp)
         if len(self._times) == 2:
             replies += self._expire(min(self._times.values()))

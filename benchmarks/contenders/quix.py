@@ -36,10 +36,10 @@ class OneKey(Deserializer):
 def join(message: dict[str, Any], _key: str, timestamp: int, _headers: Any, state: State) -> list[tuple[str, Any]]:
     """Let the time of a message pass, then take it; return replies, each with what completed it."""
     replies = list(expire(state, timestamp))
-    if "headers" not in message:
+    key = message["headers"].get("correlation-id")
+    if key is None:
         # it only tells the time
         return replies
-    key = message["headers"]["correlation-id"]
     before = state.get(key)
     due = before and before["due"]
     entry = receive(before, message, timestamp)
@@ -83,9 +83,10 @@ def main() -> None:
         state_dir=arguments.state,
         auto_offset_reset="earliest",
         loglevel="WARNING",
-        # a program that is started again gets its partitions back at once, not when the session of the killed one ends;
-        # and a partition that was paused, as merging needs it, does not wait for a request on its way
-        consumer_extra_config={"group.instance.id": arguments.number, "fetch.wait.max.ms": 5},
+        # while it merges topics it waits for as long before it looks at what has come
+        consumer_poll_timeout=0.01,
+        # a program that is started again gets its partitions back at once, not when the session of the killed one ends
+        consumer_extra_config={"group.instance.id": arguments.number},
         producer_extra_config={"linger.ms": 5},
     )
     signals, acks = (
