@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.contenders.programs import Contender
 
 SAMPLE_SECONDS = 0.5
-SETTLING = 3.0
+SETTLING = 5.0
 """Seconds from the last deadline of what is measured until the kill: what answers late has answered by then."""
 METHOD = (
     "Each contender is a program of its own, several processes where it says so, with empty state; they take turns. "
@@ -125,8 +125,8 @@ def _live(bench: Bench, peer: Contender, size: Size) -> dict[str, Any]:
                 if over is None and bench.offsets.count(settings.kafka.topic("replies")):
                     # the first request is answered, and the load begins
                     over = time.time() + before
-            running.close()
             killed = time.time()
+            running.close()
             running.start()
             while load.poll() is None:
                 running.check()
