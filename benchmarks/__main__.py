@@ -10,8 +10,8 @@ from ackstream.settings import load
 from benchmarks import broker, common
 
 NAMES = (
-    "pure", "settling", "queueing", "throughput", "latency", "growth", "archive", "twin", "index", "persist", "acks",
-    "gateway",
+    "pure", "settling", "queueing", "throughput", "peers", "latency", "growth", "archive", "twin", "index", "persist",
+    "acks", "gateway",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ackstream.kafka.topics import TOPICS
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 PATIENCE_SECONDS = 30
+HEARTBEAT = (
+    b'{"topic":"org.acme/heartbeat/things/twin/commands/modify","headers":{"response-required":false},"path":"/",'
+    b'"value":{}}'
+)
+"""A command that awaits nothing and has no correlation-id."""
 
 
 @contextmanager
@@ -97,6 +102,17 @@ def produce(bootstrap: str, messages: Iterable[tuple[str, bytes, bytes, list[tup
     return time.monotonic() - began
 
 
+def partitions(consumer: Consumer, topic: str) -> list[int]:
+    """Return the numbers of a topic's partitions."""
+    return sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+
+
+def heartbeat(target: Producer, places: Iterable[tuple[str, int]]) -> None:
+    """Write a record to each partition that says nothing but its time, for programs that have no clock of their own."""
+    for topic, partition in places:
+        target.produce(topic, HEARTBEAT, b"heartbeat", partition)
+
+
 class Offsets:
     """Looks at topics from outside."""
 
@@ -120,10 +136,9 @@ class Offsets:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
                 return {
                     partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-                    for partition in partitions
+                    for partition in partitions(self._consumer, topic)
                 }
             except KafkaException:
                 # a topic made a moment ago has no leader yet
@@ -142,22 +157,25 @@ class Offsets:
             future.result(timeout=30)
 
     def read(self, topic: str) -> Iterator[Any]:
-        """Read all records that a topic has now."""
+        """Read all committed records of a topic up to its present end."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "group.id": "bench-read",
                 "enable.auto.commit": False,
+                # the last offsets may be those of transactions
+                "enable.partition.eof": True,
             }
         )
-        ends = {partition: bounds for partition, bounds in self.ends(topic).items() if bounds[0] < bounds[1]}
+        left = {partition: low for partition, (low, high) in self.ends(topic).items() if low < high}
         try:
-            consumer.assign([TopicPartition(topic, partition, low) for partition, (low, _) in ends.items()])
-            left = sum(high - low for low, high in ends.values())
-            while left > 0:
+            consumer.assign([TopicPartition(topic, partition, low) for partition, low in left.items()])
+            while left:
                 for message in consumer.consume(10_000, timeout=1):
-                    if message.error() is None and message.offset() < ends[message.partition()][1]:
-                        left -= 1
+                    error = message.error()
+                    if error is None:
                         yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                        left.pop(message.partition(), None)
         finally:
             consumer.close()

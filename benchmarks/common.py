@@ -28,6 +28,7 @@ from ackstream.settings import Settings, load
 from ackstream.spark.session import session
 from benchmarks import broker
 from benchmarks.broker import Offsets
+from benchmarks.pages import with_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "benchmarks" / "README.md"
 PACKAGES = (
     "pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka", "quixstreams",
 )  # fmt: skip
@@ -132,12 +134,18 @@ def show(value: Any) -> str:
 
 
 def main(
-    name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool = True, memory: str | None = None
+    name: str,
+    measure: Callable[[Bench], dict[str, Any]],
+    *,
+    kafka: bool = True,
+    memory: str | None = None,
+    page: Callable[[dict[str, Any]], str] | None = None,
 ) -> None:
     """Run a benchmark as a program.
 
     :param kafka: whether it needs one
     :param memory: of Spark's driver, where the settings' is not enough
+    :param page: makes a part of README.md of the report
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--small", action="store_true", help="a check of a minute; its figures mean nothing")
@@ -176,7 +184,10 @@ def main(
             "settings": base.model_dump(mode="json", include=parts),
             "figures": figures,
         }
-        (place / f"{name}.json").write_text(json.dumps(rounded(report), indent=2) + "\n", "utf-8")
+        report = rounded(report)
+        (place / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        if page is not None and place == RESULTS:
+            README.write_text(with_part(README.read_text("utf-8"), name, page(report)), "utf-8")
         console.print(f"Written: {place / f'{name}.json'}", highlight=False)
 
 

@@ -15,6 +15,10 @@ from benchmarks import common
 from benchmarks.progress import batches, medians, percentiles, typical, wait
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ackstream.settings import Settings
     from benchmarks.common import Bench
     from benchmarks.progress import Batch
 
@@ -83,27 +87,31 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
             stack.callback(archiving.stop)
         # the first ticks: classes are loaded, Python has started
         wait(query, lambda: len(batches(query)) >= 2, 120)
-        subprocess.run(
-            [
-                sys.executable, "-m", "benchmarks.load", "--bootstrap", settings.kafka.bootstrap,
-                "--prefix", settings.kafka.topic_prefix, "--out", str(out), "--rate", str(case.rate),
-                "--seconds", str(case.warm_up + case.seconds), "--timeout", str(TIMEOUT),
-            ],
-            cwd=common.ROOT, check=True,
-        )  # fmt: skip
+        subprocess.run(load(settings, out, case.rate, case.warm_up + case.seconds), cwd=common.ROOT, check=True)
         found = batches(query)
         beside = []
         if case.archive:
             archiving.processAllAvailable()
             beside = batches(archiving)
-    return _evaluate(json.loads(out.read_text("utf-8")), case, found) | (
+    return evaluate(json.loads(out.read_text("utf-8")), case, found) | (
         {"archive_batches": len(beside), "archive_durations": typical(beside)} if beside else {}
     )
 
 
-def _evaluate(report: dict[str, Any], case: Case, found: list[Batch]) -> dict[str, Any]:
+def load(settings: Settings, out: Path, rate: float, seconds: float, *, heartbeats: bool = False) -> list[str]:
+    """Return the command that sends requests and acknowledgements, and writes the file with what came of them."""
+    return [
+        sys.executable, "-m", "benchmarks.load", "--bootstrap", settings.kafka.bootstrap,
+        "--prefix", settings.kafka.topic_prefix, "--out", str(out), "--rate", str(rate),
+        "--seconds", str(seconds), "--timeout", str(TIMEOUT), *(["--heartbeats"] if heartbeats else []),
+    ]  # fmt: skip
+
+
+def evaluate(report: dict[str, Any], case: Case, found: Sequence[Batch] = ()) -> dict[str, Any]:
+    """Return the figures of a case from what the load has written."""
     requests = list(zip(*(report[name] for name in ("sent", "last_ack", "replied", "completed_by")), strict=True))
-    began = requests[0][0] + case.warm_up
+    # the first has waited until there was someone to answer it
+    began = requests[1][0] + case.warm_up
     windows: list[dict[str, list[float]]] = [{"reply": [], "last_ack": [], "late": []} for _ in range(WINDOWS)]
     for sent, last_ack, replied, completed_by in requests:
         window = int((sent - began) // (case.seconds / WINDOWS))
@@ -124,10 +132,9 @@ def _evaluate(report: dict[str, Any], case: Case, found: list[Batch]) -> dict[st
         "durations": typical(measured) if measured else {},
         "counts": {
             "requests": len(requests),
-            "acknowledgements": completed.count("acknowledgements"),
-            "timeout": completed.count("timeout"),
             "unanswered": completed.count(None),
-            "repeated": report["repeats"],
+            "repeated": 0,
+            **report["verdicts"],
         },
     }
 

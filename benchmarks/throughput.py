@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.contenders import copy, per_key
+from benchmarks.contenders.programs import CONTENDERS, Place
+from benchmarks.contenders.running import Running
 from benchmarks.progress import batches, medians, rows_read, typical, wait
+from benchmarks.replies import Verdicts, slope
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
     from benchmarks.common import Bench
+    from benchmarks.contenders.programs import Contender
     from benchmarks.progress import Batch
 
 WARM_UP = 2
 """The first batches of a query start Python and fill caches: they do not count."""
 TIMEOUT = "2s"
+AFTER_ALL = 2.5
+"""After so many seconds every request is due."""
 PATIENCE = 600.0
 METHOD = (
     "Messages are requests and acknowledgements read. All are in Kafka before a contender starts; each round starts "
@@ -37,9 +42,9 @@ METHOD = (
     "Spark: one session for all; a first run of correlate and of the copy, in which the JVM compiles, does not count; "
     "warm rate = rows / triggerExecution of all full batches but the first two; whole-run "
     "rate = all rows / time from the query's start to the end of the batch that read the last. "
-    "quixstreams: processes of their own; warm rate by the broker's times of the replies, the same share of them left "
-    "out at the beginning, up to the last reply; whole-run rate = all rows / time from the start of the process to the "
-    "last reply. Its reply comes with the message that completes it, so replies are as evenly spread as messages."
+    "quixstreams: processes of their own; warm rate by the broker's times of the replies to complete requests, the "
+    "same share of them left out at the beginning: the slope by least squares; whole-run rate = all rows / time from "
+    "the start of the process to the last such reply. The last record of each partition only tells the time."
 )
 
 
@@ -64,8 +69,7 @@ def measure(bench: Bench) -> dict[str, Any]:
     workload = Workload(size.requests, timeout=TIMEOUT)
     slow = Workload(size.slow_requests, timeout=TIMEOUT, first=size.requests)
     data, slow_data = bench.settings("fast"), bench.settings("slow")
-    bench.say(f"Writing {workload.messages:,} messages of {workload.requests:,} requests")
-    seconds = broker.produce(bench.base.kafka.bootstrap, workload.kafka(data.kafka.topic_prefix))
+    seconds = fill(bench, data, workload)
     broker.produce(bench.base.kafka.bootstrap, slow.kafka(slow_data.kafka.topic_prefix))
     began = time.monotonic()
     bench.say(f"They came in {seconds:.1f} s. Starting {bench.spark.version}")
@@ -78,8 +82,11 @@ def measure(bench: Bench) -> dict[str, Any]:
         for name, contender in (
             ("correlate", lambda: _correlate(bench, data, workload, size.batch)),
             ("copy", lambda: _copy(bench, data, workload, size.batch)),
-            ("quixstreams, 1 process", lambda: _quix(bench, data, workload, size.batch, 1)),
-            ("quixstreams, 2 processes", lambda: _quix(bench, data, workload, size.batch, 2)),
+            *(
+                (peer.name, partial(program, bench, data, workload, size.batch, peer))
+                for peer in CONTENDERS
+                if peer.name.startswith("quixstreams")
+            ),
             ("state a correlation-id", lambda: _per_key(bench, slow_data, slow, size.slow_batch)),
         ):
             result = contender()
@@ -194,52 +201,68 @@ def _warm(found: Sequence[Batch], batch: int) -> Sequence[Batch]:
     return [entry for entry in found if entry.rows >= 0.9 * batch][WARM_UP:]
 
 
-# -- quixstreams ------------------------------------------------------------------------------------------------------
+# -- programs of their own --------------------------------------------------------------------------------------------
 
 
-def _quix(bench: Bench, data: Settings, workload: Workload, batch: int, processes: int) -> dict[str, Any]:
-    kafka, name = data.kafka, f"quix-{time.monotonic_ns()}"
-    target = f"{kafka.topic_prefix}{name}"
-    bench.offsets.create(target, kafka.partitions)
-    log = bench.directory / f"{name}.log"
+def fill(bench: Bench, data: Settings, workload: Workload) -> float:
+    """Write the messages, then records that tell a time when every request is due; return the messages' seconds."""
+    bench.say(f"Writing {workload.messages:,} messages of {workload.requests:,} requests")
+    seconds = broker.produce(bench.base.kafka.bootstrap, workload.kafka(data.kafka.topic_prefix))
+    time.sleep(AFTER_ALL)
+    topics = [data.kafka.topic(name) for name in ("signals", "acks")]
+    target = broker.producer(bench.base.kafka.bootstrap)
+    broker.heartbeat(target, [(topic, partition) for topic in topics for partition in bench.offsets.ends(topic)])
+    target.flush()
+    return seconds
+
+
+def program(bench: Bench, data: Settings, workload: Workload, batch: int, contender: Contender) -> dict[str, Any]:
+    """Let a contender answer everything, and look at its replies."""
+    settings = bench.settings("fast", prefix=data.kafka.topic_prefix)
+    replies = settings.kafka.topic("replies")
+    bench.offsets.truncate(*map(settings.kafka.topic, ("replies", "ledger", "dead-letters")))
+    name = f"peer-{time.monotonic_ns()}"
     began = time.time()
-    with log.open("w") as output, ExitStack() as stack:
-        started = []
-        for number in range(processes):
-            process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "benchmarks.contenders.quix", "--bootstrap", kafka.bootstrap,
-                    "--prefix", kafka.topic_prefix, "--target", target, "--group", name,
-                    "--state", str(bench.directory / f"{name}-{number}"),
-                ],
-                cwd=common.ROOT, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            started.append(process)
-            stack.callback(_end, process)
-        deadline = time.monotonic() + PATIENCE
-        while bench.offsets.count(target) < workload.complete:
-            if time.monotonic() > deadline or any(process.poll() is not None for process in started):
-                raise RuntimeError(f"quixstreams did not come to its end: {log.read_text()[-2000:]}")
+    deadline = time.monotonic() + PATIENCE
+    place = Place(settings, name, bench.directory / name, bench.directory / "classes")
+    with closing(Running(contender, place)) as running:
+        looked = workload.requests - 1
+        while True:
+            running.check()
+            running.sample()
+            if looked < (count := bench.offsets.count(replies)) or time.monotonic() > deadline:
+                # where a contender uses transactions, some offsets are theirs
+                verdicts, times = _replies(bench, replies, workload)
+                looked = count
+                if verdicts.answered == workload.requests or time.monotonic() > deadline:
+                    break
             time.sleep(0.25)
-    times = sorted(message.timestamp()[1] / 1000 for message in bench.offsets.read(target))
-    skipped = len(times) * WARM_UP * batch // workload.messages
+    # the first of them leave room for what warms up, as the first batches of Spark do
+    warm = times[len(times) * WARM_UP * batch // workload.messages :]
+    rate = workload.messages / workload.complete * slope(warm)
+    first, last = running.between(warm[0], warm[-1])
+    handled = rate * (last.time - first.time)
     return {
-        "rates": {
-            "warm": workload.messages * (1 - skipped / len(times)) / (times[-1] - times[skipped]),
-            "whole": workload.messages / (times[-1] - began),
-        },
-        "replies": len(times),
+        "rates": {"warm": rate, "whole": workload.messages / (times[-1] - began)},
+        "replies": dict(verdicts.counts),
+        "as_expected": verdicts.right,
         "first_reply_after_seconds": times[0] - began,
+        "processor_microseconds": (last.processor - first.processor) / handled * 1e6,
+        "broker_microseconds": (last.broker - first.broker) / handled * 1e6,
+        "memory_bytes": max(usage.memory for usage in running.used),
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _replies(bench: Bench, topic: str, workload: Workload) -> tuple[Verdicts, list[float]]:
+    """Return the verdicts, and when the replies to complete requests were written."""
+    verdicts = Verdicts(workload)
+    times = []
+    for message in bench.offsets.read(topic):
+        completed_by = dict(message.headers())["completed-by"]
+        verdicts.take(message.key(), completed_by, message.value())
+        if completed_by == b"acknowledgements":
+            times.append(message.timestamp()[1] / 1000)
+    return verdicts, sorted(times)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.json import decode
 
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from benchmarks.contenders.joining import receive, reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +78,18 @@ class Workload:
         """Write an acknowledgement."""
         name, key = LABELS[label], self.ids[number]
         return (_ACK % (self.thing(number), name, key, name, number % 60, number % 1000, number)).encode()
+
+    def completed_by(self, number: int) -> str:
+        """Tell what completes a request, unless it is answered wrongly."""
+        return "acknowledgements" if self._came[number].all() else "timeout"
+
+    def reply(self, number: int) -> dict[str, Any]:
+        """Return what a request has to be answered with."""
+        entry = receive(None, decode(self.signal(number)), 0)
+        for label in range(len(LABELS)):
+            if self.came(number, label):
+                receive(entry, decode(self.ack(number, label)), 0)
+        return reply(entry)
 
     def order(self) -> list[tuple[int, int]]:
         """Return (request, label) in the order in which they are sent; label -1 is the request itself."""

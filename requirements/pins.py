@@ -31,7 +31,11 @@ HEADER = "# Written by `make pins`: do not edit.\n"
 BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.25", "editables", "cffi>=1.17")
 """What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
 
-MODULES = {ROOT / "conf" / "ivy.xml": ("spark", "broker"), ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto")}
+MODULES = {
+    ROOT / "conf" / "ivy.xml": ("spark", "broker"),
+    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto"),
+    ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink"),
+}
 
 
 def sets() -> dict[str, Sequence[str]]:

@@ -1,10 +1,11 @@
-"""The same join in quixstreams: two topics concatenated, RocksDB state and its changelog topic, default settings.
+"""The join in quixstreams: two topics concatenated, RocksDB state with its changelog topic, deadlines by stream time.
 
-State is kept by thing id (the record's key), within that by correlation-id: signals and acks have the same keys and the
-same number of partitions, so nothing has to be repartitioned. It answers complete requests alone: there are no
-timeouts, no ledger, no checks of the protocol and no memory of decided requests, so it does less than correlate.
+State is kept by partition, not by record key: all keys are read as one, since the API cannot look for what is due in
+the states of other keys. Signals and acks have the same keys and the same number of partitions, so nothing has to be
+repartitioned, and quixstreams merges the two by their time stamps. Deadlines are lists of correlation-ids in the state,
+one for each 10 ms.
 
-A program of its own, ended by SIGTERM; several of them share the partitions.
+A program of its own; several of them share the partitions.
 """
 
 from __future__ import annotations
@@ -13,46 +14,67 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from quixstreams import Application
+from quixstreams.models.serializers import Deserializer
+
+from benchmarks.contenders.joining import complete, receive, reply
 
 if TYPE_CHECKING:
     from quixstreams import State
 
-
-def join(message: dict[str, Any], state: State) -> dict[str, Any] | None:
-    """Collect the acknowledgements of one request; return the reply when all are there."""
-    headers = message["headers"]
-    key = headers["correlation-id"]
-    entry = state.get(key) or {"request": None, "acks": {}}
-    criterion, _, label = message["topic"].split("/", 4)[4].partition("/")
-    if criterion == "acks":
-        entry["acks"].setdefault(label, {name: message.get(name) for name in ("status", "value", "headers")})
-    else:
-        entry["request"] = {"topic": message["topic"], "headers": headers}
-    request, acks = entry["request"], entry["acks"]
-    if request is None or any(label not in acks for label in request["headers"]["requested-acks"]):
-        state.set(key, entry)
-        return None
-    state.delete(key)
-    return reply(request, acks)
+SLOT = 10
+"""Milliseconds of deadlines in one list."""
 
 
-def reply(request: dict[str, Any], acks: dict[str, Any]) -> dict[str, Any]:
-    """Aggregate the acknowledgements."""
-    namespace, name, _ = request["topic"].split("/", 2)
-    good = all(200 <= entry["status"] < 300 for entry in acks.values())
-    return {
-        "topic": f"{namespace}/{name}/things/twin/acks",
-        "headers": {**request["headers"], "response-required": False, "content-type": "application/json"},
-        "path": "/",
-        "value": {label: acks[label] for label in request["headers"]["requested-acks"]},
-        "status": 200 if good else 424,
-    }
+class OneKey(Deserializer):
+    """Reads all record keys as the same."""
+
+    def __call__(self, *_: Any, **__: Any) -> str:
+        """Return the key."""
+        return "partition"
+
+
+def join(message: dict[str, Any], _key: str, timestamp: int, _headers: Any, state: State) -> list[tuple[str, Any]]:
+    """Let the time of a message pass, then take it; return replies, each with what completed it."""
+    replies = list(expire(state, timestamp))
+    key = message["headers"].get("correlation-id")
+    if key is None:
+        # it only tells the time
+        return replies
+    before = state.get(key)
+    due = before and before["due"]
+    entry = receive(before, message, timestamp)
+    if complete(entry):
+        state.delete(key)
+        return [*replies, ("acknowledgements", reply(entry))]
+    state.set(key, entry)
+    if entry["due"] != due:
+        slot = f"due-{entry['due'] // SLOT}"
+        state.set(slot, [*state.get(slot, []), key])
+    return replies
+
+
+def expire(state: State, now: int) -> Any:
+    """Give the replies of what is due in the slots that are over."""
+    reached = state.get("reached")
+    current = now // SLOT
+    if reached is not None and current <= reached:
+        return
+    state.set("reached", current)
+    for slot in range(current if reached is None else reached, current):
+        for key in state.get(f"due-{slot}", []):
+            entry = state.get(key)
+            # answered since, or a request whose acknowledgement came first and had another deadline
+            if entry is not None and entry["due"] // SLOT <= slot:
+                state.delete(key)
+                if entry["request"] is not None:
+                    yield "timeout", reply(entry)
+        state.delete(f"due-{slot}")
 
 
 def main() -> None:
-    """Run until SIGTERM."""
+    """Run until it is killed."""
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "prefix", "target", "group", "state"):
+    for name in ("bootstrap", "prefix", "group", "state", "number"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args()
     app = Application(
@@ -61,12 +83,20 @@ def main() -> None:
         state_dir=arguments.state,
         auto_offset_reset="earliest",
         loglevel="WARNING",
+        # while it merges topics it waits for as long before it looks at what has come
+        consumer_poll_timeout=0.01,
+        # a program that is started again gets its partitions back at once, not when the session of the killed one ends
+        consumer_extra_config={"group.instance.id": arguments.number},
+        producer_extra_config={"linger.ms": 5},
     )
-    signals = app.dataframe(app.topic(arguments.prefix + "signals"))
-    acks = app.dataframe(app.topic(arguments.prefix + "acks"))
-    replies = signals.concat(acks).apply(join, stateful=True).filter(lambda value: value is not None)
+    signals, acks = (
+        app.dataframe(app.topic(arguments.prefix + name, key_deserializer=OneKey())) for name in ("signals", "acks")
+    )
+    replies = signals.concat(acks).apply(join, stateful=True, metadata=True, expand=True)
+    replies = replies.set_headers(lambda found, *_: [("completed-by", found[0])]).apply(lambda found: found[1])
     replies.to_topic(
-        app.topic(arguments.target, key_serializer="str"), key=lambda value: value["headers"]["correlation-id"]
+        app.topic(arguments.prefix + "replies", key_serializer="str"),
+        key=lambda value: value["headers"]["correlation-id"],
     )
     app.run()
 

@@ -1,0 +1,91 @@
+"""The parts of README.md that are made of results, each between two marks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+NOT_MEASURED = "Not measured yet: `python -m benchmarks peers` on a quiet machine writes the tables."
+BACKLOG = (
+    "contender", "messages/s, warm", "whole run", "ackstream is … times that", "µs of processor per message",
+    "of the broker", "memory, GB",
+)  # fmt: skip
+LIVE = (
+    "contender", "reply p50", "p95", "last ack p50", "p95", "timeout late p50", "p95", "cores", "memory, GB",
+    "silent after a kill", "caught up", "repeated", "wrong or missing",
+)  # fmt: skip
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """Return a page with another text between the marks of a part."""
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, _, rest = page.partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"README.md has no part {name!r}: put the marks {start!r} and {end!r} there")
+    return f"{before}{start}{text}\n{end}{after}"
+
+
+def part(page: str, name: str) -> str:
+    """Return the text of a part."""
+    return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
+
+
+def peers(report: dict[str, Any]) -> str:
+    """Write the tables of the peers."""
+    figures, machine = report["figures"], report["machine"]
+    found = figures["contenders"]
+    base = found["ackstream"]["messages_a_second"]["warm"]
+    backlog = [
+        (
+            name,
+            f"{one['messages_a_second']['warm']:,.0f}",
+            f"{one['messages_a_second']['whole']:,.0f}",
+            f"{base / one['messages_a_second']['warm']:.2f}",
+            f"{one['processor_microseconds']:.0f}",
+            f"{one['broker_microseconds']:.1f}",
+            f"{one['memory_bytes'] / 2**30:.2f}",
+        )
+        for name, one in found.items()
+    ]
+    live = [
+        (
+            name,
+            *_seconds(one["live"]["reply"]["p50"], one["live"]["reply"]["p95"]),
+            *_seconds(one["live"]["last_ack"]["p50"], one["live"]["last_ack"]["p95"]),
+            *_seconds(one["live"]["late"]["p50"], one["live"]["late"]["p95"]),
+            f"{one['live']['cores']:.2f}",
+            f"{one['live']['memory_bytes'] / 2**30:.2f}",
+            *_seconds(one["live"]["kill"]["silent"], one["live"]["kill"]["caught_up"]),
+            f"{one['live']['counts'].get('repeated', 0):,}",
+            f"{_wrong(one['live']['counts']):,}",
+        )
+        for name, one in found.items()
+    ]
+    measured = f"{report['date'][:10]}, {machine['cores']} cores, {machine['cpu']}"
+    lines = [
+        f"A backlog of {figures['messages']:,} messages, median of {figures['rounds']} rounds ({measured}):",
+        "",
+        *_table(BACKLOG, backlog),
+        "",
+        f"{figures['rate']} requests/s, in seconds; then kill -9 of all its processes and an immediate restart:",
+        "",
+        *_table(LIVE, live),
+    ]
+    return "\n".join(lines)
+
+
+def _wrong(counts: dict[str, int]) -> int:
+    return sum(counts.get(name, 0) for name in ("wrong", "contradicted", "unknown", "unanswered"))
+
+
+def _seconds(*values: float | None) -> list[str]:
+    return ["-" if value is None else f"{value:.2f}" for value in values]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
