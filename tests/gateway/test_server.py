@@ -408,7 +408,8 @@ def test_a_stop_under_load_answers_each_request_or_closes_its_connection(caplog:
         late.sendall(HEAD[:20])
         listener = stack.enter_context(subscribed(running))
         answers = [pool.submit(running.ask) for _ in range(100)]
-        eventually(lambda: len(running.exchange._waiting) == 101, "all requests")
+        eventually(lambda: len(running.exchange._waiting) == 100, "all requests")
+        eventually(lambda: len(running.exchange._limited) == 1, "the incomplete body")
         going = [pool.submit(go_on, running) for _ in range(3)]
         eventually(lambda: len(running.clients.futures) == 103, "further requests")
         began = time.monotonic()
