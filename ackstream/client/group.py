@@ -141,6 +141,9 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
                 if offset is None:
                     raise KafkaError(f"the offset of {partition} is unknown")  # noqa: TRY301 - as position() might
                 self._start(partition, offset)
+            # a group that begins has no offsets: whoever takes over from a killed member must find where it began
+            if positions := self._progress.positions():
+                self._consumer.commit(_offsets(positions), timeout_ms=_TIMEOUT_MS)
         except (KafkaError, AssertionError) as error:
             log.warning("Reading the offsets of the group %s failed and is retried: %s", self._group, error)
             self._changed.set()

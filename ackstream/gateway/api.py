@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from ackstream.gateway.translation import (
     command,
     is_json,
     media_type,
+    new_id,
     read_request_headers,
     subscribed,
 )
@@ -140,7 +140,7 @@ class Api:
         """Return the client's correlation-id, and the headers of its command."""
         given = read_request_headers(request)
         check_headers(kind, given)
-        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or str(uuid.uuid4())
+        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or new_id()
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         return client_id, given

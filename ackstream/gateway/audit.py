@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.gateway.errors import unavailable
@@ -91,12 +92,11 @@ class Attempt:
 
     def _write(self, correlation_id: str | None, **how: Any) -> None:
         topic = self._command.topic
-        names = (topic.channel, topic.criterion, topic.action or topic.subject)
         self._audit.write(
             self._event,
             self._sender,
             correlation_id=correlation_id,
-            command="/".join(filter(None, names)),
+            command="/".join(filter(None, (topic.channel, topic.criterion, topic.action or topic.subject))),
             thing_id=None if topic.namespace == "_" else topic.thing_id,
             path=self._command.path,
             **how,
@@ -180,8 +180,8 @@ class Audit:
         with self._lock:
             recorded = self._failures.take(event, sender.address, self._clock())
         if recorded:
-            how = {"status": error.status, "reason": error.message}
-            self.write(event, sender, command=connection.scope["path"], allowed=False, **how)
+            path, reason = connection.scope["path"], error.message
+            self.write(event, sender, command=path, allowed=False, status=error.status, reason=reason)
 
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""
@@ -194,25 +194,53 @@ class Audit:
         """Record that the access file was read again, or refused."""
         self.write("rules", Sender(()), path=name, allowed=problem is None, reason=problem)
 
-    def write(self, event: str, sender: Sender, **fields: Any) -> None:
+    def write(  # noqa: PLR0913 - the fields of a record
+        self,
+        event: str,
+        sender: Sender,
+        *,
+        allowed: bool,
+        correlation_id: str | None = None,
+        command: str | None = None,
+        thing_id: str | None = None,
+        path: str | None = None,
+        count: int = 1,
+        status: int | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Give a record to be stored."""
         if self.level == "off":
             return
-        subjects = [subject for subject in sender.subjects if not subject.startswith(ROLE)]
-        roles = [subject.removeprefix(ROLE) for subject in sender.subjects if subject.startswith(ROLE)]
-        given: dict[str, Any] = {
-            "subject": subjects[0] if subjects else None,
-            "address": sender.address,
-            "method": sender.method,
-            **dict.fromkeys(("correlation_id", "command", "thing_id", "path")),
-            "count": 1,
-            **fields,
-        }
-        cut: dict[str, Any] = {
-            name: value[:MAX_CHARACTERS] if isinstance(value, str) else value for name, value in given.items()
-        }
-        shown = tuple(role[:MAX_CHARACTERS] for role in roles)
-        self._take(AuditRow(event=event, received_at=round(self._clock() * 1000), roles=shown, **cut))
+        subject, roles = _divided(sender.subjects)
+        row = AuditRow(
+            event=event,
+            received_at=round(self._clock() * 1000),
+            subject=subject,
+            roles=roles,
+            address=_cut(sender.address),
+            method=_cut(sender.method),
+            correlation_id=_cut(correlation_id),
+            command=_cut(command),
+            thing_id=_cut(thing_id),
+            path=_cut(path),
+            allowed=allowed,
+            count=count,
+            status=status,
+            reason=_cut(reason),
+        )
+        self._take(row)
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None else text[:MAX_CHARACTERS]
+
+
+@lru_cache(maxsize=1024)
+def _divided(subjects: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the subject and the roles among those of a sender."""
+    own = [_cut(subject) for subject in subjects if not subject.startswith(ROLE)]
+    roles = [subject.removeprefix(ROLE)[:MAX_CHARACTERS] for subject in subjects if subject.startswith(ROLE)]
+    return own[0] if own else None, tuple(roles)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import ipaddress
 import math
 from collections import Counter, OrderedDict
 from contextlib import contextmanager
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -205,6 +206,7 @@ def address_of(connection: HTTPConnection) -> str | None:
     return None if client is None else network(client.host)
 
 
+@lru_cache(maxsize=1024)
 def network(host: str) -> str | None:
     """Return an address, of IPv6 its network; ``None`` for this machine and for what is no address."""
     try:

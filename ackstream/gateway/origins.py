@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 _METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
 _PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
-_HEADERS = {
+_HEADERS = (
     # what a device or a subscriber has sent is no page of this gateway: it has no origin, runs nothing, loads nothing
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
-    "x-content-type-options": "nosniff",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-}
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
 """Of all responses that have none of their own; those of the gateway's own pages have a policy of their own."""
 
 
@@ -80,7 +81,10 @@ class Hosts:
         if authenticated:
             self._names += [settings.host.lower(), socket.gethostname().lower()]
 
-    def known(self, host: str) -> bool:
+        # most clients use the same one
+        self.known = lru_cache(maxsize=64)(self._known)
+
+    def _known(self, host: str) -> bool:
         """Return whether the value of a header Host is one of the gateway; browsers always send one."""
         if not host:
             return self._authenticated
@@ -135,9 +139,8 @@ class ResponseHeaders:
 
         async def sent(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in own)]
             await send(message)
 
         await self._app(scope, receive, sent)

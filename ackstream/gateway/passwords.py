@@ -60,12 +60,18 @@ class Passwords:
         self._checking: dict[bytes, asyncio.Task[bool]] = {}
         # one processor of two stays free for everyone else
         self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
-        self._users: Mapping[str, User] = users
+        self._accounts: dict[str, Account] = {}
+        self.replace(users)
         self._attempts = Attempts()
 
     def replace(self, users: Mapping[str, User]) -> None:
         """Know these users from now on; may be called in another thread."""
-        self._users = users
+        accounts = {}
+        for name, user in users.items():
+            roles = tuple(f"{ROLE}user:{role}" for role in user.roles)
+            stamp = self._keyed(user.password.get_secret_value(), *roles)
+            accounts[name] = Account((f"user:{name}", *roles), stamp)
+        self._users, self._accounts = users, accounts
 
     def close(self) -> None:
         """End the threads."""
@@ -73,12 +79,7 @@ class Passwords:
 
     def account(self, name: str) -> Account | None:
         """Return what a user is, ``None`` if there is no such user."""
-        user = self._users.get(name)
-        if user is None:
-            return None
-        roles = tuple(f"{ROLE}user:{role}" for role in user.roles)
-        stamp = self._keyed(user.password.get_secret_value(), *roles)
-        return Account((f"user:{name}", *roles), stamp)
+        return self._accounts.get(name)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
         """Return the name in the credentials of HTTP Basic (RFC 7617), and whether they are right.

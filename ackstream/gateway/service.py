@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from anyio import move_on_after
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
 
+    from anyio import CancelScope
     from starlette.requests import HTTPConnection
 
     from ackstream.client import Reply
@@ -71,7 +74,10 @@ class Exchange:
     def __init__(self, requester: Requester, outcomes: Outcomes) -> None:
         self._requester = requester
         self._outcomes = outcomes
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._limited: set[CancelScope] = set()
+        self._ended: deque[asyncio.Future[None]] = deque()
+        self._woken: asyncio.AbstractEventLoop | None = None
         self._interrupted = False
 
     async def receive(self, body: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -91,17 +97,18 @@ class Exchange:
 
         :raises DittoError: 503, the gateway is shutting down
         """
-        awaited = asyncio.ensure_future(what)
-        timer = awaited.get_loop().call_later(seconds, awaited.cancel)
-        try:
-            return await self._wait(awaited, interrupted)
-        except asyncio.CancelledError:
-            if not awaited.cancelled():
-                raise
-            return None
-        finally:
-            timer.cancel()
-            awaited.cancel()
+        if self._interrupted:
+            what.close()
+            raise interrupted()
+        with move_on_after(seconds) as scope:
+            self._limited.add(scope)
+            try:
+                return await what
+            finally:
+                self._limited.discard(scope)
+        if self._interrupted:
+            raise interrupted()
+        return None
 
     async def ask(self, command: Envelope) -> Reply:
         """Send a request that requires a response, and return its reply."""
@@ -134,34 +141,48 @@ class Exchange:
     def interrupt(self) -> None:
         """End all waits with 503, and send no further requests; those already sent continue in Kafka."""
         self._interrupted = True
+        for scope in self._limited:
+            scope.cancel()
         for waiter in self._waiting:
-            waiter.set()
+            _end(waiter)
 
     def _check(self) -> None:
         if self._interrupted:
             raise not_sent()
 
-    async def _wait(
-        self, future: Future[T] | asyncio.Future[T], interrupted: Callable[[], DittoError] = shutting_down
-    ) -> T:
+    async def _wait(self, future: Future[T]) -> T:
         if self._interrupted:
-            raise interrupted()
-        loop, waiter = asyncio.get_running_loop(), asyncio.Event()
-
-        def done(_future: Any) -> None:
-            # the loop may have been closed already
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(waiter.set)
-
+            raise shutting_down()
+        waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:
-            future.add_done_callback(done)
-            await waiter.wait()
+            future.add_done_callback(partial(self._wake, waiter))
+            await waiter
         finally:
             self._waiting.discard(waiter)
         if not future.done():
-            raise interrupted()
+            raise shutting_down()
         return future.result()
+
+    def _wake(self, waiter: asyncio.Future[None], _future: Any) -> None:
+        """End a wait, from any thread: what ends at about the same time wakes the loop once."""
+        self._ended.append(waiter)
+        if self._woken is not (loop := waiter.get_loop()):
+            self._woken = loop
+            # the loop may have been closed already
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._end_waits)
+
+    def _end_waits(self) -> None:
+        # before the rest: what ends from now on has to wake the loop again
+        self._woken = None
+        while self._ended:
+            _end(self._ended.popleft())
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 @contextmanager

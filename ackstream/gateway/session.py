@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from ackstream.gateway.errors import body_too_large, error_message, internal_err
 from ackstream.gateway.incoming import Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.searches import Searches
 from ackstream.gateway.signed_in import SignedIn, in_loop
+from ackstream.gateway.translation import new_id
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.acknowledgements import write_ack
@@ -142,7 +142,7 @@ class SocketSession:
                 await self._client.renew(token)
                 return
             envelope = decode(data)
-            incoming = read_incoming(envelope, self._given, self._subscriber.labels, str(uuid.uuid4()))
+            incoming = read_incoming(envelope, self._given, self._subscriber.labels, new_id())
             if incoming.what == "search":
                 self._searches.take(incoming.envelope)
                 return
@@ -178,7 +178,7 @@ class SocketSession:
         with self._dependencies.audit.attempt(self._client.sender, "search", command) as attempt:
             restrict(self._dependencies.access, self._client.subjects, "search", command)
         with self._dependencies.limits.search(self._client.subjects[0]):
-            command.headers = {CORRELATION_ID: attempt.sent(str(uuid.uuid4())), **originator}
+            command.headers = {CORRELATION_ID: attempt.sent(new_id()), **originator}
             return (await self._dependencies.exchange.ask(command)).envelope
 
     async def _ask(self, incoming: Incoming) -> None:

@@ -7,6 +7,7 @@ Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRou
 from __future__ import annotations
 
 import base64
+import uuid
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from ackstream.gateway.errors import (
     thing_id_generated,
 )
 from ackstream.gateway.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
+from ackstream.protocol.correlation_ids import random_bytes
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, check_parts, raw
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
@@ -81,6 +83,11 @@ GRACE_SECONDS = 10.0
 
 _PROXIES = ("x-forwarded-", "x-real-ip")
 _SCHEMA_VERSION = 2
+
+
+def new_id() -> str:
+    """Return a correlation-id for a command whose client has given none."""
+    return str(uuid.UUID(bytes=random_bytes(16), version=4))
 
 
 def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:

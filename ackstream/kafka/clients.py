@@ -31,6 +31,7 @@ from ackstream.kafka.login import PatientClient, check_login, guess_protocol
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
 from ackstream.kafka.refusals import not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
+from ackstream.kafka.sockets import Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -65,6 +66,7 @@ RESEND_SECONDS = 0.2
 
 DELIVERY_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
+BATCH_BYTES = 128 * 1024
 
 COMMITTED = "read_committed"
 _COMMON = {
@@ -75,7 +77,12 @@ _COMMON = {
 }
 """What ``kafka.options`` may change."""
 
-_FIXED = {"allow_auto_create_topics": False, "isolation_level": COMMITTED, "kafka_client": PatientClient}
+_FIXED = {
+    "allow_auto_create_topics": False,
+    "isolation_level": COMMITTED,
+    "kafka_client": PatientClient,
+    "selector": Sockets,
+}
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
@@ -104,6 +111,8 @@ def connect_producer(
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": linger_ms,
+        # an upper bound: with the library's 16 KB, many records are as many requests
+        "batch_size": BATCH_BYTES,
         "delivery_timeout_ms": milliseconds,
         "request_timeout_ms": min(30_000, max(1_000, milliseconds - linger_ms)),
         # partitions are known from the start; send() blocks only if a broker forgets them for a moment

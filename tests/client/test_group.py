@@ -151,6 +151,26 @@ def test_a_member_follows_its_partitions_from_their_first_record_or_their_positi
     assert progress.positions() == {P1: 7}
 
 
+def test_a_member_has_joined_once_the_broker_has_where_its_group_begins(consumer, member, monkeypatch):
+    monkeypatch.setattr(group, "JOIN_SECONDS", 0.01)
+    consumer.offsets, consumer.error = {P0: 5}, KafkaError("rebalancing")
+    consumer.assign(P0)
+    member.follow([])
+    with pytest.raises(UnreachableError):
+        member.wait_until_joined()
+    consumer.error = None
+    member.follow([record(0, 5)])
+    member.wait_until_joined()
+    assert consumer.commits == [{P0: 5}, {P0: 5}]
+
+
+def test_a_member_without_partitions_joins_and_commits_nothing(consumer, member):
+    consumer.assign()
+    member.follow([])
+    member.wait_until_joined()
+    assert consumer.commits == []
+
+
 def test_unknown_offsets_are_asked_for_again(consumer, progress, member, caplog, monkeypatch):
     monkeypatch.setattr(group, "JOIN_SECONDS", 0.01)
     consumer.assign(P0)
