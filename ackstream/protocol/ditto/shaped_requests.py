@@ -55,7 +55,7 @@ def read_shaped(
             names,
             default_timeout_ms,
             max_timeout_ms,
-            *[tuple(value) if type(value) is list else value for value in values],
+            *map(_comparable, values),
         )
     except (DittoError, TypeError):
         # wrong, or of a type that cannot be compared
@@ -80,6 +80,11 @@ def read_shaped(
         envelope.path,
     )
     return request, _encode(answer)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a list of texts as a tuple; one of anything else stays as it is, because ``[1]`` equals ``[True]``."""
+    return tuple(value) if type(value) is list and all(type(item) is str for item in value) else value
 
 
 @lru_cache(maxsize=4096)

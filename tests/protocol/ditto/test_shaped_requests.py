@@ -94,6 +94,7 @@ def test_requests_of_one_shape_differ_in_ids_texts_things_and_paths() -> None:
         request(Timeout="2s"),
         request(timeout="soon"),
         request(declared_acks=[{"a": 1}]),
+        request(declared_acks=[1]),
         request() | {"status": 200},
         request() | {"topic": f"{THING}/things/twin/events/modified"},
     ],
