@@ -141,7 +141,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
                 if offset is None:
                     raise KafkaError(f"the offset of {partition} is unknown")  # noqa: TRY301 - as position() might
                 self._start(partition, offset)
-            # a group that begins has no offsets: whoever takes over from a killed member must find where it began
+            # a group that begins has no offsets: the member after a killed one must find where it began
             if positions := self._progress.positions():
                 self._consumer.commit(_offsets(positions), timeout_ms=_TIMEOUT_MS)
         except (KafkaError, AssertionError) as error:
