@@ -212,9 +212,9 @@ class LedgerFeed(Closing):
 
         :raises KafkaError: the broker is unavailable
         """
-        ticks = TopicPartition(self._settings.kafka.topic("clock"), 0)
+        signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
         try:
-            latest = self._admin.list_partition_offsets({ticks: OffsetSpec.MAX_TIMESTAMP})[ticks].timestamp
+            latest = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
         except UnknownTopicOrPartitionError:
             latest = -1
         return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())

@@ -62,8 +62,8 @@ class Party:
 PARTIES: dict[str, Party] = {
     "correlate": Party(
         about="the job that answers requests",
-        reads=("signals", "acks", "twin-acks", "declarations", "clock"),
-        writes=("replies", "ledger", "dead-letters", "clock"),
+        reads=("signals", "acks", "twin-acks", "declarations", "clock", "correlate-lease"),
+        writes=("replies", "ledger", "dead-letters", "clock", "correlate-lease"),
         job=True,
         group="correlate.group",
     ),
@@ -97,15 +97,15 @@ PARTIES: dict[str, Party] = {
     ),
     "settle": Party(
         about="the job that settles the acknowledgements of readers",
-        reads=("stored", "app-acks", "settle-clock"),
-        writes=("publisher-acks", "settle-clock"),
+        reads=("stored", "app-acks", "settle-clock", "settle-lease"),
+        writes=("publisher-acks", "settle-clock", "settle-lease"),
         job=True,
         group="settle.group",
     ),
     "queues": Party(
         about="the job that serves the work queues",
-        reads=("app-acks", "queue-clock"),
-        writes=("queue-deliveries", "dead-letters", "queue-clock"),
+        reads=("app-acks", "queue-clock", "queues-lease"),
+        writes=("queue-deliveries", "dead-letters", "queue-clock", "queues-lease"),
         job=True,
         group="queue.group",
     ),
@@ -114,7 +114,7 @@ PARTIES: dict[str, Party] = {
         about="HTTP, WebSocket and the live page",
         reads=("replies", "ledger", "events", "signals", "declarations"),
         writes=("signals", "acks", "events", "declarations", "audit"),
-        looks_up=("acks", "twin-acks", "clock"),
+        looks_up=("acks", "twin-acks", "correlate-lease"),
         watches=("correlate.group", "archive.group"),
     ),
     "connect": Party(

@@ -58,9 +58,13 @@ class Topic:
         return config | COMPACTED | history
 
 
-CLOCK = Topic(partitions=1, compacted=True)
-"""One partition, because ticks have an order. Only the last tick of a run matters, and a topic that is compacted, not
-cut off, still has the offset at which a job that was away for long goes on."""
+CLOCK = Topic(partitions=1, compacted=True, history=timedelta(days=7))
+"""One partition, because ticks have an order. A batch that is replayed needs its ticks as long as it needs its records,
+by Kafka's default a week. A topic that is compacted, not cut off, still has the offset at which a job that was away for
+longer goes on."""
+
+LEASE = Topic(partitions=1, compacted=True)
+"""One partition, because claims and signs of life have an order. Only the last one of a run matters."""
 
 TOPICS: dict[str, Topic] = {
     "signals": Topic(),
@@ -86,11 +90,13 @@ TOPICS: dict[str, Topic] = {
     "queue-deliveries": Topic(),
     "queue-clock": CLOCK,
     "settle-clock": CLOCK,
-    # signs of life of the jobs without a clock
-    "archive-lease": CLOCK,
-    "persist-lease": CLOCK,
-    "query-lease": CLOCK,
-    "twin-lease": CLOCK,
+    "archive-lease": LEASE,
+    "correlate-lease": LEASE,
+    "persist-lease": LEASE,
+    "query-lease": LEASE,
+    "queues-lease": LEASE,
+    "settle-lease": LEASE,
+    "twin-lease": LEASE,
     "dead-letters": Topic(),
 }
 """All topics by their names without the prefix."""

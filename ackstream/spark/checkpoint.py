@@ -46,13 +46,22 @@ def planned(spark: SparkSession, location: str) -> Planned | None:
     return Planned(query_id, max(batches)) if batches else None
 
 
-def unfinished(spark: SparkSession, location: str) -> bool:
-    """Return whether the newest batch that a checkpoint has planned will be replayed by the next start."""
+def unfinished(spark: SparkSession, location: str) -> int | None:
+    """Return the newest batch that a checkpoint has planned if the next start will replay it, else ``None``."""
     last = planned(spark, location)
     if last is None:
-        return False
+        return None
     files, path = locate(spark, f"{location}/commits/{last.batch}")
-    return not files.exists(path)
+    return None if files.exists(path) else last.batch
+
+
+def planned_end(spark: SparkSession, location: str, batch: int, topic: str) -> int:
+    """Return the offset behind the last record that a batch reads of a topic with one partition; 0 if it reads none."""
+    files, path = locate(spark, f"{location}/offsets/{batch}")
+    with closing(files.open(path)) as stream:
+        _, _, *sources = bytes(stream.readAllBytes()).decode().splitlines()
+    ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
+    return max(ends, default=0)
 
 
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:

@@ -1,66 +1,63 @@
-"""The clock of a query: the ticks that move its event time on, and the run that alone may tick.
+"""The clock of a query: the ticks that move its event time on, when something waits for time.
 
-A tick says: everything before this time has been read. While the query has caught up that is the broker's present time;
-while some partition lags, it is the time of the oldest unread record. So a backlog never causes a false timeout.
+A tick says: everything before this time has been read by the end of the batch that reads the tick. While the query
+keeps up that is the broker's present time; while some partition lags, it is the time of the oldest unread record. So a
+backlog never causes a false timeout. What the running batch reads counts as read: a tick is in a later batch.
 
-The broker's time is taken from the append time of a first, harmless tick (it repeats the last value); only then are the
-partitions and their ends looked up, and only then is the real tick sent. A record that arrives in between has a later
-time than the tick, whatever the order in which the query reads them. Where partitions are on several brokers, whose
-clocks differ, and which show a record only once its followers have it, time stays ``clock.slack`` behind. A broker's
-clock that jumps is followed slowly (:class:`Pace`).
+The broker's time is taken from a sign of life on the lease topic (:mod:`ackstream.spark.lease`); only then are the
+partitions and their ends looked up, and only then is the tick sent. A record that arrives in between has a later time
+than the tick, whatever the order in which the query reads them. Where partitions are on several brokers, whose clocks
+differ, and which show a record only once its followers have it, time stays ``clock.slack`` behind. A broker's clock
+that jumps is followed slowly (:class:`Pace`).
 
-A tick is keyed by its run, and the query counts those of its own run alone, up to their own append time. A run is named
-by the offset of its claim, a record on the same topic. A claim beside a run that ticks is refused; a run that
-was killed is replaced once it has been silent for :data:`LEASE_SECONDS`; one that was only paused finds the ticks of
-its successor and ends. A job without event time has a clock for this alone.
+A tick is sent when a deadline has come, of which the shards tell the driver, and now and then while records are read,
+so that what is remembered can be forgotten. Nothing is sent while nothing waits: an idle query has no batches. Ticks
+are keyed by their run, and the query counts those of its own run alone, up to their own append time.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import time
+from collections import deque
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 
-from ackstream.errors import StartError, StoppedError
 from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
-from ackstream.kafka.reader import TopicReader
+from ackstream.spark.lease import LEASE_INTERVALS, LEASE_SECONDS, SEND_SECONDS, Lease, LeaseLog, passing
 from ackstream.spark.progress import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
+    from kafka import TopicPartition
+
     from ackstream.settings import Settings
     from ackstream.spark.batches import Work
 
 log = logging.getLogger(__name__)
-LEASE_SECONDS, LEASE_INTERVALS = 6.0, 6
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
 """How long a clock may fail before its job ends; the longer of both, as for the lease."""
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.05
+"""How often it looks whether a deadline has come; that costs a comparison."""
+
+RETRY_SECONDS = 0.2
+"""How long a deadline that has come waits for the next look at what is unread."""
+
+REST_SECONDS = 10.0
+"""How often time moves on while records are read and nothing waits for it."""
+
+BEHIND_MS = 500
+"""If what was looked up before proves no later time than this, the unread records themselves are looked at."""
+
+MARKS = 32
 FETCH_MS = 2_000
-SEND_SECONDS = 30.0
 GAIN = 0.1
 """How much faster than time itself the clock may catch up with a broker's clock that is ahead of it."""
 
 JUMP_MS = 1_000
-MAX_DIGITS = 19
-CLAIM, OWNER = b"claim", "owner"
-"""The key of a claim, and the record header that names its process on the ticks."""
-
-_PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def passing() -> float:
-    """Return the seconds of a clock that nobody can set, and that goes on while the machine sleeps."""
-    return time.clock_gettime(_PASSING)
 
 
 # -- the decisions -----------------------------------------------------------------------------------------------------
@@ -86,6 +83,17 @@ def next_tick(
         if (offset := consumed.get(partition, 0)) < end
     ]
     return min([broker_time, *(timestamp for timestamp in unread if timestamp is not None)])
+
+
+class Mark(NamedTuple):
+    """A time, and ends of the partitions that were looked up after it: what is behind them is later."""
+
+    time: int
+    ends: Mapping[Hashable, int]
+
+    def passed(self, consumed: Mapping[Hashable, int]) -> bool:
+        """Return whether everything before the time has been read."""
+        return all(consumed.get(partition, 0) >= end for partition, end in self.ends.items())
 
 
 class Pace:
@@ -116,77 +124,51 @@ class Pace:
         return believed
 
 
-def run_of(record: Any) -> int | None:
-    """Return the run that a tick is of; ``None`` for any other record."""
-    key = record.key or b""
-    is_run = key.isdigit() and len(key) <= MAX_DIGITS and int(key) < record.offset
-    return int(key) if is_run else None
+class Watched(NamedTuple):
+    """What a clock sees of a query whose time it moves.
 
+    :ivar consumed: gives the next offset of each partition after those that its newest batch reads
+    :ivar due: gives the earliest time (epoch milliseconds), from a given one on, that must pass for something to happen
+    :ivar told: whether its shards have said yet what they wait for
+    """
 
-def living(records: Iterable[Any], own: int) -> dict[int, int]:
-    """Return the runs but ``own`` that claimed or ticked and have not ended, with the time of their last sign."""
-    found: dict[int, int] = {}
-    for record in records:
-        run = record.offset if record.key == CLAIM else run_of(record)
-        if run is None or run == own:
-            continue
-        if record.value is None:
-            found.pop(run, None)
-        else:
-            found[run] = record.timestamp
-    return found
+    consumed: Callable[[], Mapping[Any, int]]
+    due: Callable[[int], int | None]
+    told: Callable[[], bool]
 
 
 class QueryClock:
-    """The clock of one run of a query."""
+    """The clock of one run of a query, and the run's lease."""
 
-    def __init__(self, topic: str, slack_ms: int, lease: float) -> None:
+    def __init__(self, lease: Lease, slack_ms: int, interval: float) -> None:
         """Prepare a run.
 
-        :param topic: the real name of the topic of its ticks
         :param slack_ms: how far time stays behind where partitions are on several brokers
-        :param lease: after so many seconds of silence another run has ended
+        :param interval: seconds between signs of life
         """
-        self._topic, self._slack, self._lease = topic, slack_ms, lease
+        self._lease, self._slack, self._interval = lease, slack_ms, interval
         self._pace = Pace()
-        self._consumed: Callable[[], Mapping[Any, int]] | None = None
+        self._watched: Watched | None = None
         self._stop: Callable[[], object] | None = None
         self._ended = False
-        self._last = self._run = self._seen = 0
+        self._last = self._behind = 0
+        self._signed = self._ticked = float("-inf")
+        self._believed = 0
+        self._read: Mapping[Any, int] = {}
+        self._marks: deque[Mark] = deque(maxlen=MARKS)
 
     @property
     def run(self) -> str:
         """The key of its ticks."""
-        return str(self._run)
+        return self._lease.run
 
-    def claim(self, broker: KafkaBroker, wait: Callable[[float], object] = time.sleep) -> None:
-        """Begin the run, or wait until the one before has surely ended.
-
-        :raises StartError: another run ticks
-        """
-        self._run, now = broker.append(CLAIM, b"")
-        self._seen = self._run + 1
-        first = broker.since(now - round(self._lease * 1000))
-        others = living(broker.between(self._run if first is None else first, self._run), self._run)
-        until = passing() + self._lease - (now - max(others.values(), default=0)) / 1000
-        while others and passing() < until:
-            wait(LOOK_SECONDS)
-            for record in self._news(broker, broker.end()):
-                run = run_of(record)
-                if run not in others:
-                    continue
-                if record.value is not None:
-                    broker.append(self.run.encode(), None)
-                    raise StartError(self._taken(record))
-                del others[run]
-
-    def follow(self, consumed: Callable[[], Mapping[Any, int]] | None, stop: Callable[[], object]) -> None:
+    def follow(self, watched: Watched | None, stop: Callable[[], object]) -> None:
         """Begin to move the time of a query on.
 
-        :param consumed: gives the next offset it will read, of each partition; ``None``: it has no event time
+        :param watched: ``None``: it has no event time
         :param stop: stops it when the clock cannot go on
         """
-        self._consumed, self._stop = consumed, stop
+        self._watched, self._stop = watched, stop
         if self._ended:
             stop()
 
@@ -196,105 +178,78 @@ class QueryClock:
         if self._stop is not None:
             self._stop()
 
-    def step(self, broker: KafkaBroker) -> None:
-        """Tick.
+    def step(self, broker: ClockBroker) -> None:
+        """Give a sign of life and tick, as far as it is time to.
 
         :raises StoppedError: another run has taken over
         """
-        key, asked = self.run.encode(), passing()
-        offset, broker_time = broker.append(key, str(self._last).encode())
-        answered = passing()
-        for record in self._news(broker, offset):
-            if (run_of(record) or 0) > self._run and record.value is not None:
-                raise StoppedError(self._taken(record))
-        self._seen = offset + 1
-        believed = self._pace.follow(broker_time, asked, answered)
-        if self._consumed is None:
+        asked = passing()
+        due = self._is_due(asked)
+        if not due and asked < self._signed + self._interval:
             return
+        broker_time = self._lease.sign(broker.lease)
+        self._believed, self._signed = self._pace.follow(broker_time, asked, passing()), asked
+        if self._watched is not None and (due or asked >= self._ticked + REST_SECONDS):
+            self._tick(broker, self._watched.consumed(), asked, due=due)
+
+    def end(self, broker: ClockBroker) -> None:
+        """End the run."""
+        self._lease.end(broker.lease)
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether time that has come would let something happen, as far as is known without asking anybody."""
+        if self._watched is None or now < self._ticked + RETRY_SECONDS:
+            return False
+        if not self._watched.told():
+            # a tick reaches all of them
+            return now >= self._ticked + self._interval
+        # of what the last tick has passed the batch that reads it will tell
+        due = self._watched.due(self._last)
+        return due is not None and due < self._believed + (now - self._signed) * 1000 - self._behind
+
+    def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, *, due: bool) -> None:
+        self._ticked = now
         ends, several = broker.ends()
-        tick = next_tick(self._consumed(), ends, believed - self._slack * several, broker.timestamp_at)
+        read = {partition: consumed.get(partition, 0) for partition in ends}
+        if not due and read == self._read:
+            return
+        self._behind = self._slack * several
+        present = self._believed - self._behind
+        self._marks.append(Mark(present, ends))
+        tick = max((mark.time for mark in self._marks if mark.passed(consumed)), default=0)
+        if tick < present - BEHIND_MS:
+            tick = max(tick, next_tick(read, ends, present, broker.timestamp_at))
         if tick > self._last:
-            self._last = tick
-            offset, _ = broker.append(key, str(tick).encode())
-            if offset == self._seen:
-                self._seen += 1
-
-    def end(self, broker: KafkaBroker) -> None:
-        """End the run; without waiting for a broker that is away."""
-        broker.send(self.run.encode(), None)
-
-    def _news(self, broker: KafkaBroker, end: int) -> list[Any]:
-        """Return what others have written since the last look."""
-        first, self._seen = self._seen, max(self._seen, end)
-        return broker.between(first, end) if first < end else []
-
-    def _taken(self, record: Any) -> str:
-        owner = b"".join(value or b"" for name, value in record.headers if name == OWNER).decode("utf-8", "replace")
-        return (
-            f"Another process{f' ({owner})' if owner else ''} runs this job on the same system: it ticks on the topic "
-            f"{self._topic}. Stop it first, or give this one a kafka.topic_prefix of its own."
-        )
+            self._last, self._read = tick, read
+            broker.tick(self.run.encode(), tick)
 
 
 # -- on Kafka ----------------------------------------------------------------------------------------------------------
 
 
-class KafkaBroker:
-    """What a clock needs of Kafka; for one thread. Ticks are named by their offsets in partition 0 of their topic."""
+class ClockBroker:
+    """What a clock needs of Kafka; for one thread."""
 
-    def __init__(self, stack: ExitStack, settings: Settings, ticks: str, topics: Iterable[str]) -> None:
-        """Connect; ``stack`` disconnects. Topics are named without the prefix.
+    def __init__(self, lease: LeaseLog, settings: Settings, ticks: str | None, topics: Iterable[str]) -> None:
+        """Take a connection.
 
-        :raises UnreachableError: no broker answers
+        :param ticks: the topic of the ticks, without the prefix
+        :param topics: the topics whose records time must not pass before they are read, without the prefix
         """
         kafka = settings.kafka
-        self._read = [kafka.topic(topic) for topic in topics]
-        self._ticks = TopicPartition(kafka.topic(ticks), 0)
-        self._producer = connect_producer(kafka, self._ticks.topic, delivery_timeout=SEND_SECONDS)
-        stack.callback(close_producer, self._producer, 1)
-        self._admin = stack.enter_context(connect_admin(kafka))
-        # what a transaction has not committed yet is unread, too
-        level = {"isolation_level": "read_uncommitted"}
-        consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536, **level)
-        stack.callback(consumer.close)
-        self._reader = TopicReader(consumer)
+        self.lease = lease
+        self._ticks = ticks and kafka.topic(ticks)
+        self._read = {kafka.topic(topic) for topic in topics}
 
-    def send(self, key: bytes, value: bytes | None) -> Any:
-        """Send a record to the ticks; return the producer's future."""
-        headers = [(OWNER, f"{socket.gethostname()}, process {os.getpid()}".encode())]
-        return self._producer.send(self._ticks.topic, key=key, value=value, headers=headers, partition=0)
-
-    def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
-        """Append a record to the ticks; return its offset, and the broker's time of it."""
-        stored = self.send(key, value).get(timeout=SEND_SECONDS)
-        return stored.offset, int(stored.timestamp)
-
-    def since(self, time_ms: int, partition: TopicPartition | None = None) -> int | None:
-        """Return the offset of the first record of a time or later, among the ticks unless a partition is given."""
-        where = partition or self._ticks
-        found = self._admin.list_partition_offsets({where: time_ms})[where].offset
-        return found if found >= 0 else None
-
-    def end(self) -> int:
-        """Return the offset of the next tick."""
-        return kafka_topics.ends(self._admin, [self._ticks])[self._ticks]
-
-    def between(self, first: int, end: int) -> list[Any]:
-        """Return ticks by their offsets; what cannot be unpacked is skipped."""
-        consumer, found = self._reader.consumer, []
-        consumer.assign([self._ticks])
-        consumer.seek(self._ticks, first)
-        until = passing() + SEND_SECONDS
-        while consumer.position(self._ticks) < end:
-            if passing() > until:
-                raise TimeoutError(f"The records {first} to {end} of {self._ticks.topic} do not arrive.")
-            found += self._reader.read()
-        return [record for record in found if record.offset < end]
+    def tick(self, key: bytes, time_ms: int) -> None:
+        """Send a tick, and wait until the broker has it."""
+        self.lease.send(key, str(time_ms).encode(), self._ticks).get(timeout=SEND_SECONDS)
 
     def ends(self) -> tuple[dict[TopicPartition, int], bool]:
         """Return the end of each partition that exists now, and whether they are on several brokers."""
-        replicas = kafka_topics.replicas(self._admin, [self._ticks.topic, *self._read])
-        ends = kafka_topics.ends(self._admin, [partition for partition in replicas if partition != self._ticks])
+        own = {self.lease.partition.topic, self._ticks or ""}
+        replicas = kafka_topics.replicas(self.lease.admin, [*filter(None, own), *self._read])
+        ends = kafka_topics.ends(self.lease.admin, [one for one in replicas if one.topic in self._read])
         return ends, len(set().union(*replicas.values())) > 1
 
     def timestamp_at(self, partition: TopicPartition, offset: int, end: int) -> int | None:
@@ -302,10 +257,12 @@ class KafkaBroker:
 
         Of a record that this Python cannot unpack, the broker knows the time.
         """
-        first = max(offset, self._admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset)
+        beginnings = self.lease.admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
+        first = max(offset, beginnings[partition].offset)
         if first >= end:
             return None
-        reader, unreadable = self._reader, self._reader.unreadable
+        reader = self.lease.reader
+        unreadable = reader.unreadable
         reader.consumer.assign([partition])
         reader.consumer.seek(partition, first)
         records = reader.read(FETCH_MS, 1)
@@ -316,33 +273,35 @@ class KafkaBroker:
         low, high = 0, 1 << 42
         while low < high:
             middle = (low + high + 1) // 2
-            first = self.since(middle, partition)
+            first = self.lease.since(middle, partition)
             low, high = (middle, high) if first is not None and first <= offset else (low, middle - 1)
         return low
 
 
 @contextmanager
-def clock(settings: Settings, ticks: str, topics: Iterable[str]) -> Iterator[QueryClock]:
+def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[str]) -> Iterator[QueryClock]:
     """Run a clock until the block ends.
 
-    :param ticks: the topic of the ticks, without the prefix; no other query may use it
-    :param topics: the topics whose records time must not pass before they are read, without the prefix
+    :param lease: the lease topic of the job, without the prefix, as are all
+    :param ticks: the topic of the ticks, which no other query may use; ``None``: a job without event time
+    :param topics: the topics whose records time must not pass before they are read
     :raises StartError: another process runs the same job
     :raises StoppedError: at the end of the block, if the clock could not go on
     """
-    seconds, topics = settings.clock.interval / 1000, list(topics)
-    lease = max(LEASE_SECONDS, LEASE_INTERVALS * seconds)
-    own = QueryClock(settings.kafka.topic(ticks), settings.clock.slack, lease)
+    interval, topics, name = settings.clock.interval / 1000, list(topics), settings.kafka.topic(lease)
+    own_lease = Lease(name, max(LEASE_SECONDS, LEASE_INTERVALS * interval))
+    own = QueryClock(own_lease, settings.clock.slack, interval)
 
     @contextmanager
     def connect() -> Iterator[Work]:
         with ExitStack() as stack:
-            broker = KafkaBroker(stack, settings, ticks, topics)
+            broker = ClockBroker(LeaseLog(stack, settings.kafka, name), settings, ticks, topics)
             yield lambda: own.step(broker)
             # stopped in order: the next run need not wait
             own.end(broker)
 
     with ExitStack() as stack:
-        own.claim(KafkaBroker(stack, settings, ticks, topics))
-    with repeating(ticks, seconds, connect, max(SILENT_SECONDS, SILENT_INTERVALS * seconds), own.give_up):
+        own_lease.claim(LeaseLog(stack, settings.kafka, name))
+    patience = max(SILENT_SECONDS, SILENT_INTERVALS * interval)
+    with repeating(ticks or lease, LOOK_SECONDS, connect, patience, own.give_up):
         yield own

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka.errors import AuthorizationError, SaslAuthenticationFailedError
 from py4j.protocol import Py4JNetworkError
@@ -33,12 +33,14 @@ from ackstream.spark.checkpoint import (
     compare_topics,
     locate,
     planned,
+    planned_end,
     topic_ids,
     unfinished,
 )
-from ackstream.spark.clock import clock
-from ackstream.spark.kafka import RUN
-from ackstream.spark.progress import committer, consumed_offsets
+from ackstream.spark.clock import Watched, clock
+from ackstream.spark.kafka import FORMER_RUNS, RUN
+from ackstream.spark.operator import told
+from ackstream.spark.progress import committer, planned_offsets
 from ackstream.spark.session import driver
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
+    from ackstream.spark.clock import QueryClock
     from ackstream.spark.migration import Resharding
 
 STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
@@ -67,8 +70,8 @@ REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
-RULES = "rules"
-"""The key in it for the rules of the job that started last."""
+RULES, RUNS = "rules", "runs"
+"""The keys in it for the rules of the job that started last, and for its run and those whose batch it replays."""
 DRAFT = ".migrated"
 """The end of the name of a checkpoint that is to take the place of another one."""
 
@@ -84,7 +87,7 @@ class Job:
     :ivar group: the settings key of the consumer group that shows its lag
     :ivar reads: those whose offsets its checkpoint counts, without its clock's
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
-    :ivar lease: the topic on which a job without a clock shows that it runs, so that no second one does
+    :ivar lease: the topic on which it shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
@@ -113,29 +116,46 @@ class Job:
     rules: int = 1
 
     def start(
-        self, spark: SparkSession, settings: Settings, *, available_now: bool = False, run: str | None = None
+        self, spark: SparkSession, settings: Settings, *, available_now: bool = False, clock: QueryClock | None = None
     ) -> StreamingQuery:
-        """Start the query alone, without clock and offsets; it runs until it is stopped.
+        """Start the query alone, without offsets; it runs until it is stopped.
 
         :param available_now: stop at the present end of its topics
-        :param run: of the clock whose ticks count; ``None``: those that something else publishes
+        :param clock: follows the query; ``None``: those ticks count that something else publishes
         :raises StartError: if settings, checkpoint and tables are inconsistent
         """
         # what the job sets, and what the query takes from it when it starts, is no other query's business
         own = spark.newSession()
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
-        if run is not None:
-            own.conf.set(RUN, run)
+        if clock is not None:
+            own.conf.set(RUN, clock.run)
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy)
+        replayed = unfinished(own, location)
+        former = guard_checkpoint(
+            *(own, location, fixed | {RULES: self.rules}, self.remedy),
+            replays=replayed is not None,
+            run=None if clock is None else clock.run,
+        )
+        if replayed is not None and self.ticks is not None:
+            end = planned_end(own, location, replayed, settings.kafka.topic(self.ticks))
+            own.conf.set(FORMER_RUNS, json.dumps([former, end]))
         if (last := planned(own, location)) is not None:
             compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
-        return self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+        query = self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+        if clock is not None:
+            clock.follow(self._watched(own, query) if self.ticks else None, query.stop)
+        return query
+
+    def _watched(self, own: SparkSession, query: StreamingQuery) -> Watched:
+        def due(since: int) -> int | None:
+            return min((time for time in told(own).values() if time is not None and time >= since), default=None)
+
+        return Watched(partial(planned_offsets, query), due, lambda: bool(told(own)))
 
     def remedy(self, key: str) -> str:
         """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""
@@ -153,19 +173,16 @@ class Job:
         """
         if self.topics:
             prepare(settings, self.topics, PARTIES[self.name])
-        ticks = self.ticks if settings.clock.enabled else None
         with ExitStack() as stack:
             own = None
-            if (signs := ticks or self.lease) is not None:
+            if self.lease is not None and (self.ticks is None or settings.clock.enabled):
                 # its run begins before the query and ends after it
-                own = stack.enter_context(clock(settings, signs, self.reads))
-            query = self.start(spark, settings, run=own.run if own else None)
+                own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
+            query = self.start(spark, settings, clock=own)
             stack.callback(stop_in_order, query)
             if self.group is not None:
                 group = attrgetter(self.group)(settings)
                 stack.enter_context(committer(settings.kafka, query, group, self.reads))
-            if own is not None:
-                own.follow(partial(consumed_offsets, query) if ticks else None, query.stop)
             yield query
 
 
@@ -241,36 +258,48 @@ def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
 
 
 def guard_checkpoint(
-    spark: SparkSession, location: str, ours: Mapping[str, object], remedy: Callable[[str], str]
-) -> None:
+    spark: SparkSession,
+    location: str,
+    ours: Mapping[str, object],
+    remedy: Callable[[str], str],
+    *,
+    replays: bool = False,
+    run: str | None = None,
+) -> list[str]:
     """Compare the settings with those the checkpoint was made with; write them down on the first start.
 
     :param location: of the checkpoint
     :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
+    :param replays: whether the newest batch of the checkpoint is unfinished
+    :param run: of the clock whose ticks count from now on
+    :return: the runs whose ticks count in the batch that is replayed
     :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules
     """
     files, path = locate(spark, f"{location}/{REMEMBERED}")
+    theirs: dict[str, Any] = {}
     if files.exists(path):
         with closing(files.open(path)) as stream:
             theirs = json.loads(bytes(stream.readAllBytes()))
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
-        compare_rules(ours, theirs, location, replays=unfinished(spark, location))
-        if theirs | dict(ours) == theirs:
-            return
-        ours = theirs | dict(ours)
+        compare_rules(ours, theirs, location, replays=replays)
     elif files.exists(locate(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
         )
+    former: list[str] = theirs.get(RUNS, []) if replays else []
+    runs = {} if run is None else {RUNS: [*former, run]}
+    if (now := theirs | dict(ours) | runs) == theirs:
+        return former
     # whole or not at all: a job may be killed at any moment
     _, draft = locate(spark, f"{location}/.{REMEMBERED}.draft")
     with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
-        out.write(json.dumps(dict(ours)).encode())
+        out.write(json.dumps(now).encode())
     files.delete(path, False)  # noqa: FBT003 - not a directory
     files.rename(draft, path)
+    return former
 
 
 def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, *, replays: bool) -> None:

@@ -41,6 +41,11 @@ _SINK = {
     "acks": "all",
     "enable.idempotence": "true",
 }
+CLOCK = "clock"
+"""The watermark column."""
+FORMER_RUNS = "ackstream.clock.former"
+"""The entry in a session's conf with the runs whose ticks counted in the batch that is replayed, and the offset of the
+tick behind it; as JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
 """The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where
 something else publishes the clock."""
@@ -118,7 +123,7 @@ def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
 
 
 def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
-    """Let ticks move the watermark and end here; all other records go on, however old they are.
+    """Let ticks move the watermark, and go on with the records, which are not late however old they are.
 
     The watermark column ``clock`` is not the record time but that of ticks alone: a quiet stream still gets its
     timeouts, and no record is ever late for Spark, which would drop it.
@@ -126,23 +131,30 @@ def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
     :param tick: the time of a tick, null for other records; or the name of the column that has it
     """
     return (
-        stream.withColumn("clock", F.col(tick) if isinstance(tick, str) else tick)
-        .withWatermark("clock", "0 seconds")
-        # only a condition on the watermark column itself is not pushed below the watermark, where ticks must arrive
-        .where(F.col("clock").isNull())
+        stream.withColumn(CLOCK, F.col(tick) if isinstance(tick, str) else tick)
+        .withWatermark(CLOCK, "0 seconds")
+        # those that do not count end here; of conditions this column's alone is not pushed below the watermark
+        .where(F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_millis(F.lit(0))))
     )
 
 
 def tick_time(spark: SparkSession) -> Column:
     """Return the time of a tick: its ``value``, at most its append time, as it cannot know of what came later.
 
-    0, which moves nothing, where it cannot be read or is not of the run that ``spark`` names.
+    0, which moves nothing, where it cannot be read or is not of a run that counts: the one that ``spark`` names, or in
+    a batch that is replayed those that counted when it was planned, so that it is decided as it was.
     """
-    time, own = (
-        F.col("value").cast("string").try_cast("long"),
-        F.col("key").cast("string") == spark.conf.get(RUN, ANY_RUN),
-    )
-    return F.timestamp_millis(F.when(own & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
+    time, key = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string")
+    counts = key == spark.conf.get(RUN, ANY_RUN)
+    if (former := spark.conf.get(FORMER_RUNS, None)) is not None:
+        runs, end = json.loads(former)
+        counts |= key.isin(*runs) & (F.col("offset") < end)
+    return F.timestamp_millis(F.when(counts & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
+
+
+def event_time() -> Column:
+    """Return the time of a row behind :func:`ticked` in epoch milliseconds: that of a record, or what a tick says."""
+    return F.unix_millis(F.coalesce(CLOCK, "timestamp"))
 
 
 def header(name: str) -> Column:

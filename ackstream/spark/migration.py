@@ -84,11 +84,11 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
             f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
         )
     with ExitStack() as stack:
-        if job.ticks is not None and settings.clock.enabled:
+        if job.lease is not None and settings.clock.enabled:
             # the first start of a release may add topics, and the clock looks at all of them
             prepare(settings, job.topics, PARTIES[job.name])
             # the job cannot run as long as another clock does
-            stack.enter_context(clock(settings, job.ticks, job.reads))
+            stack.enter_context(clock(settings, job.lease, None, ()))
         if not old.exists(REMEMBERED):
             new.move(location)
         return _migrate(spark, settings, job, old, new)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Work
 
 log = logging.getLogger(__name__)
-COMMIT_SECONDS = 1.0
+COMMIT_SECONDS = RETRY_SECONDS = 1.0
+_KAFKA_OFFSET = "KafkaSourceOffset"
 P = TypeVar("P", bound="Hashable")
 """A partition."""
 
@@ -38,6 +39,18 @@ P = TypeVar("P", bound="Hashable")
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the next offsets the query will read, as of its last finished batch; empty before the first."""
     return _offsets(query.lastProgress, "endOffset")
+
+
+def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
+    """Return the next offsets after those that its newest batch reads, which may be running; empty before the first."""
+    found: dict[TopicPartition, int] = {}
+    # there is no public way: the progress of a batch is told at its end
+    planned = query._jsq.streamingQuery().availableOffsets().valuesIterator()  # noqa: SLF001
+    while planned.hasNext():
+        offset = planned.next()
+        if offset.getClass().getSimpleName() == _KAFKA_OFFSET:
+            found |= _partitions(offset.json())
+    return found
 
 
 def first_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
@@ -51,10 +64,17 @@ def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
     for source in progress.sources if progress is not None else ():
         if not source.description.startswith("Kafka"):
             continue
-        for topic, partitions in (json.loads(getattr(source, side) or "null") or {}).items():
-            for partition, offset in partitions.items():
-                found[TopicPartition(topic, int(partition))] = int(offset)
+        found |= _partitions(getattr(source, side) or "null")
     return found
+
+
+def _partitions(offsets: str) -> dict[TopicPartition, int]:
+    """Read offsets as Spark's Kafka source writes them."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in (json.loads(offsets) or {}).items()
+        for partition, offset in partitions.items()
+    }
 
 
 def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Mapping[P, int]) -> dict[P, int]:
@@ -105,7 +125,7 @@ def repeating(
                     ended.append(StoppedError(f"The {name} has failed for {silent:.0f} s, at last with {error!r}."))
                 else:
                     log.warning("The %s failed and will be retried: %r", name, error)
-                    stop.wait(seconds)
+                    stop.wait(max(seconds, RETRY_SECONDS))
             if ended:
                 log.error("%s", ended[0])
                 give_up()

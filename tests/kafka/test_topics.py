@@ -12,7 +12,9 @@ from ackstream.kafka import topics
 from ackstream.settings import Kafka
 
 CLOCKS = ["clock", "queue-clock", "settle-clock"]
-LEASES = ["archive-lease", "persist-lease", "query-lease", "twin-lease"]
+LEASES = [
+    "archive-lease", "correlate-lease", "persist-lease", "query-lease", "queues-lease", "settle-lease", "twin-lease",
+]  # fmt: skip
 
 
 def test_every_topic_is_stamped_by_the_broker() -> None:

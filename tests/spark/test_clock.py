@@ -1,4 +1,4 @@
-"""The clock of a query: no tick passes an unread record, and one run alone ticks."""
+"""The clock of a query: no tick passes an unread record, and none is sent while nothing waits for time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.errors import StartError, StoppedError
+from ackstream.errors import StoppedError
+from ackstream.settings import Settings
 from ackstream.spark import clock
-from ackstream.spark.clock import CLAIM, KafkaBroker, Pace, QueryClock, next_tick
+from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, ClockBroker, Pace, QueryClock, Watched, next_tick
+from ackstream.spark.lease import Lease, LeaseLog
+from tests.harness.lease import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 NOW = 1_000
 
@@ -44,38 +47,6 @@ def test_time_is_that_of_the_oldest_unread_record(consumed: Any, ends: Any, unre
 # -- a model of a cluster, in which anything may happen between two requests -------------------------------------------
 
 
-class Log:
-    """The topic of the ticks; ``time`` is the broker's, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.time = 1_000_000
-        self.ticks: list[Any] = []
-
-    def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
-        headers = [("owner", b"host, process 7")]
-        record = SimpleNamespace(offset=len(self.ticks), key=key, value=value, timestamp=self.time, headers=headers)
-        self.ticks.append(record)
-        return record.offset, record.timestamp
-
-    def send(self, key: bytes, value: bytes | None) -> None:
-        self.append(key, value)
-
-    def since(self, time_ms: int) -> int | None:
-        return next((record.offset for record in self.ticks if record.timestamp >= time_ms), None)
-
-    def end(self) -> int:
-        return len(self.ticks)
-
-    def between(self, first: int, end: int) -> list[Any]:
-        return self.ticks[first:end]
-
-    def ends(self) -> tuple[dict[Any, int], bool]:
-        return {}, False
-
-    def timestamp_at(self, partition: Any, offset: int, end: int) -> int | None:
-        raise AssertionError((partition, offset, end))
-
-
 class Cluster(Log):
     """Partitions with records, and a query that reads them. Each request lets some of the events happen first.
 
@@ -84,6 +55,7 @@ class Cluster(Log):
 
     def __init__(self, events: Iterable[tuple[str, int, int]], slack: int = 0) -> None:
         super().__init__()
+        self.lease, self.ticks = self, list[int]()
         self.events, self.slack = list(events), slack
         self.elapsed = self.latest = self.time
         self.stamps: list[list[int]] = [[]]
@@ -122,13 +94,17 @@ class Cluster(Log):
         visible = self.visible_at[partition]
         return next((offset for offset, at in enumerate(visible) if at > self.elapsed), len(visible))
 
-    def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
+    def append(self, key: bytes | None, value: bytes | None) -> tuple[int, int]:
         self.happen()
-        if value:
-            for partition, counted in enumerate(self.counted):
-                first = max(self.read[partition], self.beginnings[partition])
-                assert int(value) <= min(counted[first:], default=int(value)), "time passed an unread record"
         return super().append(key, value)
+
+    def tick(self, key: bytes, time_ms: int) -> None:
+        self.happen()
+        assert key == b"0"
+        for partition, counted in enumerate(self.counted):
+            first = max(self.read[partition], self.beginnings[partition])
+            assert time_ms <= min(counted[first:], default=time_ms), "time passed an unread record"
+        self.ticks.append(time_ms)
 
     def ends(self) -> tuple[dict[int, int], bool]:
         self.happen()
@@ -156,32 +132,37 @@ def _tick(own: QueryClock, cluster: Cluster) -> list[int]:
     while cluster.events:
         own.step(cluster)  # type: ignore[arg-type]
     own.step(cluster)  # type: ignore[arg-type]
-    return [int(record.value) for record in cluster.ticks if record.value]
+    return cluster.ticks
 
 
 @contextmanager
-def _clock(cluster: Cluster) -> Iterator[QueryClock]:
-    own = QueryClock("clock", cluster.slack, 6.0)
-    with mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000):
-        own.claim(cluster)  # type: ignore[arg-type]
-        own.follow(cluster.consumed, lambda: None)
+def _clock(cluster: Cluster, behind: int = 0) -> Iterator[QueryClock]:
+    """Return a clock that looks at what is unread in each step; ``behind`` says when it looks at the records."""
+    lease = Lease("lease", 6.0)
+    own = QueryClock(lease, cluster.slack, 0)
+    with (
+        mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000),
+        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind),
+    ):
+        lease.claim(cluster)  # type: ignore[arg-type]
+        own.follow(Watched(cluster.consumed, lambda since: since, lambda: False), lambda: None)
         yield own
 
 
-@given(_events(*COMMON, "set back"))
-def test_no_tick_passes_an_unread_record(events: list[tuple[str, int, int]]) -> None:
+@given(_events(*COMMON, "set back"), st.sampled_from([0, 20, 500]))
+def test_no_tick_passes_an_unread_record(events: list[tuple[str, int, int]], behind: int) -> None:
     cluster = Cluster(events)
-    with _clock(cluster) as own:
+    with _clock(cluster, behind) as own:
         ticks = _tick(own, cluster)
     assert ticks == sorted(ticks)
 
 
-@given(_events(*COMMON), st.integers(1, 9))
+@given(_events(*COMMON), st.integers(1, 9), st.sampled_from([0, 20, 500]))
 def test_no_tick_passes_a_record_of_a_broker_that_is_behind_or_that_waits_for_a_follower(
-    events: list[tuple[str, int, int]], slack: int
+    events: list[tuple[str, int, int]], slack: int, behind: int
 ) -> None:
     cluster = Cluster(events, slack)
-    with _clock(cluster) as own:
+    with _clock(cluster, behind) as own:
         _tick(own, cluster)
 
 
@@ -210,8 +191,9 @@ def test_the_time_of_a_record_that_python_cannot_unpack_is_asked_of_the_broker(
             self.unreadable += 1
             return []
 
-    broker: Any = KafkaBroker.__new__(KafkaBroker)
-    broker._admin, broker._reader = SimpleNamespace(list_partition_offsets=list_partition_offsets), Reader()
+    log: Any = LeaseLog.__new__(LeaseLog)
+    log.admin, log.reader = SimpleNamespace(list_partition_offsets=list_partition_offsets), Reader()
+    broker: Any = ClockBroker(log, Settings(), None, ())
     offset = data.draw(st.integers(0, len(times) - 1))
     # a record counts with the latest time seen up to it
     assert broker.timestamp_at("p", offset, len(times)) == max(times[: offset + 1])
@@ -253,142 +235,126 @@ def test_a_leap_is_caught_up_slowly_and_a_clock_that_was_set_back_for_a_moment_i
     assert 201_000 + leap - pace.follow(201_000 + leap, 201.0, 201.0) < 200
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
+# -- when it ticks -----------------------------------------------------------------------------------------------------
+
+
+class Calm(Cluster):
+    """A query that has read everything, and what it waits for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__([])
+        monkeypatch.setattr(clock, "passing", lambda: self.elapsed / 1000)
+        self.waits: list[int] = []
+        self.told = True
+        self.stopped = 0
+        self.lease_of_run = Lease("x-lease", 6.0)
+        self.clock = QueryClock(self.lease_of_run, 0, 1.0)
+        self.lease_of_run.claim(self)  # type: ignore[arg-type]
+        self.clock.follow(Watched(self.consumed, self._due, lambda: self.told), self._stop)
+
+    def _due(self, since: int) -> int | None:
+        return min((time for time in self.waits if time >= since), default=None)
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+    def add(self) -> None:
+        """Append a record, which is read at once."""
+        self.events = [("read", 0, 1), ("record", 0, 0)]
+        self.happen()
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, and the clock look every 50 ms."""
+        for _ in range(round(seconds * 20)):
+            self.time, self.elapsed = self.time + 50, self.elapsed + 50
+            self.latest = self.time
+            self.clock.step(self)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    log = Log()
-    monkeypatch.setattr(clock, "passing", lambda: log.time / 1000)
-    return log  # type: ignore[return-value]
+def calm(monkeypatch: pytest.MonkeyPatch) -> Calm:
+    found = Calm(monkeypatch)
+    found.run(2 * REST_SECONDS)
+    found.ticks.clear()
+    return found
 
 
-def _waiting(log: Log, *others: QueryClock) -> Callable[[float], None]:
-    """Return a wait in which other runs tick."""
-
-    def wait(seconds: float) -> None:
-        log.time += round(seconds * 1000)
-        for other in others:
-            other.step(log)  # type: ignore[arg-type]
-
-    return wait
+def test_nothing_but_signs_of_life_is_sent_while_nothing_waits_and_nothing_is_read(calm: Calm) -> None:
+    signs = len(calm.records)
+    calm.run(60)
+    assert calm.ticks == []
+    assert len(calm.records) - signs == 60
 
 
-def _running(log: Any) -> QueryClock:
-    own = QueryClock("x-clock", 0, 6.0)
-    own.claim(log, _waiting(log))
-    own.step(log)
-    return own
+def test_a_deadline_is_passed_as_soon_as_it_has_come(calm: Calm) -> None:
+    calm.waits = [calm.time + 3_030, calm.time + 9_000]
+    calm.run(3)
+    assert calm.ticks == []
+    calm.run(0.1)
+    assert [tick - calm.waits[0] for tick in calm.ticks] == [20]
 
 
-def test_a_run_is_named_by_its_claim(log: Any) -> None:
-    log.append(b"k", b"v")
-    own = _running(log)
-    assert (own.run, log.ticks[1].key) == ("1", CLAIM)
-    assert [record.key for record in log.ticks[2:]] == [b"1"]
+def test_a_deadline_that_was_passed_is_not_passed_again_while_the_batch_that_reads_the_tick_runs(calm: Calm) -> None:
+    calm.waits = [calm.time + 30, calm.time + 1_000]
+    calm.run(3)
+    assert [tick > due for tick, due in zip(calm.ticks, calm.waits, strict=True)] == [True, True]
 
 
-def test_a_second_run_is_refused_while_the_first_ticks_which_goes_on(log: Any) -> None:
-    first = _running(log)
-    second, began = QueryClock("x-clock", 0, 6.0), log.time
-    with pytest.raises(StartError) as refused:
-        second.claim(log, _waiting(log, first))
-    assert str(refused.value) == (
-        "Another process (host, process 7) runs this job on the same system: it ticks on the topic x-clock. Stop it "
-        "first, or give this one a kafka.topic_prefix of its own."
-    )
-    assert log.time - began < 1_000
-    first.step(log)
-    # what was refused leaves nothing to wait for
-    first.end(log)
-    _running(log)
-    assert log.time - began < 1_000
+def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm: Calm) -> None:
+    calm.waits = [calm.time + 1_000]
+    calm.events = [("record", 0, 0)]
+    calm.happen()
+    signs = len(calm.records)
+    calm.run(5)
+    assert max(calm.ticks) <= calm.waits[0]
+    assert len(calm.records) - signs <= 1 + 4 / RETRY_SECONDS
+    calm.read = [1]
+    calm.run(2 * RETRY_SECONDS)
+    assert max(calm.ticks) > calm.waits[0]
 
 
-@pytest.mark.parametrize("silent", [0, 4_000, 5_999, 6_000, 60_000])
-def test_a_run_that_was_killed_is_replaced_once_its_lease_has_ended(log: Any, silent: int) -> None:
-    _running(log)
-    began, log.time = log.time, log.time + silent
-    _running(log)
-    assert log.time - began <= max(6_000, silent) + 200
+def test_time_moves_on_now_and_then_while_records_are_read(calm: Calm) -> None:
+    for _ in range(30):
+        calm.add()
+        calm.run(1)
+    assert len(calm.ticks) == 30 / REST_SECONDS
+    calm.run(2 * REST_SECONDS)
+    calm.ticks.clear()
+    calm.run(60)
+    assert calm.ticks == []
 
 
-def test_a_run_that_ended_in_order_is_replaced_at_once(log: Any) -> None:
-    first = _running(log)
-    first.end(log)
-    began = log.time
-    _running(log)
-    assert log.time == began
+def test_shards_that_have_not_told_what_they_wait_for_are_asked_by_ticks(calm: Calm) -> None:
+    calm.told = False
+    calm.run(10)
+    assert len(calm.ticks) == 10
+    calm.told = True
+    calm.ticks.clear()
+    calm.run(5)
+    assert calm.ticks == []
 
 
-def test_a_run_that_ends_while_another_one_claims_is_replaced(log: Any) -> None:
-    first = _running(log)
-    second, began = QueryClock("x-clock", 0, 6.0), log.time
-
-    def end(seconds: float) -> None:
-        log.time += round(seconds * 1000)
-        first.end(log)
-
-    second.claim(log, end)
-    assert log.time - began < 1_000
-
-
-def test_a_run_that_is_alone_reads_no_ticks(log: Any) -> None:
-    own = _running(log)
-    own.follow(dict, lambda: None)
-    with mock.patch.object(log, "between") as read:
-        for _ in range(3):
-            log.time += 1_000
-            own.step(log)
-    assert not read.called
-
-
-def test_of_two_that_start_at_once_the_first_claim_wins(log: Any) -> None:
-    first, second = QueryClock("x-clock", 0, 6.0), QueryClock("x-clock", 0, 6.0)
-    first.claim(log, _waiting(log))
-    with pytest.raises(StartError):
-        second.claim(log, _waiting(log, first))
-    first.step(log)
-
-
-def test_a_run_that_was_paused_ends_when_it_finds_its_successor(log: Any) -> None:
-    first = _running(log)
-    log.time += 40_000
-    second = _running(log)
-    with pytest.raises(StoppedError, match=r"^Another process \(host, process 7\) runs this job"):
-        first.step(log)
-    second.step(log)
-
-
-def test_a_lease_gives_signs_of_life_alone_and_ends_its_job_when_another_one_has_it(log: Any) -> None:
-    first, stopped = _running(log), []
-    first.follow(None, lambda: stopped.append(True))
-    with mock.patch.object(log, "ends") as looked_up:
-        first.step(log)
+def test_a_job_without_event_time_gives_signs_of_life_alone_and_ends_when_another_one_has_its_lease(
+    calm: Calm,
+) -> None:
+    calm.clock.follow(None, calm._stop)
+    with mock.patch.object(calm, "ends") as looked_up:
+        calm.add()
+        calm.run(60)
     assert not looked_up.called
-    assert [(record.key, record.value) for record in log.ticks[1:]] == [(b"0", b"0")] * 2
-    log.time += 40_000
-    _running(log)
-    with pytest.raises(StoppedError, match="it ticks on the topic x-clock"):
-        first.step(log)
-    first.give_up()
-    assert stopped
-
-
-@pytest.mark.parametrize("key", [None, b"", b"clock", b"claim", b"-1", "²".encode(), b"999", b"9" * 5_000, b"\xff"])
-def test_records_of_others_on_the_topic_end_nothing(log: Any, key: bytes | None) -> None:
-    first = _running(log)
-    log.append(key, b"4102444800000")
-    first.step(log)
-    log.append(key, None)
-    first.step(log)
-    first.end(log)
-    log.append(key, b"4102444800000")
-    _running(log)
+    assert calm.ticks == []
+    other = Lease("x-lease", 6.0)
+    calm.time, calm.elapsed = calm.time + 40_000, calm.elapsed + 40_000
+    other.claim(calm, lambda _: None)  # type: ignore[arg-type]
+    other.sign(calm)  # type: ignore[arg-type]
+    with pytest.raises(StoppedError, match="signs of life on the topic x-lease"):
+        calm.run(2)
+    calm.clock.give_up()
+    assert calm.stopped == 1
 
 
 def test_a_clock_that_gave_up_before_its_query_started_stops_it() -> None:
-    own, stopped = QueryClock("x-clock", 0, 6.0), []
+    own, stopped = QueryClock(Lease("x-lease", 6.0), 0, 1.0), []
     own.give_up()
-    own.follow(dict, lambda: stopped.append(True))
+    own.follow(None, lambda: stopped.append(True))
     assert stopped

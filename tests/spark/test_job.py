@@ -154,19 +154,19 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
     seen: list[object] = []
 
     @contextmanager
-    def clock(_: Settings, topic: str, reads: tuple[str, ...]) -> Iterator[Any]:
-        seen.append(("claims", topic, reads))
-        yield SimpleNamespace(run="7", follow=lambda consumed, stop: seen.append(("follows", consumed, stop)))
+    def clock(_: Settings, lease: str, ticks: str | None, reads: tuple[str, ...]) -> Iterator[Any]:
+        seen.append(("claims", lease, ticks, reads))
+        yield "clock"
         seen.append("ends")
 
     query = SimpleNamespace(stop=lambda: seen.append("stops"), isActive=False, lastProgress=None)
     monkeypatch.setattr(spark_job, "clock", clock)
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
-    monkeypatch.setattr(Job, "start", lambda *_, **__: seen.append("starts") or query)
+    monkeypatch.setattr(Job, "start", lambda *_, clock: seen.append(("starts", clock)) or query)
     job = Job(name="x", build=lambda *_: None, trigger="archive.trigger", lease="x-lease")  # type: ignore[arg-type]
     with job.running(None, Settings(clock=Clock(enabled=enabled))):  # type: ignore[arg-type]
-        assert seen == [("claims", "x-lease", ()), "starts", ("follows", None, query.stop)]
-    assert seen[3:] == ["stops", "ends"]
+        assert seen == [("claims", "x-lease", None, ()), ("starts", "clock")]
+    assert seen[2:] == ["stops", "ends"]
 
 
 def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupted(

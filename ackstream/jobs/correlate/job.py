@@ -33,9 +33,11 @@ from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
 from ackstream.spark.kafka import (
+    CLOCK,
     EARLIEST,
     ENDS,
     LATEST,
+    event_time,
     header,
     header_entry,
     json_correlation_id,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
-NAME, TICKS = "correlate", "clock"
+NAME, TICKS, LEASE = "correlate", "clock", "correlate-lease"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PIECE_BYTES = 64 * 1024 * 1024
 """How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
@@ -124,8 +126,9 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="correlate.trigger",
-    topics=(*READ, TICKS, "replies", "ledger", "dead-letters"),
+    topics=(*READ, TICKS, LEASE, "replies", "ledger", "dead-letters"),
     group="correlate.group",
+    lease=LEASE,
     ticks=TICKS,
     reads=READ,
     conf=conf,
@@ -133,8 +136,9 @@ JOB = Job(
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
     # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
-    # channel of its request, and a message has a limited number of headers, arrays and objects
-    rules=3,
+    # channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes in the
+    # batch that reads a tick
+    rules=4,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     resharding=Resharding("correlate.shards", divide, unite),
@@ -164,14 +168,15 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     topic = F.col("topic")
     signal, declaration = topic == topics.signals, topic == topics.declarations
     shards = settings.correlate.shards
-    shard = F.pmod("hash", F.lit(shards)).cast("int")
+    # every shard has to know ticks, and declarations
+    every, own = F.col(CLOCK).isNotNull(), F.pmod("hash", F.lit(shards)).cast("int")
     origin = F.when(signal, SIGNALS).when(topic == topics.twin_acks, TWIN_ACKS)
     if settings.correlate.refuse_undeclared:
-        # every shard has to know them
-        shard = F.explode(F.when(declaration, F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(shard)))
+        every |= declaration
         origin = origin.when(declaration, DECLARATIONS)
     else:
         stream = stream.where(~declaration)
+    shard = F.explode(F.when(every, F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(own)))
     return (
         ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
         .withColumn("only", F.when(alone, first["value"]))
@@ -182,7 +187,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             origin.otherwise(ACKS).alias("source"),
             "partition",
             "offset",
-            F.unix_millis("timestamp").alias("timestamp"),
+            event_time().alias("timestamp"),
             "hash",
             F.when(signal, F.coalesce("correlation_id", coordinates))
             .otherwise(F.col("correlation_id"))
@@ -195,8 +200,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
             # the correlation-id has a column of its own
             F.when(F.col("only").isNull() & F.exists("headers", _is_another), F.to_json("headers")).alias("headers"),
-            # always null here, but the operator's input must have the watermark column
-            "clock",
+            CLOCK,
         )
     )
 
@@ -225,7 +229,7 @@ def correlate(
                 records, size = [], 0
             records += read_records(frame)
             size += int(frame["size"].sum())
-        shard.process(records, batch.watermark)
+        shard.process(records, batch.tick)
     yield from write_frames(writer.take())
 
 

@@ -109,7 +109,7 @@ class DeferredAcks:
         if last is None:
             return False
         own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)
-        return own == last.batch and unfinished(self._spark, checkpoint)
+        return own == last.batch == unfinished(self._spark, checkpoint)
 
     # -- for the batches -----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
-from ackstream.spark.kafka import LATEST, fitting, header_entry, limit_copies, source, tick_time, ticked
+from ackstream.spark.kafka import CLOCK, LATEST, fitting, header_entry, limit_copies, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=msgspec.Struct)
     Record = tuple[Any, ...]
 
-NAME, TICKS, REPORTS = "queues", "queue-clock", "app-acks"
+NAME, TICKS, LEASE, REPORTS = "queues", "queue-clock", "queues-lease", "app-acks"
 ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
@@ -117,8 +117,9 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="queue.interval",
-    topics=(REPORTS, "queue-deliveries", "dead-letters", TICKS),
+    topics=(REPORTS, "queue-deliveries", "dead-letters", TICKS, LEASE),
     group="queue.group",
+    lease=LEASE,
     ticks=TICKS,
     reads=(REPORTS,),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},
@@ -127,8 +128,8 @@ JOB = Job(
     otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
     committed=partial(tables.newest_batch_of, ("queue_events",)),
-    # 2: a queue without consumers forgets whose turn it is
-    rules=2,
+    # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick
+    rules=3,
 )
 
 
@@ -138,7 +139,10 @@ JOB = Job(
 def records(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return the operator's input: messages for queues, and reports of consumers."""
     messages, reports = _messages(spark, settings), _reports(spark, settings)
-    return ticked(messages.unionByName(reports, allowMissingColumns=True), "clock")
+    rows = ticked(messages.unionByName(reports, allowMissingColumns=True), CLOCK)
+    every = F.array(*(F.lit(queue.name) for queue in settings.queues))
+    queue = F.explode(F.when(F.col(CLOCK).isNotNull(), every).otherwise(F.array("queue")))
+    return rows.withColumns({"queue": queue, "timestamp": F.coalesce(F.unix_millis(CLOCK), "timestamp")})
 
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -214,7 +218,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         # beside nulls, the messages' whole numbers would reach Python as floats
         F.lit(0).cast("long").alias("batch"),
         F.lit(0).cast("long").alias("ttl_ms"),
-        F.when(is_tick, tick_time(spark)).alias("clock"),
+        F.when(is_tick, tick_time(spark)).alias(CLOCK),
     )
 
 
@@ -236,6 +240,9 @@ def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch
         return
     with batch.restored(Endpoint(rules[name], session_ms)) as endpoint:
         endpoint.process(arrivals, reports, batch.watermark)
+        if batch.tick > batch.watermark:
+            # as if the next batch had no records
+            endpoint.process([], [], batch.tick)
     yield write_frame(endpoint.answers, endpoint.unreadable, endpoint.events)
 
 

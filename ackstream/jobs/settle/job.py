@@ -25,7 +25,7 @@ from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
-from ackstream.spark.kafka import EARLIEST, LATEST, source, tick_time, ticked
+from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
 from ackstream.spark.operator import operate
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
-NAME, TICKS = "settle", "settle-clock"
+NAME, TICKS, LEASE = "settle", "settle-clock", "settle-lease"
 
 DELIVERY, IGNORED, MESSAGE = "delivery", "ignored", "message"
 """Values of ``kind`` in the output: a row of ``deliveries``, one of ``ignored_reports``, a record for Kafka."""
@@ -92,8 +92,9 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="settle.interval",
-    topics=("stored", "app-acks", "publisher-acks", TICKS),
+    topics=("stored", "app-acks", "publisher-acks", TICKS, LEASE),
     group="settle.group",
+    lease=LEASE,
     ticks=TICKS,
     reads=("stored", "app-acks"),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},
@@ -103,8 +104,9 @@ JOB = Job(
     otherwise=_ANEW,
     check=check,
     committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
-    # 2: a writer may require roles, and all required ones are awaited whenever their readers joined
-    rules=2,
+    # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
+    # passes in the batch that reads a tick
+    rules=3,
 )
 
 
@@ -122,9 +124,11 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     writer = F.coalesce("report.writer", "report.client", coordinates)
     shard = F.pmod(F.xxhash64(writer), F.lit(shards)).cast("int")
+    every = F.sequence(F.lit(0), F.lit(shards - 1))
     to = (
-        F.when(F.col("source") == STORED, F.array(shard))
-        .when(F.col("report.type").isin(*OF_READERS), F.sequence(F.lit(0), F.lit(shards - 1)))
+        F.when(F.col(CLOCK).isNotNull(), every)
+        .when(F.col("source") == STORED, F.array(shard))
+        .when(F.col("report.type").isin(*OF_READERS), every)
         .when(F.col("report.type").isin(*OF_QUEUES), F.array().cast("array<int>"))
         .otherwise(F.array(shard))
     )
@@ -134,13 +138,12 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
         .withColumn("report", F.from_json(text, "type STRING, writer STRING, client STRING"))
         .select(
             F.explode(to).alias("shard"),
-            F.unix_millis("timestamp").alias("timestamp"),
+            event_time().alias("timestamp"),
             "source",
             "partition",
             "offset",
             "value",
-            # always null here, but the operator's input must have the watermark column
-            "clock",
+            CLOCK,
         )
     )
 
@@ -148,8 +151,12 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
 def settle(rules: Settle, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Process the records of a shard."""
     with batch.restored(SettleShard(rules, int(batch.key))) as shard:
-        settled = shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
-    yield write_frame(settled)
+        yield write_frame(
+            shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
+        )
+        if batch.tick > batch.watermark:
+            # as if the next batch had no records
+            yield write_frame(shard.process([], batch.tick))
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:

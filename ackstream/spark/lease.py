@@ -1,0 +1,181 @@
+"""The run of a job that alone may go on: its claim, its signs of life, and the broker's time that these tell.
+
+A run is named by the offset of its claim, a record on the lease topic of its job; its signs of life are keyed by that
+name. A claim beside a run that shows signs of life is refused; a run that was killed is replaced once it has been
+silent for :data:`LEASE_SECONDS`; one that was only paused finds the signs of its successor and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka import TopicPartition
+
+from ackstream.errors import StartError, StoppedError
+from ackstream.kafka import topics as kafka_topics
+from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
+from ackstream.kafka.reader import TopicReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import ExitStack
+
+    from ackstream.settings import Kafka
+
+LEASE_SECONDS, LEASE_INTERVALS = 6.0, 6
+LOOK_SECONDS = 0.2
+SEND_SECONDS = 30.0
+MAX_DIGITS = 19
+CLAIM, OWNER = b"claim", "owner"
+"""The key of a claim, and the record header that names its process."""
+
+_ALIVE = b"0"
+_PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def passing() -> float:
+    """Return the seconds of a clock that nobody can set, and that goes on while the machine sleeps."""
+    return time.clock_gettime(_PASSING)
+
+
+def run_of(record: Any) -> int | None:
+    """Return the run that a sign of life is of; ``None`` for any other record."""
+    key = record.key or b""
+    is_run = key.isdigit() and len(key) <= MAX_DIGITS and int(key) < record.offset
+    return int(key) if is_run else None
+
+
+def living(records: Iterable[Any], own: int) -> dict[int, int]:
+    """Return the runs but ``own`` that claimed or lived and have not ended, with the time of their last sign."""
+    found: dict[int, int] = {}
+    for record in records:
+        run = record.offset if record.key == CLAIM else run_of(record)
+        if run is None or run == own:
+            continue
+        if record.value is None:
+            found.pop(run, None)
+        else:
+            found[run] = record.timestamp
+    return found
+
+
+class Lease:
+    """The lease of one run of a job."""
+
+    def __init__(self, topic: str, seconds: float) -> None:
+        """Prepare a run.
+
+        :param topic: the real name of the lease topic
+        :param seconds: after so much silence another run has ended
+        """
+        self._topic, self._seconds = topic, seconds
+        self._run = self._seen = 0
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return str(self._run)
+
+    def claim(self, log: LeaseLog, wait: Callable[[float], object] = time.sleep) -> None:
+        """Begin the run, or wait until the one before has surely ended.
+
+        :raises StartError: another run lives
+        """
+        self._run, now = log.append(CLAIM, b"")
+        self._seen = self._run + 1
+        first = log.since(now - round(self._seconds * 1000))
+        others = living(log.between(self._run if first is None else first, self._run), self._run)
+        until = passing() + self._seconds - (now - max(others.values(), default=0)) / 1000
+        while others and passing() < until:
+            wait(LOOK_SECONDS)
+            for record in self._news(log, log.end()):
+                run = run_of(record)
+                if run not in others:
+                    continue
+                if record.value is not None:
+                    log.append(self.run.encode(), None)
+                    raise StartError(self._taken(record))
+                del others[run]
+
+    def sign(self, log: LeaseLog) -> int:
+        """Give a sign of life; return the broker's time of it in epoch milliseconds.
+
+        :raises StoppedError: another run has taken over
+        """
+        offset, broker_time = log.append(self.run.encode(), _ALIVE)
+        for record in self._news(log, offset):
+            if (run_of(record) or 0) > self._run and record.value is not None:
+                raise StoppedError(self._taken(record))
+        self._seen = offset + 1
+        return broker_time
+
+    def end(self, log: LeaseLog) -> None:
+        """End the run; without waiting for a broker that is away."""
+        log.send(self.run.encode(), None)
+
+    def _news(self, log: LeaseLog, end: int) -> list[Any]:
+        """Return what others have written since the last look."""
+        first, self._seen = self._seen, max(self._seen, end)
+        return log.between(first, end) if first < end else []
+
+    def _taken(self, record: Any) -> str:
+        owner = b"".join(value or b"" for name, value in record.headers if name == OWNER).decode("utf-8", "replace")
+        return (
+            f"Another process{f' ({owner})' if owner else ''} runs this job on the same system: it shows signs of life"
+            f" on the topic {self._topic}. Stop it first, or give this one a kafka.topic_prefix of its own."
+        )
+
+
+class LeaseLog:
+    """A lease topic on Kafka, which has one partition; for one thread."""
+
+    def __init__(self, stack: ExitStack, kafka: Kafka, topic: str) -> None:
+        """Connect; ``stack`` disconnects.
+
+        :param topic: its real name
+        :raises UnreachableError: no broker answers
+        """
+        self.partition = TopicPartition(topic, 0)
+        self._producer = connect_producer(kafka, topic, delivery_timeout=SEND_SECONDS)
+        stack.callback(close_producer, self._producer, 1)
+        self.admin = stack.enter_context(connect_admin(kafka))
+        # what a transaction has not committed yet is unread, too
+        level = {"isolation_level": "read_uncommitted"}
+        consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536, **level)
+        stack.callback(consumer.close)
+        self.reader = TopicReader(consumer)
+
+    def send(self, key: bytes, value: bytes | None, topic: str | None = None) -> Any:
+        """Send a record to the lease topic, or to partition 0 of another one; return the producer's future."""
+        headers = [(OWNER, f"{socket.gethostname()}, process {os.getpid()}".encode())]
+        return self._producer.send(topic or self.partition.topic, key=key, value=value, headers=headers, partition=0)
+
+    def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
+        """Append a record; return its offset, and the broker's time of it."""
+        stored = self.send(key, value).get(timeout=SEND_SECONDS)
+        return stored.offset, int(stored.timestamp)
+
+    def since(self, time_ms: int, partition: TopicPartition | None = None) -> int | None:
+        """Return the offset of the first record of a time or later, on the lease topic unless a partition is given."""
+        where = partition or self.partition
+        found = self.admin.list_partition_offsets({where: time_ms})[where].offset
+        return found if found >= 0 else None
+
+    def end(self) -> int:
+        """Return the offset of the next record."""
+        return kafka_topics.ends(self.admin, [self.partition])[self.partition]
+
+    def between(self, first: int, end: int) -> list[Any]:
+        """Return records by their offsets; what cannot be unpacked is skipped."""
+        consumer, found = self.reader.consumer, []
+        consumer.assign([self.partition])
+        consumer.seek(self.partition, first)
+        until = passing() + SEND_SECONDS
+        while consumer.position(self.partition) < end:
+            if passing() > until:
+                raise TimeoutError(f"The records {first} to {end} of {self.partition.topic} do not arrive.")
+            found += self.reader.read()
+        return [record for record in found if record.offset < end]
